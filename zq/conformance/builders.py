@@ -24,6 +24,8 @@ from zq.model import (
     Committed,
     Draft,
     Fence,
+    Grip,
+    Handled,
     HistoryEntry,
     IdempotencyKey,
     Lease,
@@ -204,6 +206,13 @@ class Scene:
     ) -> Settled:
         settlement = Settlement(delete, rest, release, move, history)
         return self.storage.claims.settle(self.queue, claim, settlement, self.now, once, fence)
+
+    def handle(
+        self, messages: Iterable[Message], hold: int | None = None, *, late: bool = False, history: int = 0
+    ) -> list[Handled]:
+        """With messages as a claim handed them out."""
+        grips = [Grip(message.id, message.claim, message.claim_count, hold) for message in messages]
+        return list(self.storage.claims.handle(self.queue, grips, self.now, late, history))
 
     def move(self, ids: Sequence[str], to: str, *, history: int = 0, **terms: object) -> list[str]:
         """Ids of those that went; ``terms`` are further fields of each ``Move``."""

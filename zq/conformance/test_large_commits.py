@@ -18,7 +18,7 @@ from zq.errors import (
     StageDiffers,
     StageNotFound,
 )
-from zq.model import Bounds, ClaimRef, Commit, Committed, Draft, Move, Outcome, QueueRef, new_ids
+from zq.model import Bounds, ClaimRef, Commit, Committed, Draft, Grip, Handled, Move, Outcome, QueueRef, new_ids
 
 SOURCE = QueueRef("acme", "in")
 CLAIMS = ["etl.0", "etl.1"]
@@ -118,6 +118,9 @@ def test_what_a_decided_commit_holds_is_nobodys(job: Job):
                 source.delete(job.posted[0], claim)
         with pytest.raises(MessageClaimed):
             source.storage.messages.delete(SOURCE, job.posted[:1], source.now, CLAIMS)
+        for hold in (None, 60):
+            grips = [Grip(job.posted[0], CLAIMS[0], 1, hold)]
+            assert list(source.storage.claims.handle(SOURCE, grips, source.now, late=True)) == [Handled.LOST]
         moves = [Move(id, "elsewhere") for id in job.posted[:6]]
         assert source.storage.messages.move(SOURCE, moves, source.now) == []
     source.post(1)

@@ -9,7 +9,7 @@ import pytest
 from zq.broker.redelivery import DeadLetters
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, OpenStore, Scene, drafts, ids_of
-from zq.model import Copies, Move, QueueRef, Release
+from zq.model import Copies, Handled, Move, QueueRef, Release
 from zq.storage.api import Storage
 
 pytestmark = [pytest.mark.needs("listen"), pytest.mark.every_server]
@@ -79,6 +79,11 @@ def put_back(scene: Scene) -> None:
     scene.settle("c1", release=[Release(scene.held("c1")[0])])
 
 
+def let_go(scene: Scene) -> None:
+    [message, _] = scene.get(scene.held("c1"))
+    assert scene.handle([message], 0) == [Handled.DONE]
+
+
 def put_back_now(scene: Scene) -> None:
     scene.release("c1", 0)
 
@@ -103,6 +108,7 @@ WAYS: dict[str, tuple[Preparation, Deed]] = {
     "release": (claimed, lambda scene: scene.release("c1")),
     "release.with.delay.0": (claimed, put_back_now),
     "settle.release": (claimed, put_back),
+    "handle": (claimed, let_go),
     "settle.move": (source_claimed, settled_away),
     "move": (posted, moved),
     "dead.letter": (posted, dead_lettered),

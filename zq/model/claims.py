@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims: what one asks for, what it grants, and what is settled in it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -17,18 +18,22 @@ MAX_LOOKS: Final = 64
 
 
 class Lease(Struct, frozen=True):
-    """What a claim grants: the messages are its holder's for ``ttl`` seconds."""
+    """What a claim grants: the messages are its holder's for ``ttl`` seconds.
+
+    Without ``prolong`` a held message expires when it would have anyway.
+    """
 
     claim: str
     ttl: int
     grace: int
+    prolong: bool = True
 
     def extend(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
         """A held message's (ttl, expires): one that would expire before the claim ends lives until its end + grace.
 
         Contract 8.1. In whatever unit the store counts moments; ``second`` is one second of it.
         """
-        if expires < ends:
+        if expires < ends and self.prolong:
             return self.ttl + self.grace, ends + self.grace * second
         return ttl, expires
 
@@ -108,6 +113,47 @@ class Settled(Struct, frozen=True):
     moved: int = 0
     buried: int = 0
     lost: list[str] = []
+
+
+class Handled(StrEnum):
+    """What became of a message that somebody had a grip on."""
+
+    DONE = "done"
+    GONE = "gone"
+    """There is no such message in the queue."""
+    LOST = "lost"
+    """It was handed out again since, given back, or a commit has it."""
+    EXPIRED = "expired"
+    """The time of its last holder, who asks, is up."""
+
+
+class Grip(Struct, frozen=True):
+    """A message as a claim handed it out for the ``count``-th time, and what its holder wants of it.
+
+    ``hold``: the claim's hold on it is to end in so many seconds, 0 = now; None = the message is to be deleted.
+    """
+
+    id: str
+    claim: str
+    count: int
+    hold: int | None = None
+
+    def judge(self, claim: str, count: int, live: bool, late: bool) -> Handled:
+        """Whether this may be done to a message whose last claim, which may be ``live``, and claim count are these."""
+        if not claim or (claim, count) != (self.claim, self.count):
+            return Handled.LOST
+        return Handled.DONE if live or late else Handled.EXPIRED
+
+
+def runs(grips: Sequence[Grip]) -> Iterator[list[Grip]]:
+    """The grips in order, in pieces in each of which no message comes twice."""
+    run: dict[str, Grip] = {}
+    for grip in grips:
+        if grip.id in run:
+            yield list(run.values())
+            run = {}
+        run[grip.id] = grip
+    yield list(run.values())
 
 
 class Claim(Struct, frozen=True):

@@ -11,8 +11,11 @@ from msgspec import Struct
 from zq.model.queues import QueueRef, Seconds, T
 
 
-class Draft(Struct, frozen=True):
-    """A message on its way in, every default already decided. ``delay`` 0 = claimable at once."""
+class Draft(Struct, frozen=True, omit_defaults=True):
+    """A message on its way in, every default already decided. ``delay`` 0 = claimable at once.
+
+    ``extra``: what an adapter keeps beside the body, of which no other layer knows anything: JSON, b"" = nothing.
+    """
 
     id: str
     body: bytes
@@ -20,6 +23,7 @@ class Draft(Struct, frozen=True):
     delay: int
     client: str
     checksum: str = ""
+    extra: bytes = b""
 
 
 class Copies(NamedTuple):
@@ -59,6 +63,10 @@ class Message(Struct, frozen=True):
     """Of a dead letter: name of the queue that it came from; with its claim count there and why it came."""
     origin_claim_count: int = 0
     reason: str = ""
+    extra: bytes = b""
+    """As it was posted; a move keeps it."""
+    first_claimed: Seconds = 0.0
+    """When it was claimed first, of a dead letter in its former queue too; 0 = never, or it was moved since."""
 
     def age(self, now: Seconds) -> int:
         """Whole seconds since creation, never negative."""
@@ -78,8 +86,10 @@ Messages = list[Message]
 class Move(Struct, frozen=True):
     """A message's way into queue ``to`` of its project, every default already decided.
 
-    It keeps its id and loses its claim count. ``ttl`` None = its own, counted anew; ``body`` None = its own.
-    With a ``reason`` it goes as a dead letter: it keeps its age and remembers origin, claim count there and reason.
+    It keeps its id and its extra and loses its claim count. ``ttl`` None = its own, counted anew; ``body`` None = its
+    own.
+    With a ``reason`` it goes as a dead letter: it keeps its age and remembers origin, claim count there and reason,
+    and when it was claimed first.
     Without, its age restarts, and what it may have remembered of that kind is forgotten.
     """
 

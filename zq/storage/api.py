@@ -30,6 +30,8 @@ from zq.model import (
     Copies,
     Draft,
     Fence,
+    Grip,
+    Handled,
     IdempotencyKey,
     Lease,
     ListFilter,
@@ -61,19 +63,15 @@ class QueueController(Protocol):
 
     def create(self, queue: QueueRef, metadata: bytes) -> bool:
         """Create the queue; False, and nothing changed, if it exists."""
-        ...
 
     def get(self, queue: QueueRef) -> Queue | None:
         """The queue, or None."""
-        ...
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
         """Replace the metadata if they still are ``expected``; False if not, or if there is no such queue."""
-        ...
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
         """Queues with names greater than ``after``, ascending in byte order; ``next`` is the last name."""
-        ...
 
     def count(self, project: str) -> int:
         """How many queues the project has. A driver may inherit this: it pages through ``list``."""
@@ -85,22 +83,18 @@ class QueueController(Protocol):
         Decided in one step, which every post is wholly before or after; when the verb returns, nothing is left. Readers
         may see a part of the messages until then.
         """
-        ...
 
     def purge(self, queue: QueueRef) -> None:
         """Remove all messages and claims, as ``delete`` does; metadata and history stay. A missing queue is fine."""
-        ...
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         """Counts and landmarks; zeros for a missing queue."""
-        ...
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         """How many messages are ready, counted up to ``most``, which may be 0, and when the next one will be.
 
         That moment is a hint for whoever waits: it may be one of a message that expires before.
         """
-        ...
 
 
 class MessageController(Protocol):
@@ -123,11 +117,9 @@ class MessageController(Protocol):
         what it repeats is the list of the first drafts' ids. ``copies`` are posted in the same step, or not at all, to
         their own queue, which is another one.
         """
-        ...
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
         """Those of the ids that are in this queue, in the order asked for, each once."""
-        ...
 
     def list(
         self,
@@ -143,7 +135,6 @@ class MessageController(Protocol):
 
         ``expected``: as for ``post``; what differs is the page's ``metadata``.
         """
-        ...
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
@@ -163,7 +154,6 @@ class MessageController(Protocol):
         must be held by one of them or, if there are none of them (``()``), by nobody; else nothing goes, and the first
         such message decides: ``MessageClaimed`` if another claim holds it, ``ClaimNotHeld`` if none does.
         """
-        ...
 
     def pop(
         self,
@@ -179,7 +169,6 @@ class MessageController(Protocol):
         Where the queue's metadata are not the ``expected`` ones, none is removed, and ``OtherMetadata`` is raised; if
         none is ready, a driver need not look.
         """
-        ...
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         """Move those of the messages that are ready, each in one step (L7); their ids, in the order of ``moves``.
@@ -187,7 +176,6 @@ class MessageController(Protocol):
         They join the other queue's order as a fresh post does, in this order; a missing queue is created, without
         metadata. Moving into the queue where it is gives a message a new position there.
         """
-        ...
 
 
 class ClaimController(Protocol):
@@ -201,11 +189,9 @@ class ClaimController(Protocol):
         ``request.max_claims`` times are left as they are, and their ids are returned (``Claimed.spent``).
         With ``request.named``, any number of callers under one id make one claim. Raises ``Fenced``.
         """
-        ...
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         """The live claim with all messages it holds, in sequence. Raises ``ClaimNotFound``."""
-        ...
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Live claims of a project, or of one queue, in the driver's order; ``after``: the last page's ``next``.
@@ -215,11 +201,9 @@ class ClaimController(Protocol):
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         """Start ``lease.claim`` anew, with the lease's terms. Raises ``ClaimNotFound``."""
-        ...
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
         """Give back what the claim holds, as ``Release`` says of one message. An unknown claim is fine."""
-        ...
 
     def settle(
         self,
@@ -236,7 +220,17 @@ class ClaimController(Protocol):
         as ``MessageController.move`` has it. Raises ``ClaimNotFound`` if the claim holds nothing; what
         ``idempotency_key`` repeats is the ``Settled``.
         """
-        ...
+
+    def handle(
+        self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
+    ) -> Sequence[Handled]:
+        """Delete messages by the claims that handed them out, or let these end at other moments, one by one in order,
+        each in one step; what became of each, in order. ``Grip`` has the rules.
+
+        Claim and count must be those of the message. ``late``: its last holder counts though its time is up; else that
+        is ``EXPIRED``. A message that stays is available at its new end + its redelivery delay, never lives longer for
+        it, and still knows its holder; its claim count stays.
+        """
 
 
 class DocumentController(Protocol):
@@ -247,7 +241,6 @@ class DocumentController(Protocol):
 
     def get(self, ref: DocumentRef, now: Seconds) -> Document | None:
         """The document, or None."""
-        ...
 
     def put(
         self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
@@ -257,16 +250,13 @@ class DocumentController(Protocol):
         ``expected``: "" = there must be no such document; None = whatever there is. ``expires``: None = never. The
         document has a new version then.
         """
-        ...
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
         """Documents of a kind whose names begin with ``prefix`` and are greater than ``after``, ascending in byte
         order; ``next`` is the last name."""
-        ...
 
     def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
         """Remove the document; False if there is none, or none of the ``expected`` version."""
-        ...
 
 
 class Storage(Protocol):
@@ -296,19 +286,15 @@ class Storage(Protocol):
     @property
     def prompt(self) -> bool:
         """Whether short verbs never wait for longer than memory takes, but where they call ``zq.prompt``."""
-        ...
 
     def now(self) -> Seconds:
         """The store's own time, by which all its servers judge."""
-        ...
 
     def doubted(self) -> Seconds:
         """How far ahead of ``now`` the clock of the store's machine has leapt and is not believed yet; else 0."""
-        ...
 
     def ping(self) -> None:
         """Return if the store can read and write; raises ``Unavailable``."""
-        ...
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         """One round of giving space back, step by step as ``pace`` says (None: ``Steps()``); how many expired messages
@@ -317,7 +303,6 @@ class Storage(Protocol):
         ``expiry``: the options from now on, for what reads of expired messages too; None = those of before. No verb
         that is under way fails for a change.
         """
-        ...
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
         """What the project's queues and stages hold; None = not known. Costs as much as the project has queues.
@@ -325,27 +310,22 @@ class Storage(Protocol):
         What has expired counts until it is removed. Messages that were stored by versions of the driver that did not
         count bytes are of none.
         """
-        ...
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
         """The first ``queues`` queues of all projects, and what is in each, counted up to ``most`` of each state.
 
         A hint where ``most`` or more are in a state: the counts of others may be short then.
         """
-        ...
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         """What is in one queue, counted up to ``most`` of each state or further, but for ``expired``, which may be 0;
         zeros for a missing queue."""
-        ...
 
     def locate(self, project: str, message: str, now: Seconds) -> Located | None:
         """In which queue of the project the message of this id is, or, if it lives in none, its latest record."""
-        ...
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """What this store has to be watched, besides its queues: ``api-ref/metrics.md`` tells each. Costs little."""
-        ...
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         """From now on tell the listener of every queue that a message was given to or back to (post, release, move,
@@ -354,11 +334,9 @@ class Storage(Protocol):
         It is called from any thread and returns at once; a later listener replaces it. A call may be lost, or come for
         nothing. What becomes ready by the passing of time brings no call: see ``QueueController.ready``.
         """
-        ...
 
     def close(self) -> None:
         """Release the store; no verb may follow."""
-        ...
 
 
 class Defaults:

@@ -17,7 +17,7 @@ from zq.model import Draft, IdempotencyKey, Move, Outcome, QueueRef
 from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
-from zq.storage.ordered.layout import Found, IndexPlace, Known, StoredEntry, StoredMessage, Tally
+from zq.storage.ordered.layout import Found, IndexPlace, Known, NewMessage, StoredEntry, StoredMessage, Tally
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
@@ -52,10 +52,11 @@ class Change:
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
         """Sequences that leave a group, by the queue's number, claim and group."""
 
-    def insert(self, state: QueueState, record: StoredMessage, body: bytes, now: int, delay: int = 0) -> None:
-        """Add a message behind all others of the queue; without delay available not before the last such one (L5)."""
+    def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
+        """Add a message behind all others of the queue; without delay available not before the last such one (L5).
+        Its ``size`` is that of what it has besides the body."""
         tally = self._tally(state)
-        record.size = len(body) + OVERHEAD
+        record.size += len(body) + OVERHEAD
         tally.sequence += 1
         tally.count += 1
         tally.bytes += record.size
@@ -79,15 +80,9 @@ class Change:
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
         """Add a new message."""
-        record = StoredMessage(
-            id=draft.id,
-            created=now,
-            expires=now + draft.ttl * 1000,
-            available=now,
-            ttl=draft.ttl,
-            client=draft.client,
-            checksum=draft.checksum,
-        )
+        terms = draft.id, now, now + draft.ttl * 1000, now, draft.ttl, draft.client, draft.checksum
+        extra = draft.extra
+        record = StoredMessage(*terms, size=len(extra), extra=extra) if extra else NewMessage(*terms)
         self.insert(state, record, draft.body, now, draft.delay * 1000)
 
     def remove(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
@@ -191,7 +186,7 @@ class Change:
         tally.position += 1
         tally.finished = max(end.now, tally.finished)
         expires = tally.finished + end.history * 1000
-        size = len(body) + OVERHEAD
+        size = len(body) + len(record.extra) + OVERHEAD
         tally.kept += size
         kept = StoredEntry(
             structs.replace(record, claim="", body=None), body, sequence, end.outcome, tally.finished, expires, size
@@ -206,7 +201,7 @@ class Change:
         if body is not None:
             self._writes.append(("bodies", key, self._sealed(state, record, body)))
 
-    def _sealed(self, state: QueueState, record: StoredMessage, body: bytes) -> bytes:
+    def _sealed(self, state: QueueState, record: NewMessage, body: bytes) -> bytes:
         return layout.sealed(body, record.expires, state.context.expiry.compaction_filter_grace)
 
     def _join_group(self, state: QueueState, sequence: int, record: StoredMessage) -> int:
@@ -238,13 +233,13 @@ class Change:
             holder = self.holders.get(claim, former.get(claim, b""))
             self._writes.append(("claims", key, layout.group_value(ends, sequences, holder)))
 
-    def _put_available(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
+    def _put_available(self, state: QueueState, sequence: int, record: NewMessage) -> None:
         key = layout.triple.pack(state.number, record.available, sequence)
         self._writes.append(("available", key, layout.number.pack(record.expires)))
         self._made_available[state].append(key)
 
 
-def _join(tally: Tally, record: StoredMessage, now: int) -> None:
+def _join(tally: Tally, record: NewMessage, now: int) -> None:
     """Make a message the last fresh one; or index it, if claims that look for fresh ones would step over too much
     before they came to it, or if it is available before others."""
     if tally.fresh > now + FALSE_FUTURE * 1000:
@@ -349,6 +344,9 @@ def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMe
         origin=origin if move.reason else "",
         origin_count=record.count if move.reason else 0,
         reason=move.reason,
+        size=len(record.extra),
+        first=record.first if move.reason else 0,
+        extra=record.extra,
     )
 
 

@@ -12,6 +12,8 @@ from zq.model import (
     ClaimRequest,
     ClaimSummary,
     Fence,
+    Grip,
+    Handled,
     Holder,
     IdempotencyKey,
     Lease,
@@ -23,6 +25,7 @@ from zq.model import (
     Settled,
     Settlement,
 )
+from zq.model.claims import runs
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import layout, stages
 from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, check_key, targets
@@ -30,6 +33,7 @@ from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.layout import Found
 from zq.storage.ordered.ready import Ready, take
 from zq.storage.ordered.registry import NO_METADATA, QueueState, Registry
+from zq.storage.ordered.scans import locate
 from zq.storage.ordered.store import Store
 
 # Groups and queues that one page of claims looks at.
@@ -126,6 +130,19 @@ class ClaimController:
             store.wait_durable()
         return settled
 
+    def handle(
+        self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
+    ) -> Sequence[Handled]:
+        end = End(Outcome.DELETED, history, layout.ms(now))
+        handled: list[Handled] = []
+        with self._handle as (store, registry):
+            for some in runs(grips):
+                with registry.locked(queue) as (state,):
+                    handled += [Handled.GONE] * len(some) if state is None else handle(store, state, some, late, end)
+            if Handled.DONE in handled:
+                store.wait_durable()
+        return handled
+
 
 class ClaimAttempt:
     """One claim in the making."""
@@ -175,6 +192,7 @@ class ClaimAttempt:
             return
         self._lapsed += record.claim != ""
         record.former = record.available
+        record.first = record.first or now
         record.count += 1
         wait = request.wait(record.count) * 1000
         hold(change, state, (sequence, record), request.lease, wait, now, body)
@@ -209,6 +227,36 @@ def give_back(change: Change, state: QueueState, found: Found, delay: int | None
     else:
         record.available = now + wait if wait else record.former
     record.claim, record.ends = "", 0
+    change.rewrite(state, sequence, place, record)
+
+
+def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: End) -> list[Handled]:
+    """Do what is wanted of messages, no two alike, and say what was done; one change."""
+    found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
+    change, handled = Change(store), []
+    for grip in grips:
+        sequence, record = found.get(grip.id, (0, None))
+        if record is None:
+            handled.append(Handled.GONE)
+        elif sequence in state.reserved:
+            handled.append(Handled.LOST)
+        else:
+            handled.append(grip.judge(record.claim, record.count, record.held(end.now), late))
+            if handled[-1] is Handled.DONE:
+                _handle(change, state, (sequence, record), grip, end)
+    change.commit()
+    return handled
+
+
+def _handle(change: Change, state: QueueState, found: Found, grip: Grip, end: End) -> None:
+    sequence, record = found
+    if grip.hold is None:
+        change.finish(state, sequence, record, end)
+        return
+    place = record.index_place()
+    wait = record.available - record.ends
+    record.ends = end.now + grip.hold * 1000
+    record.available = record.ends + wait
     change.rewrite(state, sequence, place, record)
 
 

@@ -158,8 +158,9 @@ class IndexPlace(NamedTuple):
     group: int
 
 
-class StoredMessage(Struct, array_like=True):
-    """A message. ``claim`` lives while ``ends`` is to come; ``former`` = available before it.
+class NewMessage(Struct, array_like=True):
+    """A message that has nothing extra and was not claimed yet, as it is written. ``claim`` lives while ``ends`` is to
+    come; ``former`` = available before it.
 
     ``size``: what the tally was told of it. ``indexed``: whether it has an entry in ``available``; no fresh one has.
     ``body``: None for one that lies in ``bodies``. ``group``: where ``claims`` has it.
@@ -193,6 +194,13 @@ class StoredMessage(Struct, array_like=True):
     def index_place(self) -> IndexPlace:
         """Its place now, to be compared with the one after a change."""
         return IndexPlace(self.indexed, self.available, self.expires, self.claim, self.ends, self.group)
+
+
+class StoredMessage(NewMessage):
+    """A message as it is read, and written if it has more. ``first``: when it was claimed first, 0 = never."""
+
+    first: int = 0
+    extra: bytes = b""
 
 
 # (sequence, record)
@@ -355,19 +363,21 @@ def unsealed(value: bytes) -> bytes:
 
 def message(sequence: int, record: StoredMessage, body: bytes, now: int) -> Message:
     """The model's message, as it stands at ``now``."""
-    return Message(
-        id=record.id,
-        body=body,
-        ttl=record.ttl,
-        created=record.created / 1000,
-        expires=record.expires / 1000,
-        available=record.available / 1000,
-        sequence=sequence,
-        client=record.client,
-        claim=record.claim if record.ends > now else "",
-        claim_count=record.count,
-        checksum=record.checksum,
-        origin=record.origin,
-        origin_claim_count=record.origin_count,
-        reason=record.reason,
+    return Message(  # by position: so many names would cost three times as much
+        record.id,
+        body,
+        record.ttl,
+        record.created / 1000,
+        record.expires / 1000,
+        record.available / 1000,
+        sequence,
+        record.client,
+        record.claim if record.ends > now else "",
+        record.count,
+        record.checksum,
+        record.origin,
+        record.origin_count,
+        record.reason,
+        record.extra,
+        record.first / 1000,
     )

@@ -200,7 +200,7 @@ class Messages(Controller):
         return self._store(queue).messages.move(queue, moves, now, history)
 
 
-@_routing("claims", ClaimController, "get", "release")
+@_routing("claims", ClaimController, "get", "release", "handle")
 class Claims(Controller):
     """Claims of all pools."""
 

@@ -15,6 +15,8 @@ from zq.model import (
     ClaimRequest,
     ClaimSummary,
     Fence,
+    Grip,
+    Handled,
     Holder,
     IdempotencyKey,
     Lease,
@@ -33,6 +35,8 @@ CLAIMED, AGAIN, EXISTING, OTHER = range(4)
 # Front of a claim's reply: outcome, how many messages had lapsed, how many expired ones went, length of the spent ids.
 FRONT: Final = Packing(">BIII")
 NO_FENCE: Final = Fence("", 0)
+# What a byte of the script ``handle`` says.
+HANDLED: Final = (Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED)
 # Queues that one page of a project's claims looks at.
 QUEUES: Final = 1000
 # Of these, how many it asks what is claimed: of some all has lapsed.
@@ -100,7 +104,7 @@ class ClaimController:
         return [name for name, count in zip(names, counts, strict=True) if count]
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
-        terms = b"%d" % layout.ms(now), layout.text(lease.claim), b"%d" % lease.ttl, b"%d" % lease.grace
+        terms = b"%d" % layout.ms(now), layout.text(lease.claim), b"%d" % lease.ttl, _grace(lease)
         more = [layout.keys(queue).fences] if fence else []
         checked(self._store.run(scripts.RENEW, queue, *terms, *_fence(fence or NO_FENCE), more=more))
 
@@ -127,14 +131,30 @@ class ClaimController:
         reply = checked(self._store.run(scripts.SETTLE, queue, *terms, more=more), idempotency_key, unpack_settled)
         return unpack_settled(schedule_arrivals(self._store, plan.targets, reply, moment))
 
+    def handle(
+        self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
+    ) -> Sequence[Handled]:
+        moment = layout.ms(now)
+        terms = [b"%d" % moment, layout.keys(queue).full, b"%d" % late, b"%d" % history]
+        for grip in grips:
+            hold = -1 if grip.hold is None else grip.hold
+            terms += [layout.packed(grip.id), layout.text(grip.claim), b"%d" % grip.count, b"%d" % hold]
+        blocks = self._store.history(queue, history, moment)
+        return [HANDLED[byte] for byte in self._store.run(scripts.HANDLE, queue, *terms, more=blocks)]
+
 
 def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[bytes]:
     """What the claim script reads."""
     lease, most = request.lease, -1 if request.max_claims is None else request.max_claims
-    numbers = request.limit, request.most_bytes, lease.ttl, lease.grace, request.named
+    numbers = request.limit, request.most_bytes, lease.ttl
     terms = [b"%d" % moment, layout.text(lease.claim), *(b"%d" % number for number in numbers)]
+    terms += [_grace(lease), b"%d" % request.named]
     terms += [*_fence(request.fence or NO_FENCE), queue, request.expected or b"", _holder(request.holder), b"%d" % most]
     return terms + [b"%d" % wait for wait in request.waits or (0,)]
+
+
+def _grace(lease: Lease) -> bytes:
+    return b"%d" % lease.grace if lease.prolong else b"-1"
 
 
 def _holder(holder: Holder) -> bytes:

@@ -47,7 +47,7 @@ zq:{t}:avail:queue      sorted set   sequence by available-at, of what is neithe
 zq:{t}:expiry:queue     sorted set   sequence by expiry: the order of active expiry
 zq:{t}:claimed:queue    sorted set   sequence by claim end, of what has a claim that nobody has seen to have lapsed
 zq:{t}:states:queue     hash         sequence -> state: what claims have made of a message
-zq:{t}:bodies:queue     hash         sequence -> the raw JSON body, where it has 1,024 bytes or more
+zq:{t}:bodies:queue     hash         sequence -> the raw JSON body and the extra, where they have 1,024 bytes or more
 zq:{t}:ids:queue        hash         message id, packed -> sequence
 zq:{t}:claims:queue     hash         claim id -> the sequences of all whose state names it, one behind the other;
                                      zero byte and claim id -> client and agent of its holder, a line each, if known
@@ -80,7 +80,7 @@ from zlib import crc32
 
 from zq.model import Draft, HistoryEntry, Message, Messages, Outcome, QueueRef, Seconds
 
-VERSION: Final = 3
+VERSION: Final = 4
 VERSION_KEY: Final = b"zq:version"
 CLOCK_KEY: Final = b"zq:clock"
 OPEN_KEY: Final = b"zq:open"
@@ -111,10 +111,12 @@ MAX_MOMENT: Final = 1e12
 DRAFT: Final = Packing(">QQQIHHH")
 ENTRY: Final = Packing(">BHIQQQIHHH")
 # More of a message, if there is any: when it was created, if not a ttl before it expires; claim count in the origin;
-# lengths of checksum, origin, reason, which follow.
+# lengths of checksum, origin, reason, which follow. Behind these, if there is any of it: when the message was claimed
+# first in its origin, and how many bytes of the body, at its end, are the extra.
 MORE: Final = Packing(">QIHHH")
-# A state: available, expires, ttl, ends, former, claimed, lease, count; the claim follows.
-STATE: Final = Packing(">QQQQQQQI")
+TAIL: Final = Packing(">QI")
+# A state: available, expires, ttl, ends, former, claimed, lease, count, first claimed; the claim follows.
+STATE: Final = Packing(">QQQQQQQIQ")
 # Front of a message in a reply: length of the state, which follows; then entry and body.
 FRONT: Final = Packing(">H")
 # When a claim began and ends, how many messages it holds.
@@ -316,11 +318,13 @@ def ids(blob: bytes) -> list[str]:
 def draft(new: Draft, now: int) -> bytes:
     """A new message, whose moments count from ``now``."""
     id, client, checksum, more = packed(new.id), packed_client(new.client), text(new.checksum), b""
-    if checksum:
-        more = MORE.pack(0, 0, len(checksum), 0, 0) + checksum
+    extra = new.extra
+    if checksum or extra:
+        tail = TAIL.pack(0, len(extra)) if extra else b""
+        more = MORE.pack(0, 0, len(checksum), 0, 0) + checksum + tail
     available = now + new.delay * 1000 if new.delay else 0
-    sizes = len(new.body), len(id), len(client), len(more)
-    return DRAFT.pack(available, now + new.ttl * 1000, new.ttl, *sizes) + id + client + more + new.body
+    sizes = len(new.body) + len(extra), len(id), len(client), len(more)
+    return DRAFT.pack(available, now + new.ttl * 1000, new.ttl, *sizes) + id + client + more + new.body + extra
 
 
 def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
@@ -330,41 +334,46 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     entry = first + length
     _, high, low, available, expires, ttl, size, id, client, more = ENTRY.unpack_from(blob, entry)
     created, origin_count, checksum, origin, reason = expires - ttl * 1000, 0, "", "", ""
-    ends = claimed = lease = count = 0
+    ends = claimed = lease = count = since = extra = former = 0
     if length:
-        available, expires, ttl, ends, _, claimed, lease, count = STATE.unpack_from(blob, first)
+        available, expires, ttl, ends, _, claimed, lease, count, since = STATE.unpack_from(blob, first)
     second = entry + ENTRY.size + id
     third = second + client
     body = third + more
+    end = body + size
     if more:
-        created, origin_count, checksum, origin, reason = _more(blob, third, created)
-    found = Message(
-        id=unpacked(blob[second - id : second]),
-        body=blob[body : body + size],
-        ttl=ttl,
-        created=created / 1000,
-        expires=expires / 1000,
-        available=available / 1000,
-        sequence=high << 32 | low,
-        client=unpacked_client(blob[second:third]),
-        claim=string(blob[first + STATE.size : first + length]) if ends > now else "",
-        claim_count=count,
-        checksum=checksum,
-        origin=origin,
-        origin_claim_count=origin_count,
-        reason=reason,
+        created, origin_count, checksum, origin, reason, former, extra = _more(blob[third:body], created)
+    found = Message(  # by position: so many names would cost three times as much
+        unpacked(blob[second - id : second]),
+        blob[body : end - extra],
+        ttl,
+        created / 1000,
+        expires / 1000,
+        available / 1000,
+        high << 32 | low,
+        unpacked_client(blob[second:third]),
+        string(blob[first + STATE.size : first + length]) if ends > now else "",
+        count,
+        checksum,
+        origin,
+        origin_count,
+        reason,
+        blob[end - extra : end],
+        (since or former) / 1000,
     )
-    return found, lease, claimed, body + size
+    return found, lease, claimed, end
 
 
-def _more(blob: bytes, at: int, created: int) -> tuple[int, int, str, str, str]:
-    """When a message was created, its claim count in the origin, checksum, origin and reason."""
-    told, count, checksum, origin, reason = MORE.unpack_from(blob, at)
-    first = at + MORE.size
-    second = first + checksum
+def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int]:
+    """When a message was created, its claim count in the origin, checksum, origin and reason; when it was claimed first
+    there; the length of its extra."""
+    told, count, checksum, origin, reason = MORE.unpack_from(more)
+    second = MORE.size + checksum
     third = second + origin
-    texts = blob[first:second], blob[second:third], blob[third : third + reason]
-    return told or created, count, string(texts[0]), string(texts[1]), string(texts[2])
+    tail = third + reason
+    texts = more[MORE.size : second], more[second:third], more[third:tail]
+    former, extra = TAIL.unpack_from(more, tail) if tail < len(more) else (0, 0)
+    return told or created, count, string(texts[0]), string(texts[1]), string(texts[2]), former, extra
 
 
 def messages(blob: bytes, at: int, now: int) -> Messages:

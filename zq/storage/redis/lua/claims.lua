@@ -4,9 +4,9 @@
 ---- script claim: allow-oom
 
 -- Claims ready messages from the front; those that were claimed too often are left as they are. KEYS: project, queue,
--- fences. ARGV: now, claim, limit, bytes of bodies, ttl, grace, whether a living claim of this id is the answer (1),
--- fence or "", epoch, queue's name, expected metadata ("" = any), holder, most claims (-1: any number), redelivery
--- delays in seconds after the first, second, ... claim.
+-- fences. ARGV: now, claim, limit, bytes of bodies, ttl, grace (-1: lives are not prolonged), whether a living claim of
+-- this id is the answer (1), fence or "", epoch, queue's name, expected metadata ("" = any), holder, most claims (-1:
+-- any number), redelivery delays in seconds after the first, second, ... claim.
 -- Returns what became of it (1 byte): CLAIMED, AGAIN (so much had expired that this call has done enough), EXISTING, or
 -- OTHER and the metadata. Then how many messages claims had let lapse and how many expired ones went (4 bytes each);
 -- the ids of those claimed too often (4 bytes: length of the whole); messages.
@@ -35,13 +35,20 @@ if most < 0 then most = math.huge end
 -- Milliseconds (ClaimRequest.wait).
 local function wait(count) return tonumber(ARGV[math.min(first_wait + count - 1, #ARGV)]) * 1000 end
 
+-- When a message was claimed first.
+local function first_of(m)
+  local first = m.first
+  if first == 0 and m.more > 0 then first = select(3, more_of(m)) end
+  return first > 0 and first or now
+end
+
 -- A claim that a ready message names has ended.
 local function hold(messages)
   local pieces, lapsed = {}, 0
   remove_from_claims(q, messages)
   for i, m in ipairs(messages) do
     if m.claim ~= '' then lapsed = lapsed + 1 end
-    m.former, m.count = m.available, m.count + 1
+    m.former, m.count, m.first = m.available, m.count + 1, first_of(m)
     put_under(m, claim, now, lease, grace, wait(m.count))
     pieces[i] = m.member
   end
@@ -209,3 +216,59 @@ if #moved > 0 then move_all(q, h, full, moved, now) end
 local settled = struct.pack('>I4I4I4I4', #deleted, #released, #moved - buried, buried) .. listed_ids(lost)
 if key ~= '' then remember_for(name_of(full), answers, key, digest, expires, settled) end
 return earliest(targets) .. settled
+
+---- script handle: allow-oom
+
+-- Deletes messages by the claims that handed them out, or has the hold on them end otherwise.
+-- KEYS: project, queue, history if there is one.
+-- ARGV: now, queue's full name, whether a last holder counts whose time is up (1), seconds of history; for each message
+-- its id, claim, claim count, and in how many seconds the hold ends (-1: it is to be deleted).
+-- Returns what became of each, 1 byte.
+
+local DONE, GONE, LOST, EXPIRED = '\0', '\1', '\2', '\3'
+
+local q, now, full, late, h = queue_at(5), number(), argument(), number() == 1, history(number())
+local ids, by_id = {}, {}
+for at = argument_at + 1, #ARGV, 4 do
+  local id = ARGV[at]
+  if by_id[id] == nil then
+    ids[#ids + 1], by_id[id] = id, false
+  end
+end
+local found = locate(q, ids, now)
+local taken = reserved(q, found)
+for _, m in ipairs(found) do by_id[id_of(m)] = m end
+
+-- Has the hold on a message end in so many seconds; whether it is available sooner then.
+local function hold_for(m, seconds)
+  local former, wait = m.available, m.available - m.ends
+  m.ends, m.is_kept = now + seconds * 1000, true
+  m.available = m.ends + wait
+  return m.available < former
+end
+
+local deleted, kept, answers, sooner = {}, {}, {}, false
+while argument_at < #ARGV do
+  local id, claim, count, seconds = argument(), argument(), number(), number()
+  local m, answer = by_id[id], DONE
+  if not m then
+    answer = GONE
+  elseif m.claim == '' or m.claim ~= claim or m.count ~= count or taken[m.member] then
+    answer = LOST
+  elseif m.ends <= now and not late then
+    answer = EXPIRED
+  elseif seconds < 0 then
+    deleted[#deleted + 1], by_id[id] = m, false
+  else
+    sooner = hold_for(m, seconds) or sooner
+  end
+  answers[#answers + 1] = answer
+end
+for _, id in ipairs(ids) do
+  local m = by_id[id]
+  if m and m.is_kept then kept[#kept + 1] = m end
+end
+finish(q, h, deleted, now, DELETED)
+if #kept > 0 then rewrite(q, kept) end
+if sooner then notify(full) end
+return table.concat(answers)

@@ -7,8 +7,8 @@
 -- and `state` ("" if nothing became of it), packed, and what both say; `member`, its sequence as that; `is_listed`: it
 -- is not in the lane, but in `claimed`, where it has a claim that nobody has seen to have lapsed, or in `avail`.
 
-local STATE = '>I8I8I8I8I8I8I8I4'
-local STATE_SIZE = 60
+local STATE = '>I8I8I8I8I8I8I8I4I8'
+local STATE_SIZE = 68
 local AHEAD = 16            -- what is read at first where it is not known how much is wanted
 local SIZES_AT = 36         -- where the lengths of id, client and more stand in an entry
 local cut, unpacked = string.sub, struct.unpack
@@ -21,21 +21,23 @@ local function sequence_of(entry) return tonumber(cut(entry[1], 1, -3)) end
 -- The message of an entry as XRANGE returns it.
 local function parse(entry, state)
   local value = entry[2][2]
-  local listed, sequence, available, expires, ttl, size = unpacked('>BI6I8I8I8I4', value)
-  local ends, former, claimed, lease, count, claim = 0, 0, 0, 0, 0, ''
+  local listed, sequence, available, expires, ttl, size, _, _, more = unpacked(ENTRY, value)
+  local ends, former, claimed, lease, count, first, claim = 0, 0, 0, 0, 0, 0, ''
   if state then
-    available, expires, ttl, ends, former, claimed, lease, count = unpacked(STATE, state)
+    available, expires, ttl, ends, former, claimed, lease, count, first = unpacked(STATE, state)
     claim = cut(state, STATE_SIZE + 1)
   end
   return {
     at = entry[1], sequence = sequence, member = cut(value, 2, 7), value = value, state = state or '',
     is_listed = listed == 1 or state and true, size = size, available = available, expires = expires, ttl = ttl,
-    ends = ends, former = former, claimed = claimed, lease = lease, count = count, claim = claim,
+    ends = ends, former = former, claimed = claimed, lease = lease, count = count, claim = claim, first = first,
+    more = more,
   }
 end
 
 local function pack_state(m)
-  return struct.pack(STATE, m.available, m.expires, m.ttl, m.ends, m.former, m.claimed, m.lease, m.count) .. m.claim
+  return struct.pack(STATE, m.available, m.expires, m.ttl, m.ends, m.former, m.claimed, m.lease, m.count, m.first)
+    .. m.claim
 end
 
 local function id_of(m)
@@ -46,6 +48,20 @@ end
 local function client_of(m)
   local id, client = unpacked('>I2I2', m.value, SIZES_AT)
   return cut(m.value, ENTRY_SIZE + id + 1, ENTRY_SIZE + id + client)
+end
+
+local MORE = '>I8I4I2I2I2'  -- and TAIL: see layout.py
+local TAIL = '>I8I4'
+
+-- What an entry has of a message besides, which has `more`: when it was created if that is told, else 0; its checksum;
+-- when it was claimed first in its former queue; how many bytes behind the body are its extra.
+local function more_of(m)
+  local id, client = unpacked('>I2I2', m.value, SIZES_AT)
+  local at = ENTRY_SIZE + id + client + 1
+  local told, _, checksum, origin, reason, text = unpacked(MORE, m.value, at)
+  local first, extra, tail = 0, 0, text + checksum + origin + reason
+  if tail < at + m.more then first, extra = unpacked(TAIL, m.value, tail) end
+  return told, cut(m.value, text, text + checksum - 1), first, extra
 end
 
 -- How many bytes an entry has in front of the body.

@@ -9,16 +9,13 @@
 -- it goes as a dead letter), and `body` with `checksum` if it gets new ones. A target is a table: `q` and `full`, its
 -- name.
 
-local MORE = '>I8I4I2I2I2'  -- see layout.py
-
--- When a message was created, and its checksum.
+-- When a message was created, its checksum, and how many bytes behind its body are its extra.
 local function origin_of(m)
-  local _, _, _, expires, ttl, _, id, client, more = struct.unpack(ENTRY, m.value)
+  local _, _, _, expires, ttl = struct.unpack(ENTRY, m.value)
   local created = expires - ttl * 1000
-  if more == 0 then return created, '' end
-  local at = ENTRY_SIZE + id + client + 1
-  local told, _, length, _, _, first = struct.unpack(MORE, m.value, at)
-  return told > 0 and told or created, string.sub(m.value, first, first + length - 1)
+  if m.more == 0 then return created, '', 0 end
+  local told, checksum, _, extra = more_of(m)
+  return told > 0 and told or created, checksum, extra
 end
 
 -- Puts a message with its body where it goes (model.Move); returns when it expires.
@@ -27,13 +24,16 @@ local function send(item, origin, now, body)
   local ttl = item.ttl >= 0 and item.ttl or m.ttl
   local expires, available = now + ttl * 1000, item.delay > 0 and now + item.delay * 1000 or 0
   local id, client = struct.unpack('>I2I2', m.value, SIZES_AT)
-  local created, checksum = origin_of(m)
-  local count = m.count
-  if item.body then body, checksum = item.body, item.checksum end
-  if reason == '' then created, count, origin = 0, 0, '' end
-  local more = ''
-  if reason ~= '' or checksum ~= '' then
-    more = struct.pack(MORE, created, count, #checksum, #origin, #reason) .. checksum .. origin .. reason
+  local created, checksum, extra = origin_of(m)
+  local count, first = m.count, m.first
+  if item.body then
+    body, checksum = item.body .. string.sub(body, #body - extra + 1), item.checksum
+  end
+  if reason == '' then created, count, first, origin = 0, 0, 0, '' end
+  local more, tail = '', ''
+  if first > 0 or extra > 0 then tail = struct.pack(TAIL, first, extra) end
+  if reason .. checksum .. tail ~= '' then
+    more = struct.pack(MORE, created, count, #checksum, #origin, #reason) .. checksum .. origin .. reason .. tail
   end
   local rest = struct.pack('>I8I8I4I2I2I2', expires, ttl, #body, id, client, #more)
     .. string.sub(m.value, ENTRY_SIZE + 1, ENTRY_SIZE + id + client) .. more .. body

@@ -214,12 +214,12 @@ end
 
 -- Part of scripts that change messages which stay where they are.
 
--- Puts a message under a claim that starts now, and lengthens a life that would end before it (Lease.extend).
--- `wait`: ms from the claim's end until it is available.
+-- Puts a message under a claim that starts now, and lengthens a life that would end before it, unless `grace` is -1
+-- (Lease.extend). `wait`: ms from the claim's end until it is available.
 local function put_under(m, claim, now, lease, grace, wait)
   local ends = now + lease * 1000
   m.claim, m.claimed, m.lease, m.ends, m.available = claim, now, lease, ends, ends + wait
-  if m.expires < ends then
+  if m.expires < ends and grace >= 0 then
     m.ttl, m.expires, m.extended = lease + grace, ends + grace * 1000, true
   end
 end

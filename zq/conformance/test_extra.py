@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an adapter keeps with a message: the extra, whatever becomes of the message; when it was claimed first; and a
+claim that does not prolong its life."""
+
+import pytest
+
+from zq.conformance.builders import EVERYTHING, Scene, near
+from zq.model import ClaimRequest, Copies, Draft, Lease, Message, Move, new_ids
+
+EXTRA = b'{"a": {"t": "String", "v": "x"}}'
+LARGE = b'{"a": "' + b"x" * 100_000 + b'"}'
+
+
+def made(scene: Scene, *extras: bytes, body: bytes = b'{"b": 1}') -> list[Draft]:
+    """A message with a checksum and one without, for each extra."""
+    return [
+        Draft(id, body, 3600, 0, "alice", checksum, extra)
+        for extra in extras
+        for id, checksum in zip(new_ids(2, scene.now), ("", "MD5:0"), strict=True)
+    ]
+
+
+def told(messages: list[Message]) -> list[tuple[str, bytes, str, bytes]]:
+    return [(one.id, one.body, one.checksum, one.extra) for one in messages]
+
+
+@pytest.mark.parametrize("size", [1, 5000])
+def test_every_verb_shows_the_extra(scene: Scene, size: int):
+    """Of short and of long bodies, with and without a checksum, next to messages that have none."""
+    new = made(scene, EXTRA, b"", LARGE, body=b'"%b"' % (b"y" * size))
+    expected = [(one.id, one.body, one.checksum, one.extra) for one in new]
+    scene.storage.messages.post(scene.queue, new, scene.now)
+    assert told(scene.walk()) == expected
+    assert told(scene.get([one.id for one in new])) == expected
+    claim = scene.take(6, name="a", ttl=60)
+    assert told(claim.messages) == expected
+    assert told(scene.storage.claims.get(scene.queue, "a", scene.now).messages) == expected
+    scene.renew("a")
+    scene.handle(claim.messages[:2], 100)
+    scene.release("a")
+    assert told(scene.walk()) == expected
+    assert told(scene.take(3, name="b", ttl=60).messages) == expected[:3]
+    scene.tick(61)
+    assert sorted(told(scene.storage.messages.pop(scene.queue, 6, scene.now))) == sorted(expected)
+
+
+@pytest.mark.every_server
+def test_it_goes_along_with_a_move(scene: Scene):
+    """As it is, with a new body too, to a dead letter queue and back."""
+    [one, other] = made(scene, EXTRA)
+    scene.storage.messages.post(scene.queue, [one, other], scene.now)
+    moves = [Move(one.id, "away"), Move(other.id, "away", body=b"[2]", checksum="MD5:1", reason="no use")]
+    scene.storage.messages.move(scene.queue, moves, scene.now)
+    away = scene.at("away")
+    assert told(away.walk()) == [(one.id, one.body, "", EXTRA), (other.id, b"[2]", "MD5:1", EXTRA)]
+    away.claim_named("a")
+    away.settle("a", move=[Move(other.id, scene.queue.name), Move(one.id, scene.queue.name, body=b"", reason="r")])
+    assert told(scene.walk()) == [(other.id, b"[2]", "MD5:1", EXTRA), (one.id, b"", "", EXTRA)]
+
+
+def test_copies_and_stages_bring_theirs(scene: Scene):
+    """Each message its own."""
+    new, copies = made(scene, EXTRA), made(scene, b"[1]", LARGE)
+    there = scene.at("copies")
+    scene.storage.messages.post(scene.queue, new, scene.now, copies=Copies(there.queue, copies))
+    assert [one.extra for one in scene.walk() + there.walk()] == [EXTRA] * 2 + [b"[1]"] * 2 + [LARGE] * 2
+    staged = made(scene, EXTRA, b"")
+    scene.storage.transactions.stage("acme", "s", scene.queue, staged, scene.now, 3600, 10**6)
+    scene.commit(1, ["s"])
+    assert [one.extra for one in scene.get([draft.id for draft in staged])] == [EXTRA] * 2 + [b""] * 2
+
+
+def test_records_have_it(scene: Scene):
+    """Whether a message was deleted, popped or moved; a record of its former life has it too."""
+    new = made(scene, EXTRA, LARGE)
+    scene.storage.messages.post(scene.queue, new, scene.now)
+    scene.delete(new[0].id, history=600)
+    scene.pop(1, history=600)
+    scene.take(1, name="a")
+    scene.settle("a", rest=True, history=600)
+    scene.move([new[3].id], "away", history=600)
+    assert [told([entry.message])[0] for entry in scene.history()] == [
+        (one.id, one.body, one.checksum, one.extra) for one in new
+    ]
+
+
+def test_the_moment_of_the_first_claim_stays(scene: Scene):
+    """Through a release, a lapse, a renewal, another claim, and burial; a move begins anew."""
+    [id] = scene.post(1)
+    assert scene.one(id).first_claimed == 0
+    first = scene.now
+    [taken] = scene.take(1, name="a", ttl=60).messages
+    assert taken.first_claimed == near(first)
+    scene.tick(10)
+    scene.renew("a", ttl=60)
+    assert scene.one(id).first_claimed == near(first)
+    scene.release("a")
+    assert scene.one(id).first_claimed == near(first)
+    [taken] = scene.take(1, ttl=60).messages
+    assert taken.first_claimed == near(first)
+    scene.tick(61)
+    scene.take(1, name="c", ttl=60)
+    assert scene.one(id).first_claimed == near(first)
+    scene.settle("c", move=[Move(id, "dead", reason="no use")])
+    dead = scene.at("dead")
+    assert dead.one(id).first_claimed == near(first)
+    [taken] = dead.take(1, ttl=60).messages
+    assert taken.first_claimed == near(first)
+    dead.tick(61)
+    assert dead.move([id], scene.queue.name) == [id]
+    assert scene.one(id).first_claimed == 0
+    [taken] = scene.take(1).messages
+    assert taken.first_claimed == near(scene.now)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_claim_need_not_prolong_lives(scene: Scene, named: bool):
+    """A message dies at its own end, held or not, unless it is claimed, or its claim renewed, by who prolongs."""
+    [id] = scene.post(1, ttl=100)
+    expires = scene.one(id).expires
+    held = ClaimRequest(Lease("a", 300, 60, prolong=False), 1, named=named)
+    [taken] = scene.storage.claims.create(scene.queue, held, scene.now).claim.messages
+    assert (taken.ttl, taken.expires, scene.one(id).expires) == (100, expires, expires)
+    assert taken.available == near(scene.now + 300)
+    scene.storage.claims.renew(scene.queue, Lease("a", 400, 60, prolong=False), scene.now)
+    assert (scene.one(id).expires, scene.one(id).available) == (expires, near(scene.now + 400))
+    assert scene.held("a") == [id]
+    scene.tick(100)
+    assert scene.walk(EVERYTHING) == []

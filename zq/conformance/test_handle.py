@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the holder of single messages may still do with them: delete them, and have its hold on them end otherwise."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, together
+from zq.errors import ClaimNotFound
+from zq.model import Claim, ClaimRequest, Grip, Handled, Message, Outcome, Position, State
+from zq.model.claims import runs
+
+DONE, GONE, LOST, EXPIRED = Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED
+# Messages over which two fight.
+MANY = 30
+
+
+def nothing(scene: Scene, taken: Claim) -> None:
+    """It is held still."""
+
+
+def lapses(scene: Scene, taken: Claim) -> None:
+    scene.tick(61)
+
+
+def is_taken_again(scene: Scene, taken: Claim) -> None:
+    scene.tick(61)
+    scene.take(1, name="other")
+
+
+def is_taken_again_by_the_name(scene: Scene, taken: Claim) -> None:
+    scene.tick(61)
+    scene.take(1, name=taken.id)
+
+
+def is_given_back(scene: Scene, taken: Claim) -> None:
+    scene.release(taken.id)
+
+
+def is_deleted(scene: Scene, taken: Claim) -> None:
+    scene.delete_many(ids_of(taken.messages))
+
+
+def is_moved(scene: Scene, taken: Claim) -> None:
+    scene.tick(61)
+    scene.move(ids_of(taken.messages), "other")
+
+
+def expires(scene: Scene, taken: Claim) -> None:
+    scene.tick(4000)
+
+
+# What happens, what becomes of the message by its last holder, and if that may be late.
+FATES: list[tuple[Callable[[Scene, Claim], None], Handled, Handled]] = [
+    (nothing, DONE, DONE),
+    (lapses, EXPIRED, DONE),
+    (is_taken_again, LOST, LOST),
+    (is_taken_again_by_the_name, LOST, LOST),
+    (is_given_back, LOST, LOST),
+    (is_deleted, GONE, GONE),
+    (is_moved, GONE, GONE),
+    (expires, GONE, GONE),
+]
+
+
+@pytest.mark.parametrize(("happens", "soon", "late"), FATES, ids=[fate[0].__name__ for fate in FATES])
+def test_a_grip_is_good_for_what_its_claim_handed_out(scene: Scene, happens, soon: Handled, late: Handled):
+    """Until somebody else takes the message; afterwards it changes nothing."""
+    scene.post(1)
+    taken = scene.take(1, ttl=60)
+    happens(scene, taken)
+    before = scene.walk()
+    if soon is not DONE:
+        assert scene.handle(taken.messages) == [soon]
+        assert scene.handle(taken.messages, 60) == [soon]
+        assert scene.walk() == before
+    assert scene.handle(taken.messages, 60, late=True) == [late]
+    if late is not DONE:
+        assert scene.walk() == before
+    assert scene.handle(taken.messages, late=True) == [late]
+    assert scene.walk() == ([] if late is DONE else before)
+
+
+def test_each_message_of_a_claim_goes_by_itself(scene: Scene):
+    """Some are deleted, some are held for longer or less, and the claim holds the rest, until nothing is left."""
+    scene.post(5)
+    taken = scene.take(5, name="a", ttl=60)
+    [first, second, third, *rest] = taken.messages
+    assert scene.handle([first, third]) == [DONE, DONE]
+    assert scene.handle([third, second], 600) == [GONE, DONE]
+    assert scene.held("a") == sorted(ids_of([second, *rest]))
+    assert scene.one(second.id).available == near(scene.now + 600)
+    scene.tick(60)
+    assert scene.held("a") == [second.id]
+    assert scene.pop() == ids_of(rest)
+    scene.tick(539)
+    assert scene.handle([second], 1) == [DONE]
+    assert scene.claimable() == []
+    scene.tick(1)
+    assert scene.claimable() == [second.id]
+    with pytest.raises(ClaimNotFound):
+        scene.held("a")
+
+
+def test_a_hold_of_no_time_makes_a_message_ready_and_leaves_the_grip(scene: Scene):
+    """It counts, shows and is found as ready behind those that were so before; whoever held it last may delete it."""
+    scene.post(2)
+    [one, other] = scene.take(2, name="a", ttl=600).messages
+    fresh = scene.post(1)
+    scene.tick(5)
+    assert scene.handle([one, other], 0, late=True) == [DONE, DONE]
+    assert scene.counts() == (0, 3)
+    assert scene.ready() == 3
+    assert scene.page() == ids_of([one, other, *scene.get(fresh)])
+    browsed = scene.storage.messages.browse(scene.queue, State.READY, Position(), 10, scene.now).items
+    assert ids_of(browsed) == fresh + ids_of([one, other])
+    assert scene.one(one.id).claim == ""
+    assert scene.handle([one]) == [EXPIRED]
+    assert scene.handle([one], late=True) == [DONE]
+    [again] = scene.take(2, name="b").messages[1:]
+    assert (again.id, again.claim_count) == (other.id, 2)
+    assert scene.handle([other], late=True) == [LOST]
+
+
+def test_a_message_comes_again_after_its_redelivery_delay(scene: Scene):
+    """That of its claim, whatever end the hold was given."""
+    scene.post(1)
+    [taken] = scene.storage.claims.create(scene.queue, waiting(scene), scene.now).claim.messages
+    for hold in (600, 0):
+        assert scene.handle([taken], hold) == [DONE]
+        assert scene.one(taken.id).available == near(scene.now + hold + 30)
+    scene.tick(29)
+    assert scene.claimable() == []
+    scene.tick(1)
+    assert scene.claimable() == [taken.id]
+
+
+def waiting(scene: Scene) -> ClaimRequest:
+    request = scene.request(1, ttl=60)
+    return ClaimRequest(request.lease, request.limit, (30,))
+
+
+def test_a_hold_lengthens_no_life(scene: Scene):
+    """A message dies at the end that it had when it was hidden."""
+    scene.post(1, ttl=100)
+    [taken] = scene.take(1, ttl=60).messages
+    assert scene.handle([taken], 1000) == [DONE]
+    assert scene.one(taken.id).expires == taken.expires
+    scene.tick(101)
+    assert (scene.handle([taken], late=True), scene.walk(EVERYTHING)) == ([GONE], [])
+
+
+@pytest.mark.every_server
+def test_what_is_deleted_leaves_a_record(scene: Scene):
+    """Where history is kept, as of any deletion, of late ones too."""
+    scene.post(2)
+    [one, other] = scene.take(2, ttl=60).messages
+    assert scene.handle([one], history=600) == [DONE]
+    scene.tick(61)
+    assert scene.handle([other], late=True, history=600) == [DONE]
+    assert scene.finished() == [(one.id, Outcome.DELETED), (other.id, Outcome.DELETED)]
+
+
+@pytest.mark.every_server
+def test_grips_are_taken_in_order(scene: Scene):
+    """Two on one message included; the answers have the same order."""
+    scene.post(2)
+    [one, other] = scene.take(2, ttl=60).messages
+    wanted = [(one, 5), (other, None), (one, 100), (other, 7), (one, None), (one, 3)]
+    grips = [Grip(message.id, message.claim, message.claim_count, hold) for message, hold in wanted]
+    assert [len(run) for run in runs(grips)] == [2, 2, 1, 1]
+    handled = scene.storage.claims.handle(scene.queue, grips[:4], scene.now)
+    assert list(handled) == [DONE, DONE, DONE, GONE]
+    assert scene.one(one.id).available == near(scene.now + 100)
+    assert list(scene.storage.claims.handle(scene.queue, grips[4:], scene.now)) == [DONE, GONE]
+    assert list(scene.storage.claims.handle(scene.at("missing").queue, grips[:1], scene.now)) == [GONE]
+    assert list(scene.storage.claims.handle(scene.queue, [], scene.now)) == []
+
+
+def test_a_late_holder_and_a_new_one_never_both_have_a_message(scene: Scene):
+    """Each message is either deleted by the late one or handed out to the new one, at one moment."""
+    scene.post(MANY)
+    late = scene.take(MANY, ttl=60).messages
+    scene.tick(61)
+    halves = late[: MANY // 2], late[MANY // 2 :]
+    works: list[Callable[[], list[object]]] = [
+        *(partial(scene.handle, some, late=True) for some in halves),
+        *(partial(taken, scene, MANY // 3) for _ in range(3)),
+    ]
+    first, second, *claims = together(*works)
+    again = [message for some in claims for message in some]
+    deleted = [one.id for one, done in zip(late, first + second, strict=True) if done is DONE]
+    assert {*first, *second} <= {DONE, LOST}
+    assert sorted(deleted + again) == sorted(set(deleted + again))
+    assert sorted(ids_of(scene.walk())) == sorted(set(ids_of(late)) - set(deleted))
+
+
+def taken(scene: Scene, limit: int) -> list[str]:
+    claim = scene.claim(limit)
+    return [] if claim is None else ids_of(claim.messages)
+
+
+def test_two_holds_of_one_message_leave_one_of_them(scene: Scene):
+    """At one moment, of one claim: its index entries are those of one of the two."""
+    scene.post(4)
+    held: list[Message] = scene.take(4, ttl=60).messages
+    first, second = together(partial(scene.handle, held, 100), partial(scene.handle, held, 200))
+    assert first + second == [DONE] * 8
+    ends = {round(scene.one(message.id).available - scene.now) for message in held}
+    assert ends <= {100, 200}
+    scene.tick(200)
+    assert sorted(scene.claimable()) == sorted(ids_of(held))
