@@ -232,7 +232,7 @@ def test_a_dead_letter_keeps_its_group_which_goes_on(ordered: Scene):
     dead = ordered.at("dead")
     assert dead.storage.queues.create(dead.queue, b"{}", Grouping.ORDERED)
     a1, a2, b1 = send(ordered, "a", "a", "b")
-    rule = DeadLetters("dead", 1, 3600)
+    rule = DeadLetters(dead.queue, 1, None)
     ordered.release(ordered.take(1, dead_letters=rule).id, 0)
     ordered.tick(1)
     claimed = [ids_of(ordered.take(1, dead_letters=rule).messages) for _ in range(2)]
