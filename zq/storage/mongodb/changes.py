@@ -116,7 +116,7 @@ def leave_copies(
             "e": DatetimeMS(finished + history * 1000),
         }
         if "c" in copy:
-            copy["c"] = {"n": copy["c"]["n"]}
+            copy["c"] = {field: copy["c"][field] for field in ("n", "f") if field in copy["c"]}
         copies.append(copy)
     client.insert(copies, session)
 
@@ -218,7 +218,9 @@ def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDo
     made["t"] = found["t"] if each.ttl is None else each.ttl
     made["e"] = DatetimeMS(now + made["t"] * 1000)
     if each.reason:
-        made["o"] = {"q": source.shard, "n": found.get("c", layout.NO_CLAIM)["n"]}
+        made["o"] = {"q": source.shard, "n": layout.claim_count(found)}
+        if first := layout.first_claimed(found):
+            made["o"]["f"] = first
         made["r"] = layout.text(each.reason)
     else:
         made["a"] = now

@@ -22,6 +22,8 @@ from zq.model import (
     ClaimRequest,
     ClaimSummary,
     Fence,
+    Grip,
+    Handled,
     IdempotencyKey,
     Lease,
     Outcome,
@@ -36,6 +38,7 @@ from zq.storage.mongodb import layout, observing
 from zq.storage.mongodb.changes import Ending, check_fence, counters, finish, held_by, held_filter, move, update_held
 from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
 from zq.storage.mongodb.group_commit import ShardGroups, key_ids, remember, unless_known
+from zq.storage.mongodb.handling import Handler, HandleRequest
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import MAX_ATTEMPTS, Announce, ClaimAttempt, QueueClaimer, QueueClaimers
 from zq.storage.mongodb.reservations import visible_held
@@ -241,6 +244,7 @@ class ClaimController:
         self._claimers = claimers
         self._announce = announce
         self._settler = Settler(client)
+        self._handler = Handler(client)
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
         key = layout.key(queue)
@@ -303,6 +307,17 @@ class ClaimController:
         for name in {*([queue.name] if settled.released else []), *(one.to for one in settlement.move)}:
             self._announce(queue._replace(name=name))
         return settled
+
+    def handle(
+        self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
+    ) -> Sequence[Handled]:
+        key = layout.key(queue)
+        with self._client.verb():
+            handled, sooner = self._handler.handle(HandleRequest(key, grips, layout.ms(now), late, history))
+        if sooner:
+            self._claimers.invalidate(key)
+            self._announce(queue)
+        return handled
 
 
 class ExclusiveClaim:

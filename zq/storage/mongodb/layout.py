@@ -19,14 +19,16 @@ field     of a message                           of a queue, which is its counte
 ``u``     client                                 -
 ``b``     raw JSON body                          raw JSON metadata; absent = there is no such queue
 ``m``     checksum, if there is one              -
+``v``     extra, if there is any                 -
 ``c``     claim, if there ever was one:          -
           ``i`` id, ``s`` start, ``t`` ttl,
           ``e`` end, ``n`` how often claimed,
           ``d`` available-at before it,
           ``h`` client and agent of its holder,
-          if it is known
+          if it is known; ``f`` start of the first
 ``o``     dead letters: ``q`` queue it came      -
-          from, ``n`` how often claimed there
+          from, ``n`` how often claimed there,
+          ``f`` when first, if it was
 ``r``     dead letters: reason                   -
 ``y``     reserved by a commit: see ``reservations``       -
 ``n``     -                                      P name, while the queue exists: the order of listings
@@ -39,7 +41,7 @@ field     of a message                           of a queue, which is its counte
 ========= ====================================== ======================================================================
 
 Fences (``f``), stages (``s``) with their drafts (``d``) and producers (``p``) are drawn in ``fences``, ``stages`` and
-``producers``. A released message keeps of ``c`` only ``n``.
+``producers``. A released message keeps of ``c`` only ``n`` and ``f``.
 The clock is one document: ``{_id: "clock", t: the largest moment seen}``; beside it lies the lease of ``LeaderLease``.
 
 A history entry is the finished message's document turned into another kind, which no verb of living messages meets:
@@ -187,6 +189,8 @@ def document(key: QueueKey, draft: Draft, sequence: int, available: int, now: in
     }
     if draft.checksum:
         made["m"] = text(draft.checksum)
+    if draft.extra:
+        made["v"] = draft.extra
     return made
 
 
@@ -199,6 +203,11 @@ def body_of(found: Mapping[str, Any]) -> bytes:
 def doc_ids(key: QueueKey, ids: Sequence[str]) -> list[str]:
     """The ``_id`` of each message, once."""
     return [key.project + text(message) for message in dict.fromkeys(ids)]
+
+
+def doc_id(key: QueueKey, message: str) -> str:
+    """The ``_id`` of a message."""
+    return key.project + text(message)
 
 
 def message_id(key: QueueKey, found: Mapping[str, Any]) -> str:
@@ -215,21 +224,23 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
         found = {**found, **pin}
     claim = found.get("c", NO_CLAIM)
     origin = found.get("o", NO_ORIGIN)
-    return Message(
-        id=message_id(key, found),
-        body=found["b"],
-        ttl=int(found["t"]),
-        created=found["a"] / 1000,
-        expires=int(found["e"]) / 1000,
-        available=found["d"] / 1000,
-        sequence=int(found["k"]),
-        client=original(found["u"]),
-        claim=original(claim["i"]) if pin or claim.get("e", 0) > now else "",
-        claim_count=claim["n"],
-        checksum=original(found.get("m", "")),
-        origin=original(origin["q"][len(key.project) - 1 :]),
-        origin_claim_count=origin["n"],
-        reason=original(found.get("r", "")),
+    return Message(  # by position: so many names would cost three times as much
+        message_id(key, found),
+        found["b"],
+        int(found["t"]),
+        found["a"] / 1000,
+        int(found["e"]) / 1000,
+        found["d"] / 1000,
+        int(found["k"]),
+        original(found["u"]),
+        original(claim["i"]) if pin or claim.get("e", 0) > now else "",
+        claim["n"],
+        original(found.get("m", "")),
+        original(origin["q"][len(key.project) - 1 :]),
+        origin["n"],
+        original(found.get("r", "")),
+        found.get("v", b""),
+        first_claimed(found) / 1000,
     )
 
 
@@ -262,11 +273,17 @@ def claim_count(found: Mapping[str, Any]) -> int:
     return count
 
 
+def first_claimed(found: Mapping[str, Any]) -> int:
+    """When a message was claimed first, in its origin too; 0 = never."""
+    moment: int = found.get("c", NO_CLAIM).get("f") or found.get("o", NO_ORIGIN).get("f") or 0
+    return moment
+
+
 def put_under(found: BsonDocument, request: ClaimRequest, now: int) -> None:
     """Do to a found message what ``claiming`` does to the stored one."""
     lease = request.lease
     ends, count = now + lease.ttl * 1000, claim_count(found) + 1
-    found["c"] = {"i": text(lease.claim), "e": ends, "n": count}
+    found["c"] = {"i": text(lease.claim), "e": ends, "n": count, "f": first_claimed(found) or now}
     found["t"], expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
     found["d"] = ends + request.wait(count) * 1000
     found["e"] = DatetimeMS(expires)
@@ -281,7 +298,9 @@ def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
         available = {"$arrayElemAt": [moments, {"$min": [count, len(moments) - 1]}]}
     who = request.holder
     holder = {"$literal": [text(who.client), text(who.agent)]} if who.is_known else "$$REMOVE"
-    return _under_claim(request.lease, now, {"n": {"$add": [count, 1]}, "d": "$d", "h": holder}, available)
+    first = {"$ifNull": ["$c.f", {"$ifNull": ["$o.f", now]}]}
+    more = {"n": {"$add": [count, 1]}, "d": "$d", "h": holder, "f": first}
+    return _under_claim(request.lease, now, more, available)
 
 
 def renewing(lease: Lease, now: int) -> list[BsonDocument]:
@@ -292,20 +311,18 @@ def renewing(lease: Lease, now: int) -> list[BsonDocument]:
 def _under_claim(lease: Lease, now: int, more: BsonDocument, available: object) -> list[BsonDocument]:
     """``more``: of the claim what changes besides."""
     ends = now + lease.ttl * 1000
-    claim = {"i": {"$literal": text(lease.claim)}, "s": now, "t": lease.ttl, "e": ends, **more}
+    # What is not named of $c stays, as a renewal wants it: a claim names all. All "$..." are the values before.
+    change: BsonDocument = {
+        "c": {"i": {"$literal": text(lease.claim)}, "s": now, "t": lease.ttl, "e": ends, **more},
+        "d": available,
+    }
+    if not lease.prolong:
+        return [{"$set": change}]
     short = {"$lt": ["$e", DatetimeMS(ends)]}
     ttl, expires = lease.extend(0, ends - 1, ends, 1000)
-    # What is not named of $c stays, as a renewal wants it: a claim names all. All "$..." are the values before.
-    return [
-        {
-            "$set": {
-                "c": claim,
-                "d": available,
-                "t": {"$cond": [short, ttl, "$t"]},
-                "e": {"$cond": [short, DatetimeMS(expires), "$e"]},
-            }
-        }
-    ]
+    change["t"] = {"$cond": [short, ttl, "$t"]}
+    change["e"] = {"$cond": [short, DatetimeMS(expires), "$e"]}
+    return [{"$set": change}]
 
 
 # Milliseconds that a held message stays away after its claim.

@@ -228,6 +228,7 @@ def _documents(stage: BsonDocument, staging: Staging) -> list[BsonDocument]:
                 "u": layout.text(draft.client),
                 "b": draft.body,
                 "m": layout.text(draft.checksum),
+                **({"v": draft.extra} if draft.extra else {}),
                 **({"e": stage["e"]} if "e" in stage else {}),
             }
         )
@@ -244,6 +245,7 @@ def draft(document: BsonDocument) -> Draft:
         delay=document["l"],
         client=original(document["u"]),
         checksum=original(document["m"]),
+        extra=document.get("v", b""),
     )
 
 

@@ -152,7 +152,7 @@ class Queues:
                 self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
         body = record.body if apart is None else layout.unsealed(apart)
         if body is not None:
-            record.size = len(body) + OVERHEAD
+            record.size = len(body) + len(record.extra) + OVERHEAD
             writes: list[Write] = [("messages", key, layout.encode(record))]
             if apart is not None:
                 writes.append(("bodies", key, apart))
@@ -228,7 +228,7 @@ class Queues:
                 continue
             kept = layout.decode_entry(value)
             self._finished[key[:8]] = max(self._finished[key[:8]], kept.finished)
-            kept.size = len(kept.body) + OVERHEAD
+            kept.size = len(kept.body) + len(kept.record.extra) + OVERHEAD
             self._kept[key[:8]] += kept.size
             self._salvage.save("history", due.history_writes(number, position, kept))
 

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single messages in the hands of whoever claimed them: each is deleted, or the hold on it ends otherwise, if its claim
+and claim count are those that were handed out. All callers of a process share a transaction, which looks at the
+messages first: what it found cannot change before it ends."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from zq.model import Grip, Handled, Outcome
+from zq.storage.mongodb import layout
+from zq.storage.mongodb.changes import Ending, finish
+from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.group_commit import ShardGroups
+from zq.storage.mongodb.layout import BsonDocument, QueueKey
+
+# Messages in one transaction.
+CAPACITY: Final = 256
+
+
+class HandleRequest(NamedTuple):
+    """One caller's grips at its moment; ``late`` and ``history`` as the verb has them."""
+
+    key: QueueKey
+    grips: Sequence[Grip]
+    now: int
+    late: bool
+    history: int
+    idempotency_key: None = None
+
+
+class Answer(NamedTuple):
+    """What became of each; ``sooner``: whether one of them is available sooner than it was to be."""
+
+    handled: Sequence[Handled]
+    sooner: bool
+
+
+class Handler:
+    """For all threads of a process."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+        self._groups = ShardGroups[HandleRequest, Answer](client, self._together, lambda one: len(one.grips), CAPACITY)
+
+    def handle(self, request: HandleRequest) -> Answer:
+        """Return when it is done."""
+        return self._groups.submit(request)
+
+    def _together(self, requests: Sequence[HandleRequest]) -> Sequence[Answer]:
+        with self._client.locks.locked(*{one.key.finishing for one in requests if one.history}):
+            return self._client.transaction(partial(self._handle, requests))
+
+    def _handle(self, requests: Sequence[HandleRequest], session: Session) -> Sequence[Answer]:
+        now = max(request.now for request in requests)  # side by side is as if all had read the latest clock
+        ids = {layout.doc_id(request.key, grip.id) for request in requests for grip in request.grips}
+        named = {"_id": {"$in": list(ids)}, **self._client.shards(request.key.shard for request in requests)}
+        met = self._client.find(named, fields={"q": 1, "d": 1, "e": 1, "c": 1}, hint="_id_", session=session)
+        work = _Work({one["_id"]: one for one in met if int(one["e"]) > now}, now)
+        answers = [work.do(request) for request in requests]
+        self._client.update(work.updates(self._client), session)
+        for (key, history), doc_ids in sorted(work.deleted.items(), key=lambda item: item[0][0].shard):
+            finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
+        return answers
+
+
+class _Work:
+    """What is to be done to the messages that were found, by ``_id``; after a search in the same transaction no
+    conditions are needed."""
+
+    def __init__(self, found: dict[str, BsonDocument], now: int) -> None:
+        self._found = found
+        self._now = now
+        self._held: dict[str, QueueKey] = {}
+        self.deleted: defaultdict[tuple[QueueKey, int], list[str]] = defaultdict(list)
+
+    def do(self, request: HandleRequest) -> Answer:
+        """Note what the caller wants, in order."""
+        before = {doc_id: one["d"] for doc_id, one in self._found.items()}
+        handled = [self._one(request, grip) for grip in request.grips]
+        ids = [layout.doc_id(request.key, grip.id) for grip in request.grips]
+        return Answer(handled, any(one in self._found and self._found[one]["d"] < before[one] for one in ids))
+
+    def updates(self, client: StoreClient) -> Sequence[BsonDocument]:
+        """The statements that let holds end otherwise, one for each end."""
+        by_end: defaultdict[tuple[QueueKey, int, int], list[str]] = defaultdict(list)
+        for doc_id, key in self._held.items():
+            one = self._found[doc_id]
+            by_end[key, one["c"]["e"], one["d"]].append(doc_id)
+        return [
+            {
+                "q": client.where(key, _id={"$in": doc_ids}),
+                "u": {"$set": {"c.e": ends, "d": available}},
+                "multi": True,
+                "hint": "_id_",
+            }
+            for (key, ends, available), doc_ids in by_end.items()
+        ]
+
+    def _one(self, request: HandleRequest, grip: Grip) -> Handled:
+        doc_id = layout.doc_id(request.key, grip.id)
+        found = self._found.get(doc_id)
+        if found is None or found["q"] != request.key.messages:
+            return Handled.GONE
+        # Of what a commit has reserved the claim's id is no text.
+        claim = found.get("c", layout.NO_CLAIM)
+        holder = claim.get("i", "")
+        known = layout.original(holder) if isinstance(holder, str) else ""
+        handled = grip.judge(known, claim["n"], claim.get("e", 0) > self._now, request.late)
+        if handled is not Handled.DONE:
+            return handled
+        if grip.hold is None:
+            del self._found[doc_id]
+            self._held.pop(doc_id, None)
+            self.deleted[request.key, request.history].append(doc_id)
+        else:
+            wait = found["d"] - claim["e"]
+            claim["e"] = self._now + grip.hold * 1000
+            found["d"] = claim["e"] + wait
+            self._held[doc_id] = request.key
+        return handled
