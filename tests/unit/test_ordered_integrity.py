@@ -80,7 +80,6 @@ def use(storage: OrderedStorage) -> None:
     storage.queues.delete(GONE)
     storage.queues.purge(DONE)
     storage.messages.post(DONE, drafts(1), NOW)
-    use_groups(storage)
     use_topics(storage)
 
 
@@ -118,6 +117,7 @@ def entries(count: int, ttl: int = DAY) -> list[Entry]:
 def used(uri: str, sweep_at: float = 0.0) -> Report:
     storage = connect(uri, sync="never", max_clock_jump=0, expiry=Expiry(delete_on_read=False))
     use(storage)
+    use_groups(storage)
     if sweep_at:
         storage.maintain(sweep_at)
     storage.close()
@@ -187,6 +187,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     path = tmp_path_factory.mktemp("sound") / "store"
     storage = connect(f"rocksdb://{path}", sync="never", max_clock_jump=0, expiry=Expiry(delete_on_read=False))
     use(storage)
+    use_groups(storage)
     storage.maintain(NOW)
     storage.close()
     store = Store(path, layout.FAMILIES, "never", 0)

@@ -17,6 +17,11 @@ def place(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
     return line_of(number, record.line) + place_of(grouping, record.available, sequence)
 
 
+def grouping_of(place: bytes) -> Grouping:
+    """Of a queue that has such a key in ``lines``."""
+    return Grouping.FAIR if layout.pair.unpack(place[LINE:])[0] else Grouping.ORDERED
+
+
 class LineIntegrity:
     """The part of a check that is about lines. ``queues``: the record of each queue by its number."""
 
@@ -83,11 +88,11 @@ class NewLines:
             self._heads[line] = within, record.available
         return "lines", where, b""
 
-    def heads(self, now: int) -> Iterator[Write]:
+    def heads(self) -> Iterator[Write]:
         """What is to be written of heads."""
         for line, (within, available) in self._heads.items():
             head = self._former(line)
             if head[layout.number.size :] != within:
-                head = layout.number.pack(max(now, available)) + within
+                head = layout.number.pack(available) + within
             yield "lines", line, head
             yield "available", *entry_of(line, head)

@@ -8,11 +8,13 @@ from functools import cached_property
 from msgspec import Struct, structs
 
 from zq.errors import StoreDamaged
+from zq.model import Grouping
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout, startup
 from zq.storage.ordered.integrity import index_entries
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
-from zq.storage.ordered.line_integrity import NewLines
+from zq.storage.ordered.line_integrity import NewLines, grouping_of
+from zq.storage.ordered.lines import LINE
 from zq.storage.ordered.registry import NO_METADATA
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy
 from zq.storage.ordered.store import TOP, Write
@@ -78,7 +80,7 @@ class Queues:
         for key, value in self._rescue.entries("queues", lambda: numbers):
             if value is None:
                 number = layout.number.unpack(numbers[key])[0]
-                record = QueueRecord(number, NO_METADATA, number)
+                record = QueueRecord(number, NO_METADATA, number, self._grouping(numbers[key]))
                 self._salvage.lost.append(f"The metadata and the former history of {named(key)}")
             else:
                 record = layout.decode_queue(value)
@@ -89,6 +91,13 @@ class Queues:
                 self._own(record)
                 self._salvage.save("hidden", [("hidden", key, value)])
                 self._hidden.append(record)
+
+    def _grouping(self, number: bytes) -> Grouping:
+        """Of a queue whose entry is lost, by where its messages stand."""
+        for key, _ in self._rescue.scan("lines", number, layout.after(number)):
+            if len(key) > LINE:
+                return grouping_of(key)
+        return Grouping.NONE
 
     def _add(self, key: bytes, record: QueueRecord) -> None:
         number = layout.number.pack(record.number)
@@ -139,11 +148,12 @@ class Queues:
                     self._fresh_tails[number] = self._last[number]
                     if record.expires > self._salvage.now:
                         self._fresh.setdefault(number, self._last[number])
-                self._copy_message(key, record)
+                self._copy_message(key, record, value)
         self._salvage.write(("claims", key, layout.group_value(*group)) for key, group in self._groups.items())
-        self._salvage.write(self._lines.heads(self._salvage.now))
+        self._salvage.write(self._lines.heads())
 
-    def _copy_message(self, key: bytes, record: StoredMessage) -> None:
+    def _copy_message(self, key: bytes, record: StoredMessage, stored: bytes | None) -> None:
+        """``stored``: the record as it was, if it could be read."""
         queue = self._records[key[:8]][0]
         try:
             apart = self._rescue.get("bodies", key) if record.body is None else None
@@ -155,8 +165,11 @@ class Queues:
                 self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
         body = record.body if apart is None else layout.unsealed(apart)
         if body is not None:
-            record.size = len(body) + len(record.extra) + OVERHEAD
-            writes: list[Write] = [("messages", key, layout.encode(record))]
+            size = len(body) + len(record.extra) + OVERHEAD
+            if stored is None or record.size != size:
+                record.size = size
+                stored = layout.encode(record)
+            writes: list[Write] = [("messages", key, stored)]
             if apart is not None:
                 writes.append(("bodies", key, apart))
             if grouping := self._records[key[:8]][1].grouping:
