@@ -316,9 +316,8 @@ class Messages:
         drafts = []
         for message in messages:
             ttl = max(1, int(message.expires - now))
-            drafts.append(
-                Draft(message.id, message.body, ttl, min(SET_ASIDE, ttl - 1), message.client, message.checksum)
-            )
+            delay = min(SET_ASIDE, ttl - 1)
+            drafts.append(Draft(message.id, message.body, ttl, delay, message.client, message.checksum, message.extra))
         self._messages.post(queue, drafts, now)
 
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:

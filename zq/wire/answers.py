@@ -263,4 +263,6 @@ def _details(message: Message) -> dict[str, Any]:
         details["origin_claim_count"] = message.origin_claim_count
     if message.reason:
         details["reason"] = message.reason
+    if message.extra:
+        details["attributes"] = Raw(message.extra)
     return details
