@@ -169,7 +169,7 @@ class History:
                 summed = bool(checksum)
                 body, checksum = self._sealing.stored(queue.project, id, clear.body, seals=True, checksum=summed)
                 extra = self._sealing.stored_extra(queue.project, id, clear.extra, seals=True)
-            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, extra))
+            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, extra, old.group))
         if not drafts:
             return []
         refusal = self.refusal(queue.project, drafts)

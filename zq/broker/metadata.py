@@ -30,6 +30,7 @@ from zq.limits import (
     is_queue_name,
     nesting,
 )
+from zq.model import Grouping
 from zq.model.subscriptions import MARK
 
 Metadata = dict[str, Any]
@@ -61,6 +62,9 @@ NO_TOPIC: Final = "only queues can be paused."
 SQS: Final = "_sqs"
 # What redrive allow policies may allow.
 REDRIVE_PERMISSIONS: Final = ("allowAll", "denyAll", "byQueue")
+# The key that says what groups of messages are to a queue, for good.
+GROUPED: Final = "_grouped"
+NO_TOPIC_GROUPS: Final = "only queues hand out messages by groups."
 
 # The key that has messages encrypted.
 ENCRYPTS: Final = "_enable_encrypt_messages"
@@ -202,6 +206,10 @@ def metadata_schema(limits: Limits) -> Metadata:
             PAUSED: {
                 "enum": [*PAUSES, None],
                 "description": f"must be {', '.join(PAUSES)} or null",
+            },
+            GROUPED: {
+                "enum": [*filter(None, Grouping), None],
+                "description": "must be ordered, fair or null",
             },
             "_history_ttl": {
                 "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],

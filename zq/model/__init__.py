@@ -39,7 +39,7 @@ from zq.model.messages import (
     new_ids,
     portion,
 )
-from zq.model.queues import UNBOUNDED, Edge, ListFilter, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model.queues import UNBOUNDED, Edge, Grouping, ListFilter, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.model.transactions import (
     MOST_STAGED,
     Bounds,
@@ -72,6 +72,7 @@ __all__ = [
     "Edge",
     "Fence",
     "Grip",
+    "Grouping",
     "Handled",
     "HistoryEntry",
     "Holder",

@@ -24,6 +24,8 @@ class Draft(Struct, frozen=True, omit_defaults=True):
     client: str
     checksum: str = ""
     extra: bytes = b""
+    group: str = ""
+    """Of which group of its queue's messages it is one: see ``Grouping``."""
 
     @property
     def size(self) -> int:
@@ -72,6 +74,8 @@ class Message(Struct, frozen=True):
     """As it was posted; a move keeps it."""
     first_claimed: Seconds = 0.0
     """When it was claimed first, of a dead letter in its former queue too; 0 = never, or it was moved since."""
+    group: str = ""
+    """As it was posted; a move keeps it."""
 
     def age(self, now: Seconds) -> int:
         """Whole seconds since creation, never negative."""

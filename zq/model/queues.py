@@ -4,6 +4,7 @@
 Units: see ``zq.model``.
 """
 
+from enum import StrEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -21,11 +22,22 @@ class QueueRef(NamedTuple):
     name: str
 
 
+class Grouping(StrEnum):
+    """What groups of messages are to a queue, for good (decision 0129)."""
+
+    NONE = ""
+    ORDERED = "ordered"
+    """A group's messages are handed out in the order of posts, and none while one before it is held or delayed."""
+    FAIR = "fair"
+    """Groups take turns."""
+
+
 class Queue(Struct, frozen=True):
     """A queue as stored: ``metadata`` is the raw JSON object its owner set, without defaults."""
 
     ref: QueueRef
     metadata: bytes
+    grouping: Grouping = Grouping.NONE
 
 
 class ListFilter(Struct, frozen=True):

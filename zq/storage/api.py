@@ -31,6 +31,7 @@ from zq.model import (
     Draft,
     Fence,
     Grip,
+    Grouping,
     Handled,
     IdempotencyKey,
     Lease,
@@ -61,8 +62,8 @@ from zq.storage.capabilities import HistoryController, TopicController, Transact
 class QueueController(Protocol):
     """Queues and their metadata."""
 
-    def create(self, queue: QueueRef, metadata: bytes) -> bool:
-        """Create the queue; False, and nothing changed, if it exists."""
+    def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
+        """Create the queue; False, and nothing changed, if it exists. ``grouping`` is for good."""
 
     def get(self, queue: QueueRef) -> Queue | None:
         """The queue, or None."""
@@ -91,7 +92,8 @@ class QueueController(Protocol):
         """Counts and landmarks; zeros for a missing queue."""
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
-        """How many messages are ready, counted up to ``most``, which may be 0, and when the next one will be.
+        """How many messages are ready, counted up to ``most``, which may be 0, and when the next one will be. In a
+        grouped queue those are ready that a claim would find.
 
         That moment is a hint for whoever waits: it may be one of a message that expires before.
         """

@@ -33,6 +33,7 @@ QUEUE_RULES: Final = (
     "_history_ttl",
     "_paused",
     "_sqs",
+    "_grouped",
 )
 # Makes every digit a 0, so that one search finds a long run of them.
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
@@ -46,6 +47,7 @@ class Posted(Struct):
     body: Raw
     ttl: int | UnsetType = UNSET
     delay: Raw | UnsetType = UNSET
+    group: str | UnsetType = UNSET
 
 
 class Post(Struct):

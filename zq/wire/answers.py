@@ -265,4 +265,6 @@ def _details(message: Message) -> dict[str, Any]:
         details["reason"] = message.reason
     if message.extra:
         details["attributes"] = Raw(message.extra)
+    if message.group:
+        details["group"] = message.group
     return details

@@ -18,6 +18,7 @@ from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.layout import Found, IndexPlace, Known, NewMessage, StoredEntry, StoredMessage, Tally
+from zq.storage.ordered.lines import Lines
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
@@ -36,8 +37,10 @@ class End(NamedTuple):
 class Change:
     """Messages inserted, removed and rewritten together."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, now: int) -> None:
         self._store = store
+        self._now = now
+        self.lines = Lines(store)
         self._writes: list[Write] = []
         self._tallies: dict[QueueState, Tally] = {}
         self._heads: dict[QueueState, bytes] = {}
@@ -61,10 +64,10 @@ class Change:
         tally.count += 1
         tally.bytes += record.size
         if delay:
-            record.available, record.indexed = now + delay, True
+            record.available, record.indexed = now + delay, not state.grouping
             tally.fresh_gap += 1
         else:
-            _join(tally, record, now)
+            _join(tally, record, now, not state.grouping)
         key = layout.pair.pack(state.number, tally.sequence)
         if len(body) <= layout.SHORT:
             record.body = body
@@ -77,12 +80,16 @@ class Change:
         )
         if record.indexed:
             self._put_available(state, tally.sequence, record)
+        elif state.grouping:
+            assert isinstance(record, StoredMessage), "only those know their group"
+            self.lines.join(state, tally.sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
         """Add a new message."""
         terms = draft.id, now, now + draft.ttl * 1000, now, draft.ttl, draft.client, draft.checksum
-        extra = draft.extra
-        record = StoredMessage(*terms, size=len(extra), extra=extra) if extra else NewMessage(*terms)
+        extra, line = draft.extra, draft.group
+        more = extra or line or state.grouping
+        record = StoredMessage(*terms, size=len(extra), extra=extra, line=line) if more else NewMessage(*terms)
         self.insert(state, record, draft.body, now, draft.delay * 1000)
 
     def remove(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
@@ -93,6 +100,8 @@ class Change:
         self._writes += traces(state.number, state.project, sequence, record)
         if record.claim:
             self._left[state.number, record.claim, record.group].add(sequence)
+        if state.grouping:
+            self.lines.leave(state, sequence, record.line, record.available)
 
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
         """Take a message away and, where history is kept, leave a record of it."""
@@ -109,13 +118,16 @@ class Change:
         ``body``: where the caller has read it, for a message that lives longer from now on.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
-        new.indexed = True
+        new.indexed = not state.grouping
         if (old.claim, old.ends) != (new.claim, new.ends):
             if old.claim:
                 self._left[number, old.claim, old.group].add(sequence)
             new.group = self._join_group(state, sequence, new) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
-        if not old.indexed or old.available != new.available or old.expires != new.expires:
+        if state.grouping:
+            self.lines.leave(state, sequence, new.line, old.available)
+            self.lines.join(state, sequence, new)
+        elif not old.indexed or old.available != new.available or old.expires != new.expires:
             if old.indexed:
                 self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
             self._put_available(state, sequence, new)
@@ -154,6 +166,10 @@ class Change:
 
     def commit(self) -> None:
         """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
+        for state, write in self.lines.place(self._now):
+            self._writes.append(write)
+            if write[0] == "available" and write[2] is not None:
+                self._made_available[state].append(write[1])
         self._write_groups()
         if self._writes:
             for state, tally in self._tallies.items():
@@ -241,12 +257,14 @@ class Change:
         self._made_available[state].append(key)
 
 
-def _join(tally: Tally, record: NewMessage, now: int) -> None:
-    """Make a message the last fresh one; or index it, if claims that look for fresh ones would step over too much
-    before they came to it, or if it is available before others."""
+def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
+    """Make a message the last fresh one, in the ``lane`` of such if the queue has one; or index it, if claims that look
+    for fresh ones would step over too much before they came to it, or if it is available before others."""
     if tally.fresh > now + FALSE_FUTURE * 1000:
         tally.fresh, tally.fresh_gap = now, MAX_GAP + 1
     record.available = tally.fresh = max(now, tally.fresh)
+    if not lane:
+        return
     if tally.fresh_head >= tally.fresh_tail:  # no other one is left
         tally.fresh_head, tally.fresh_gap = tally.sequence - 1, 0
     record.indexed = tally.fresh_gap > MAX_GAP
@@ -349,6 +367,7 @@ def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMe
         size=len(record.extra),
         first=record.first if move.reason else 0,
         extra=record.extra,
+        line=record.line,
     )
 
 

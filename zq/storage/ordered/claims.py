@@ -30,8 +30,8 @@ from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import layout, stages
 from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, check_key, targets
 from zq.storage.ordered.handle import Session, StoreHandle
-from zq.storage.ordered.layout import Found
-from zq.storage.ordered.ready import Ready, take
+from zq.storage.ordered.layout import Found, Taken
+from zq.storage.ordered.ready import take
 from zq.storage.ordered.registry import NO_METADATA, QueueState, Registry
 from zq.storage.ordered.scans import locate
 from zq.storage.ordered.store import Store
@@ -78,7 +78,7 @@ class ClaimController:
                 held = held_by(store, state, lease.claim, moment)
                 if state is None or not held:
                     raise ClaimNotFound
-                change = Change(store)
+                change = Change(store, moment)
                 for found in held:
                     hold(change, state, found, lease, found[1].available - found[1].ends, moment)
                 change.commit()
@@ -91,7 +91,7 @@ class ClaimController:
                 held = held_by(store, state, claim, moment)
                 if state is None or not held:
                     return
-                change = Change(store)
+                change = Change(store, moment)
                 for found in held:
                     give_back(change, state, found, delay, moment)
                 change.commit()
@@ -121,7 +121,7 @@ class ClaimController:
                         routes = Routes(state, by_name(refs, others), settlement.history, moment)
                         missing = routes.missing(move for move in settlement.move if move.id in held)
                         if not missing:
-                            change = Change(store)
+                            change = Change(store, moment)
                             settled = settle_held(store, change, routes, held, settlement)
                             change.remember(state, idempotency_key, settled, moment)
                             change.commit()
@@ -169,7 +169,7 @@ class ClaimAttempt:
             found = claim_of(store, state, request.lease.claim, now) if request.named else None
             if found is not None:
                 return Claimed(found, existing=True)
-            change = Change(store)
+            change = Change(store, now)
             change.holders[layout.claim_prefix(state.number, request.lease.claim)] = _holder(request.holder)
             for item in take(store, state, request.limit, now, change, request.most_bytes):
                 self._meet(change, state, item)
@@ -181,13 +181,13 @@ class ClaimAttempt:
         claim = Claim(request.lease.claim, request.lease.ttl, now / 1000, self._messages, self._lapsed)
         return Claimed(claim, spent=self._spent)
 
-    def _meet(self, change: Change, state: QueueState, item: Ready) -> None:
+    def _meet(self, change: Change, state: QueueState, item: Taken) -> None:
         """Claim a message, unless it was handed out too often."""
         sequence, record, body = item
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:
             self._spent.append(record.id)
-            if not record.indexed:  # it stays, and claims of fresh ones pass it
+            if not record.indexed and not state.grouping:  # it stays, and claims of fresh ones pass it
                 change.rewrite(state, sequence, record.index_place(), record)
             return
         self._lapsed += record.claim != ""
@@ -233,7 +233,7 @@ def give_back(change: Change, state: QueueState, found: Found, delay: int | None
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: End) -> list[Handled]:
     """Do what is wanted of messages, no two alike, and say what was done; one change."""
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
-    change, handled = Change(store), []
+    change, handled = Change(store, end.now), []
     for grip in grips:
         sequence, record = found.get(grip.id, (0, None))
         if record is None:

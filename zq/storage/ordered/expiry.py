@@ -213,7 +213,7 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
     with _locked(session, number) as state:
         if state is None:
             return 0, None
-        change = Change(session.store)
+        change = Change(session.store, max(moments.values()))
         count = 0
         values = session.store.get_many("messages", list(moments), spare=True)
         for (key, moment), value in zip(moments.items(), values, strict=True):

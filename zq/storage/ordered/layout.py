@@ -17,7 +17,10 @@ numbers   q                                    the key in ``queues``
 tallies   q                                    Tally: the queue's counters
 messages  q sequence                           StoredMessage, a short body included; the observers' order
 bodies    q sequence                           a longer raw JSON body, and 4 bytes: its stamp, see ``sealed``
-available q available-at sequence              expires: the order of claims, of all messages but fresh ones
+available q available-at sequence              expires: the order of claims, of all messages but fresh ones; in a
+                                               grouped queue the hash of a line: one entry for each
+lines     q hash                               moment, order, sequence: the head of a group's line, see ``lines``
+lines     q hash order sequence                nothing: a message of the group, in a grouped queue
 expiry    expires q sequence                   nothing: active expiry's order
 ids       len(project) project id              q sequence
 claims    q claim id 00 group                  end, sequences, holder: what a claim holds, until someone takes over
@@ -55,7 +58,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct, msgpack
 
-from zq.model import Draft, Message, QueueRef, Seconds
+from zq.model import Draft, Grouping, Message, QueueRef, Seconds
 
 FAMILIES: Final = (
     "default",
@@ -66,6 +69,7 @@ FAMILIES: Final = (
     "messages",
     "bodies",
     "available",
+    "lines",
     "expiry",
     "ids",
     "claims",
@@ -122,6 +126,7 @@ class QueueRecord(Struct, array_like=True):
     number: int
     metadata: bytes
     history: int
+    grouping: Grouping = Grouping.NONE
 
 
 class Tally(Struct, array_like=True):
@@ -197,14 +202,24 @@ class NewMessage(Struct, array_like=True):
 
 
 class StoredMessage(NewMessage):
-    """A message as it is read, and written if it has more. ``first``: when it was claimed first, 0 = never."""
+    """A message as it is read, and written if it has more. ``first``: when it was claimed first, 0 = never; ``line``:
+    its group."""
 
     first: int = 0
     extra: bytes = b""
+    line: str = ""
 
 
 # (sequence, record)
 Found = tuple[int, StoredMessage]
+
+
+class Taken(NamedTuple):
+    """A message that is ready, with its body."""
+
+    sequence: int
+    record: StoredMessage
+    body: bytes
 
 
 class StoredEntry(Struct, array_like=True):
@@ -380,4 +395,5 @@ def message(sequence: int, record: StoredMessage, body: bytes, now: int) -> Mess
         record.reason,
         record.extra,
         record.first / 1000,
+        record.line,
     )

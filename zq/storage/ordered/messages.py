@@ -22,6 +22,7 @@ from zq.model import (
     Seconds,
     State,
 )
+from zq.storage import browsing as inherited
 from zq.storage.ordered import browsing, layout, scans
 from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, check_key, targets
 from zq.storage.ordered.handle import StoreHandle
@@ -61,7 +62,7 @@ class MessageController:
                     if expected not in (None, metadata):
                         return metadata
                     if state is not None and states[-1] is not None:
-                        change = Change(store)
+                        change = Change(store, moment)
                         for draft in drafts:
                             change.post(state, draft, moment)
                         if copies is not None:
@@ -118,6 +119,8 @@ class MessageController:
             found = registry.find(queue)
             if found is None:
                 return Browsed([], None)
+            if found.grouping:  # the order of claims has its lines alone
+                return inherited.browse(self, queue, state, after, limit, now, most_bytes)
             return browsing.page(store, found, state, after, limit, layout.ms(now), most_bytes)
 
     def delete(
@@ -131,7 +134,7 @@ class MessageController:
                     return
                 if claims is not None:
                     _check_holders(state, found, claims, moment)
-                change = Change(store)
+                change = Change(store, moment)
                 for sequence, record in found:
                     change.finish(state, sequence, record, End(Outcome.DELETED, history, moment))
                 change.commit()
@@ -153,7 +156,7 @@ class MessageController:
                     return []
                 if expected not in (None, state.metadata):
                     raise OtherMetadata(state.metadata)
-                change = Change(store)
+                change = Change(store, moment)
                 taken = take(store, state, limit, moment, change, most_bytes)
                 for sequence, record, _ in taken:
                     change.finish(state, sequence, record, End(Outcome.POPPED, history, moment))
@@ -176,7 +179,7 @@ class MessageController:
                     routes = Routes(state, by_name(refs, others), history, moment)
                     missing = routes.missing(chosen)
                     if not missing:
-                        change = Change(store)
+                        change = Change(store, moment)
                         chosen = routes.carry_all(store, change, ready, chosen)
                         change.commit()
                         break

@@ -3,8 +3,8 @@
 
 from itertools import islice, takewhile
 
-from zq.model import Edge, Page, Queue, QueueRef, Ready, Seconds, Stats
-from zq.storage.ordered import layout, scans, startup
+from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.storage.ordered import groups, layout, scans, startup
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.ready import fresh_moments
 from zq.storage.ordered.registry import QueueState
@@ -17,9 +17,9 @@ class QueueController:
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
 
-    def create(self, queue: QueueRef, metadata: bytes) -> bool:
+    def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         with self._handle as (store, registry):
-            created = registry.ensure(queue, metadata)
+            created = registry.ensure(queue, metadata, grouping)
             if created:
                 store.wait_durable()
             return created
@@ -27,7 +27,7 @@ class QueueController:
     def get(self, queue: QueueRef) -> Queue | None:
         with self._handle as (_, registry):
             state = registry.find(queue)
-            return None if state is None else Queue(queue, state.metadata)
+            return None if state is None else Queue(queue, state.metadata, state.grouping)
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
         with self._handle as (store, registry):
@@ -45,7 +45,8 @@ class QueueController:
             queues: list[Queue] = []
             for key, value in store.scan("queues", start, layout.after(prefix)):
                 name = key[len(prefix) :].decode("utf-8", "surrogatepass")
-                queues.append(Queue(QueueRef(project, name), layout.decode_queue(value).metadata))
+                record = layout.decode_queue(value)
+                queues.append(Queue(QueueRef(project, name), record.metadata, record.grouping))
                 if len(queues) == limit:
                     break
         return Page(queues, queues[-1].ref.name if queues else None)
@@ -88,6 +89,9 @@ class QueueController:
             state = registry.find(queue)
             if state is None:
                 return Ready()
+            if state.grouping:
+                with registry.locked(queue):
+                    return groups.ready(store, state, most, moment)
             present = layout.pair.pack(state.number, moment + 1)
             came = state.ready_cursor.entries(store, present) if most else iter(())
             ready = (

@@ -11,17 +11,17 @@ import heapq
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import structs
 
 from zq import prompt
 from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED
-from zq.storage.ordered import layout
+from zq.storage.ordered import groups, layout
 from zq.storage.ordered.changes import Change, bodies
 from zq.storage.ordered.hints import NEVER
-from zq.storage.ordered.layout import StoredMessage
+from zq.storage.ordered.layout import StoredMessage, Taken
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 
@@ -39,14 +39,6 @@ HORIZON: Final = 1000
 PROBED: Final = 256
 
 
-class Ready(NamedTuple):
-    """A ready message."""
-
-    sequence: int
-    record: StoredMessage
-    body: bytes
-
-
 # A message in the order of claims: available-at, sequence, expires, whether it is indexed; and the record of a fresh
 # one, None if it cannot be read.
 Candidate = tuple[int, int, int, bool, StoredMessage | None]
@@ -54,13 +46,15 @@ Candidate = tuple[int, int, int, bool, StoredMessage | None]
 
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
-) -> list[Ready]:
+) -> list[Taken]:
     """Up to ``limit`` ready messages, with up to ``most_bytes`` of bodies unless it is one message, in the order of
     (available, sequence), all of which ``change`` must deal with.
 
     Expired messages are stepped over, a bounded number of them (L10), and left to be removed. So are messages that
     cannot be read, as long as some can: a damaged block does not bring a queue to a stand.
     """
+    if state.grouping:
+        return groups.take(store, state, limit, now, change, most_bytes)
     damaged = False
     for _ in range(MAX_DAMAGED):
         scan = _Scan(store, state, limit, now)
@@ -82,17 +76,17 @@ def take(
 
 def _read(
     store: Store, state: QueueState, candidates: Sequence[Candidate], most_bytes: int
-) -> tuple[list[Ready], int, int]:
+) -> tuple[list[Taken], int, int]:
     """What can be read of these, how many cannot, and how many were read before the first one whose body is too
     much."""
-    ready: list[Ready] = []
+    ready: list[Taken] = []
     unread, left = 0, most_bytes
     for at, (sequence, record, body) in enumerate(_contents(store, state.number, candidates)):
         if record is not None and body is not None:
             left -= len(body)
             if left < 0 and ready:
                 return ready, unread, at
-            ready.append(Ready(sequence, record, body))
+            ready.append(Taken(sequence, record, body))
         elif body is not None:
             unread += 1
     return ready, unread, len(candidates)

@@ -14,6 +14,7 @@ from zq.model.expiry import Pace
 from zq.storage.ordered import due, layout, logs
 from zq.storage.ordered.changes import traces
 from zq.storage.ordered.handle import Session
+from zq.storage.ordered.lines import entry_of
 from zq.storage.ordered.logs import Log
 from zq.storage.ordered.store import Store, Write
 
@@ -79,6 +80,9 @@ class PendingDeletes:
             if record.claim:
                 writes.append(("claims", layout.claim_key(queue, record.claim, record.group), None))
             yield Removal("messages", key, writes)
+        for key, head in self._rest(store, "lines", number):
+            entry: list[Write] = [("available", entry_of(key, head)[0], None)] if head else []
+            yield Removal("lines", key, [*entry, ("lines", key, None)])
 
     def _entries_left(self, store: Store, number: bytes, _: bytes) -> Iterator[Removal]:
         for key, value in self._rest(store, "history", number):

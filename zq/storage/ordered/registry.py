@@ -14,7 +14,7 @@ from itertools import chain
 
 from msgspec import structs
 
-from zq.model import QueueRef
+from zq.model import Grouping, QueueRef
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout, stages, startup
 from zq.storage.ordered.hints import LazyExpiryQueue, ReadyCursor, VisibilityIndex
@@ -49,6 +49,7 @@ class QueueState:
     __slots__ = (
         "context",
         "gone",
+        "grouping",
         "history",
         "key",
         "lock",
@@ -70,6 +71,7 @@ class QueueState:
         self.number = record.number
         self.metadata = record.metadata
         self.history = record.history
+        self.grouping = record.grouping
         self.context = context
         self.tally = tally
         self.lock = threading.Lock()
@@ -148,7 +150,7 @@ class Registry:
                     yield state
                     return
 
-    def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA) -> bool:
+    def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA, grouping: Grouping = Grouping.NONE) -> bool:
         """Create the queue if it is missing; whether it was. It knows what was hidden in its place."""
         while True:
             hidden = self._hidden.get(ref)
@@ -156,7 +158,7 @@ class Registry:
                 if self._states.get(ref) or self._load_locked(ref):
                     return False
                 if hidden is self._hidden.get(ref):
-                    self._create(ref, metadata, hidden)
+                    self._create(ref, metadata, hidden, grouping)
                     return True
 
     def hide(self, ref: QueueRef) -> None:
@@ -173,7 +175,7 @@ class Registry:
     def replace(self, state: QueueState) -> None:
         """Give a locked queue a new number and no messages: a purge in one step."""
         with self._lock:
-            record = QueueRecord(self._last_number + 1, state.metadata, state.history)
+            record = QueueRecord(self._last_number + 1, state.metadata, state.history, state.grouping)
             empty = structs.replace(state.tally, count=0, bytes=0, fresh_head=state.tally.fresh_tail, fresh_gap=0)
             successor = QueueState(state.ref, record, empty, self.context)
             self._store.write([*self._births(successor, record), *self._deaths(state)])
@@ -215,7 +217,7 @@ class Registry:
 
     def update(self, state: QueueState, metadata: bytes) -> None:
         """Replace a locked queue's metadata."""
-        record = QueueRecord(state.number, metadata, state.history)
+        record = QueueRecord(state.number, metadata, state.history, state.grouping)
         self._store.write([("queues", state.key, layout.encode(record))])
         state.metadata = metadata
 
@@ -241,9 +243,9 @@ class Registry:
         self._states[ref] = state
         return state
 
-    def _create(self, ref: QueueRef, metadata: bytes, hidden: QueueState | None) -> None:
+    def _create(self, ref: QueueRef, metadata: bytes, hidden: QueueState | None, grouping: Grouping) -> None:
         number = self._last_number + 1
-        record = QueueRecord(number, metadata, number if hidden is None else hidden.history)
+        record = QueueRecord(number, metadata, number if hidden is None else hidden.history, grouping)
         origin = startup.origin(self._start)
         tally, shown = Tally(origin, position=origin, start=self._start), list[Write]()
         if hidden is not None:

@@ -18,7 +18,7 @@ from zq.model.quotas import OVERHEAD, Usage
 from zq.model.stats import Depth, Measure, Snapshot
 from zq.storage import browsing
 from zq.storage.concurrency import StripedLocks
-from zq.storage.ordered import layout, stages, startup
+from zq.storage.ordered import groups, layout, stages, startup
 from zq.storage.ordered.claims import ClaimController
 from zq.storage.ordered.documents import DocumentController
 from zq.storage.ordered.expiry import ActiveExpiry, LazyExpiry
@@ -238,6 +238,8 @@ def _messages(store: Store) -> Iterator[Measure]:
 
 def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Of one queue. What is ready is what is nothing else, unless something else is more than is counted."""
+    if state.grouping:
+        return groups.depth(store, state, expired, now, most)
     claimed, all_claims = _claimed(store, state, now, most)
     present = layout.pair.pack(state.number, now + 1)
     later, all_later = _count(store.scan("available", present, state.bounds()[1], spare=True), now, 2 * most)

@@ -78,7 +78,7 @@ class TransactionController:
                 with self._stripes.locked(stages.name(prefix)), registry.locked_or_hidden(queue) as state:
                     check_key(store, state, idempotency_key, list[str], moment)
                     key, rest = stages.open_until(store, registry.new_number, prefix, moment, moment + ttl * 1000)
-                    change = Change(store)
+                    change = Change(store, moment)
                     change.also(*stages.addition(key, rest, queue.name, drafts, (most_bytes, most_messages)))
                     if state is not None:
                         change.remember(state, idempotency_key, [draft.id for draft in drafts], moment)
@@ -250,7 +250,7 @@ class CommitAttempt:
         self, states: dict[QueueRef, QueueState], staged: Sequence[Staged], held: Sequence[list[Found]]
     ) -> Committed:
         """The whole batch as one change."""
-        change = Change(self._session.store)
+        change = Change(self._session.store, self._now)
         for item in staged:
             change.post(states[QueueRef(self._commit.project, item.queue)], item.draft, self._now)
         for claim, found in zip(self._claims, held, strict=True):
@@ -324,7 +324,7 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
         del commit.reserved[0]
     state = registry.by_number(first.number)
     with registry.locked(*([state.ref] if state is not None else [])) as held:
-        change = Change(store)
+        change = Change(store, now)
         if state is not None and held == [state]:
             keys = [layout.pair.pack(first.number, sequence) for sequence in part]
             for sequence, value in zip(part, store.get_many("messages", keys), strict=True):
@@ -348,7 +348,7 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
         with registry.locked(*refs) as found:
             states = {ref.name: state for ref, state in zip(refs, found, strict=True) if state is not None}
             if len(states) == len(refs):
-                change = Change(store)
+                change = Change(store, now)
                 for item in items:
                     change.post(states[item.queue], item.draft, now)
                 change.also(*(("staged", key, None) for key in keys), stages.commit_write(producer, commit))

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How claims and pops of a grouped queue find messages: along lines, of which ``lines`` keeps the entries (decision
+0129). ``take`` needs the queue's lock.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from zq import prompt
+from zq.errors import StoreDamaged
+from zq.model import UNBOUNDED, Grouping, Ready, State
+from zq.model.stats import Depth
+from zq.storage.ordered import layout
+from zq.storage.ordered.changes import Change, bodies
+from zq.storage.ordered.layout import Found, StoredMessage, Taken
+from zq.storage.ordered.lines import PATIENCE
+from zq.storage.ordered.registry import QueueState
+from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
+
+# Messages that are stepped over, after which a claim may take long.
+SHORT: Final = 256
+
+
+def take(
+    store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
+) -> list[Taken]:
+    """Up to ``limit`` ready messages, line by line, which ``change`` must all deal with; with up to ``most_bytes`` of
+    bodies unless it is one message."""
+    taken: list[Taken] = []
+    walk = Walk(store, state, now)
+    cursor = state.ready_cursor.head
+    for key, line in walk.entries():
+        size = len(taken)
+        for sequence, record, body in _contents(store, state, walk.ready(line), limit - len(taken)):
+            most_bytes -= len(body)
+            if most_bytes < 0 and taken:
+                break
+            taken.append(Taken(sequence, record, body))
+        if walk.steps >= PATIENCE or (most_bytes < 0 and len(taken) == size):
+            break
+        change.lines.walked(state, line)
+        cursor = key + b"\0"
+        if most_bytes < 0 or len(taken) == limit:
+            break
+    else:
+        cursor = max(cursor, layout.pair.pack(state.number, now + 1))
+    if walk.expired:
+        state.context.lazy_queue.offer(walk.expired, now)
+    if walk.damaged and not taken:
+        raise StoreDamaged(UNREADABLE)
+    change.advance(state, cursor, 0)
+    return taken
+
+
+def ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
+    """As ``QueueController.ready`` has it: what a claim without a limit would find, and the next entry to come."""
+    walk = Walk(store, state, now)
+    count = 0
+    for _, line in walk.entries() if most else ():
+        count += sum(1 for _ in islice(walk.ready(line), most - count))
+        if count == most:
+            break
+    later = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
+    moments = (layout.triple.unpack(key)[1] for key, _ in later)
+    return Ready(count, next((moment / 1000 for moment in moments), None))
+
+
+def depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
+    """As ``Storage.depth`` has it, by the first ``most`` messages: what is behind those is taken for ready."""
+    counts = dict.fromkeys(State, 0)
+    oldest = met = 0
+    for key, value in islice(store.scan("messages", *state.bounds(), spare=True), most):
+        record = layout.decode_record(value)
+        met += 1
+        if record.expires <= now:
+            continue
+        is_held = record.held(now) or int.from_bytes(key[-8:]) in state.reserved
+        found = State.CLAIMED if is_held else State.DELAYED if record.available > now else State.READY
+        counts[found] += 1
+        if found is State.READY:
+            oldest = min(oldest or record.available, record.available)
+    ready = counts[State.READY] + state.tally.count - met
+    return Depth(ready, counts[State.DELAYED], counts[State.CLAIMED], expired, oldest / 1000 if oldest else None)
+
+
+class Walk:
+    """A way through the lines that may have something ready. ``expired``: keys of ``messages``; ``steps``: what was
+    stepped over."""
+
+    def __init__(self, store: Store, state: QueueState, now: int) -> None:
+        self._store, self._state, self._now = store, state, now
+        self.expired: list[bytes] = []
+        self.steps = 0
+        self.damaged = False
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """Keys in ``available``, and the lines that they are about, in the order of claims."""
+        number = layout.number.pack(self._state.number)
+        upper = layout.pair.pack(self._state.number, self._now + 1)
+        for key, value in self._state.ready_cursor.entries(self._store, upper):
+            self.steps += 1
+            yield key, number + value
+
+    def ready(self, line: bytes) -> Iterator[Found]:
+        """The longest prefix of the line that is ready."""
+        state, now = self._state, self._now
+        places = self._store.scan("lines", line + b"\0", layout.after(line), spare=True)
+        while some := list(islice(places, AHEAD)):
+            sequences = [int.from_bytes(place[-8:]) for place, _ in some]
+            keys = [layout.pair.pack(state.number, sequence) for sequence in sequences]
+            for key, sequence, value in zip(
+                keys, sequences, self._store.get_many("messages", keys, spare=True), strict=True
+            ):
+                record = layout.decode_record(value) if value else None
+                if record is None or record.expires <= now:
+                    self._step(key, damaged=value == b"")
+                elif sequence in state.reserved and state.grouping == Grouping.FAIR:
+                    self.steps += 1
+                elif sequence in state.reserved or record.available > now:
+                    return
+                else:
+                    yield sequence, record
+            if self.steps >= PATIENCE:
+                return
+
+    def _step(self, key: bytes, damaged: bool) -> None:
+        """Over a message that cannot be taken."""
+        self.steps += 1
+        self.damaged |= damaged
+        if not damaged:
+            self.expired.append(key)
+        if self.steps > SHORT:
+            prompt.may_take_long()
+
+
+def _contents(
+    store: Store, state: QueueState, found: Iterator[Found], limit: int
+) -> Iterator[tuple[int, StoredMessage, bytes]]:
+    """Up to so many of the messages with their bodies, a few read at a time; those without one have expired."""
+    while limit > 0 and (some := list(islice(found, min(limit, AHEAD)))):
+        limit -= len(some)
+        for (sequence, record), body in zip(some, bodies(store, state.number, some, spare=True), strict=True):
+            if body:
+                yield sequence, record, body
