@@ -31,7 +31,8 @@ local function send(item, origin, now, body)
   end
   if reason == '' then created, count, first, origin = 0, 0, 0, '' end
   local more, tail = '', ''
-  if first > 0 or extra > 0 then tail = struct.pack(TAIL, first, extra) end
+  local group = group_in(m.value)
+  if first > 0 or extra > 0 or group ~= '' then tail = struct.pack(TAIL, first, extra) .. group end
   if reason .. checksum .. tail ~= '' then
     more = struct.pack(MORE, created, count, #checksum, #origin, #reason) .. checksum .. origin .. reason .. tail
   end
@@ -69,7 +70,7 @@ end
 -- The next so many targets: their names from ARGV, their keys from KEYS.
 local function read_targets(count)
   local targets = {}
-  for i = 1, count do targets[i] = { full = argument(), q = queue_at(keys(9)) } end
+  for i = 1, count do targets[i] = { full = argument(), q = queue_at(keys(10)) } end
   return targets
 end
 
