@@ -57,7 +57,8 @@ class Script:
         """The same for one that does not; it knows it then."""
 
 
-REMOVING: Final = ("entries", "lines", "removing")
+LINED: Final = ("lines", "entries")
+REMOVING: Final = (*LINED, "removing")
 FINISHING: Final = (*REMOVING, "finishing")
 JUDGING: Final = (*REMOVING, "taking")
 LAPSING: Final = (*JUDGING, "lane", "lapsing", "walking")
@@ -77,7 +78,7 @@ MOVE = Script("move", *JUDGING, "finishing", *MOVING)
 CLAIM = Script("claim", *TAKING, "changing", "conditions")
 CLAIM_GET = Script("claim_get", "entries")
 CLAIM_LIST = Script("claim_list", "entries")
-RENEW = Script("renew", "entries", "lines", "changing", "conditions")
+RENEW = Script("renew", *LINED, "changing", "conditions")
 RELEASE = Script("release", *REMOVING, *CHANGING)
 HANDLE = Script("handle", *JUDGING, "finishing", "changing")
 SETTLE = Script("settle", *ONCE, *FINISHING, *MOVING, *CHANGING)

@@ -29,9 +29,9 @@ local function parse(entry, state)
   end
   return {
     at = entry[1], sequence = sequence, member = cut(value, 2, 7), value = value, state = state or '',
-    is_listed = listed == 1 or state and true, kind = listed > 1 and listed or nil, size = size, available = available, expires = expires, ttl = ttl,
-    ends = ends, former = former, claimed = claimed, lease = lease, count = count, claim = claim, first = first,
-    more = more,
+    is_listed = listed == 1 or state and true, kind = listed > 1 and listed or nil, size = size, more = more,
+    available = available, expires = expires, ttl = ttl, ends = ends, former = former, claimed = claimed,
+    lease = lease, count = count, claim = claim, first = first,
   }
 end
 
@@ -48,17 +48,6 @@ end
 local function client_of(m)
   local id, client = unpacked('>I2I2', m.value, SIZES_AT)
   return cut(m.value, ENTRY_SIZE + id + 1, ENTRY_SIZE + id + client)
-end
-
--- What an entry has of a message besides, which has `more`: when it was created if that is told, else 0; its checksum;
--- when it was claimed first in its former queue; how many bytes behind the body are its extra.
-local function more_of(m)
-  local id, client = unpacked('>I2I2', m.value, SIZES_AT)
-  local at = ENTRY_SIZE + id + client + 1
-  local told, _, checksum, origin, reason, text = unpacked(MORE, m.value, at)
-  local first, extra, tail = 0, 0, text + checksum + origin + reason
-  if tail < at + m.more then first, extra = unpacked(TAIL, m.value, tail) end
-  return told, cut(m.value, text, text + checksum - 1), first, extra
 end
 
 -- How many bytes an entry has in front of the body.
@@ -282,8 +271,8 @@ local function walk_lane(q, now, count)
   return seen, later
 end
 
--- nil if the queue is grouped; else how many of the lane are available, and the moment at which another one is, if one is known. Moments in it may lie
--- ahead by what clocks differ, and all of them, after a false future.
+-- How many of the lane are available, and the moment at which another one is, if one is known; nil if the queue is
+-- grouped. Moments in the lane may lie ahead by what clocks differ, and all of them, after a false future.
 local function count_lane(q, now)
   local state = redis.call('HMGET', q.state, 'fresh', 'ceiling', 'grouping')
   if state[3] then return nil end

@@ -8,42 +8,55 @@
 -- of a line is its head; the entry of the line is the head's sequence, then the hash.
 
 local FAIR = 3              -- kind of a message whose queue's groups take turns; 2: they are ordered
-local HASH_SIZE = 8
 
--- The group that an entry of a stream names.
-local function group_in(value)
-  local id, client, more = struct.unpack('>I2I2I2', value, SIZES_AT)
-  if more == 0 then return '' end
+-- What an entry has of a message besides, which has `more`: when it was created if that is told, else 0; its checksum;
+-- when it was claimed first in its former queue; how many bytes behind the body are its extra; its group.
+local function more_of(m)
+  local id, client = struct.unpack('>I2I2', m.value, SIZES_AT)
   local at = ENTRY_SIZE + id + client + 1
-  local _, _, checksum, origin, reason, text = struct.unpack(MORE, value, at)
-  return string.sub(value, text + checksum + origin + reason + struct.size(TAIL), at + more - 1)
+  local told, _, checksum, origin, reason, text = struct.unpack(MORE, m.value, at)
+  local tail, past = text + checksum + origin + reason, at + m.more
+  local first, extra, name = 0, 0, past
+  if tail < past then first, extra, name = struct.unpack(TAIL, m.value, tail) end
+  return told, string.sub(m.value, text, text + checksum - 1), first, extra, string.sub(m.value, name, past - 1)
 end
 
 -- The one place that changes lines and their entries: of messages, those that leave the places where they were read,
 -- and those that stand where they say; many are both. `load` reads a head that is none of them.
 local function change_lines(q, now, left, joined, load)
-  local lines, by_key, by_group = {}, {}, {}
+  local lines, by_key, hashes = {}, {}, {}
 
+  -- The hash of a message's group, where `take_lines` has not found the message by it.
   local function line_of(m)
-    local group = group_in(m.value)
-    if not by_group[group] then
+    local group = not m.line and (m.more > 0 and select(5, more_of(m)) or '')
+    if group and not hashes[group] then
       local digest = redis.sha1hex(group)
       local high, low = tonumber(string.sub(digest, 1, 8), 16), tonumber(string.sub(digest, 9, 16), 16)
-      local key = struct.pack('>I4I4', high, low)
-      if not by_key[key] then
-        lines[#lines + 1] = { key = key, kind = m.kind, changes = {} }
-        by_key[key] = lines[#lines]
-      end
-      by_group[group] = by_key[key]
+      hashes[group] = struct.pack('>I4I4', high, low)
     end
-    return by_group[group]
+    return m.line or hashes[group]
+  end
+
+  local function moment_of(m) return string.format('%.0f', math.max(now, math.min(m.available, m.expires))) end
+
+  -- Where none moves, those that are heads have entries. There are SLICE arguments in a command at most.
+  if left == joined and #left > 0 and left[1].kind ~= FAIR and #left <= SLICE / 2 then
+    local entries = {}
+    for i, m in ipairs(left) do entries[2 * i - 1], entries[2 * i] = moment_of(m), m.member .. line_of(m) end
+    redis.call('ZADD', q.avail, 'XX', unpack(entries))
+    return
   end
 
   -- What changes at a place: `was` there, `m` is there.
   local function change(m, available)
-    local line = line_of(m)
-    local place = line.key .. (m.kind == FAIR and struct.pack('>I8', available) or '') .. m.member
+    local key = line_of(m)
+    local line, place = by_key[key], key .. (m.kind == FAIR and struct.pack('>I8', available) or '') .. m.member
+    if not line then
+      line = { key = key, kind = m.kind, changes = {} }
+      lines[#lines + 1], by_key[key] = line, line
+    end
     line.changes[place] = line.changes[place] or {}
+    line.first = line.first or place
     return line.changes[place]
   end
 
@@ -74,9 +87,9 @@ local function change_lines(q, now, left, joined, load)
 
   local former, heads, unread = {}, {}, {}
   for _, line in ipairs(lines) do
-    local before, head = line.before, line.before
+    local before, head = line.before, line.before or line.first
     local it = before and line.changes[before]
-    if not before or line.kind == FAIR or it and not it.m then head = first_of(line) end
+    if line.kind == FAIR or it and not it.m then head = first_of(line) end
     if before and before ~= head then former[#former + 1] = string.sub(before, -MEMBER_SIZE) .. line.key end
     if head and (head ~= before or it) then
       local found = { member = string.sub(head, -MEMBER_SIZE), line = line, m = (line.changes[head] or {}).m }
@@ -87,9 +100,8 @@ local function change_lines(q, now, left, joined, load)
   local read, entries = {}, {}
   for _, m in ipairs(#unread > 0 and load(q, unread) or {}) do read[m.member] = m end
   for i, head in ipairs(heads) do
-    local m = head.m or read[head.member]
-    local moment = m and math.max(now, math.min(m.available, m.expires)) or now
-    entries[2 * i - 1], entries[2 * i] = string.format('%.0f', moment), head.member .. head.line.key
+    local m = head.m or read[head.member] or { available = now, expires = now }
+    entries[2 * i - 1], entries[2 * i] = moment_of(m), head.member .. head.line.key
   end
   put('ZREM', q.avail, former)
   put('ZADD', q.avail, entries)
@@ -99,28 +111,25 @@ end
 
 -- Part of scripts that take messages of grouped queues.
 
--- Has messages that a commit is going to delete stand at the ends of their lines; in an ordered queue they hold these
--- up until then.
-local function put_aside(q, messages, now)
-  if #messages == 0 then return end
-  for _, m in ipairs(messages) do m.available, m.ends = RESERVED, RESERVED end
-  change_lines(q, now, messages, messages, load)
-  local states, claimed = {}, {}
-  for i, m in ipairs(messages) do
-    m.state = pack_state(m)
-    states[2 * i - 1], states[2 * i] = m.member, m.state
-    claimed[2 * i - 1], claimed[2 * i] = RESERVED, m.member
-  end
-  put('HSET', q.states, states)
-  put('ZADD', q.claimed, claimed)
-end
-
 -- Up to `limit` ready messages in `live`: of each line what comes before the first one that is not ready, line by line
 -- in the order of entries. Expired ones in front are removed, which makes `expired`, together with what was put aside.
 -- `more`: so much was stepped over that this call has done enough.
 local function take_lines(q, limit, now)
   local live, expired, taken, empty, steps, rank = {}, {}, {}, {}, 0, 0
   local lines, want, is_all, is_done = {}, limit, false, false
+
+  -- Has what a commit is going to delete stand at the ends of lines; in an ordered queue it holds these up until then.
+  local function put_aside(messages)
+    for _, m in ipairs(messages) do m.available, m.ends = RESERVED, RESERVED end
+    change_lines(q, now, messages, messages, load)
+    local states, claimed = {}, {}
+    for i, m in ipairs(messages) do
+      states[2 * i - 1], states[2 * i] = m.member, pack_state(m)
+      claimed[2 * i - 1], claimed[2 * i] = RESERVED, m.member
+    end
+    put('HSET', q.states, states)
+    put('ZADD', q.claimed, claimed)
+  end
 
   -- Up to `want` members of the lines: of those that were begun, then of the next entries.
   local function look()
@@ -133,7 +142,7 @@ local function take_lines(q, limit, now)
         rank, is_all = rank + #entries, #entries < count
         for i, entry in ipairs(entries) do
           local key = cut(entry, MEMBER_SIZE + 1)
-          lines[at + i - 1] = { entry = entry, from = '[' .. key, to = '[' .. key .. '\255' }
+          lines[at + i - 1] = { key = key, entry = entry, from = '[' .. key, to = '[' .. key .. '\255' }
         end
         if #entries == 0 then break end
       end
@@ -150,6 +159,7 @@ local function take_lines(q, limit, now)
   end
 
   local function meet(m, line, is_taken)
+    m.line = line.key
     if m.expires > now and m.available <= now and not is_taken then
       live[#live + 1] = m
       return
@@ -182,6 +192,6 @@ local function take_lines(q, limit, now)
   until is_done or steps >= STEPS
   put('ZREM', q.avail, empty)
   remove(q, expired, now)
-  put_aside(q, taken, now)
+  put_aside(taken)
   return { live = live, expired = #expired + #taken, more = not is_done }
 end

@@ -55,18 +55,18 @@ end
 -- Adds a message of the id; `rest` is what stands in its entry behind the moment when it becomes available, and the
 -- body of `size` bytes. Where `available` is 0, that is the larger of now and the queue's last such moment (L5).
 local function append(batch, id, available, expires, size, rest)
-  local sequence, at, texts, listed = batch.sequence + 1, batch.count + 1, batch.texts, true
+  local sequence, at, texts, listed, kind = batch.sequence + 1, batch.count + 1, batch.texts, true, batch.kind
   local n, member = 2 * at - 1, struct.pack(MEMBER, sequence)
   batch.sequence, batch.count, batch.added = sequence, at, batch.added + OVERHEAD + size
   if available == 0 then
     available = risen(batch.fresh, batch.now)
     if available < batch.fresh then batch.ceiling = math.max(batch.ceiling, batch.fresh) end
     batch.fresh = available
-    listed = batch.kind or not joins(batch, available)
+    listed = kind or not joins(batch, available)
   end
   local fronts = batch.fronts
   fronts[available] = fronts[available] or struct.pack('>I8', available)
-  if listed and not batch.kind then
+  if listed and not kind then
     local avail = batch.avail
     texts[available] = texts[available] or string.format('%.0f', available)
     avail[#avail + 1] = texts[available]
@@ -83,10 +83,12 @@ local function append(batch, id, available, expires, size, rest)
   local expiry, ids = batch.expiry, batch.ids
   expiry[n], expiry[n + 1] = texts[expires], member
   ids[n], ids[n + 1] = id, member
-  local value = (batch.mark or listed and '\1' or '\0') .. member .. fronts[available] .. rest
+  local value = (kind and batch.mark or listed and '\1' or '\0') .. member .. fronts[available] .. rest
   batch.sequences[at], batch.values[at] = sequence, value
-  if batch.kind then
-    batch.lined[at] = { kind = batch.kind, value = value, member = member, available = available, expires = expires }
+  if kind then
+    local more = struct.unpack('>I2', value, SIZES_AT + 4)
+    local m = { kind = kind, value = value, more = more, member = member, available = available, expires = expires }
+    batch.lined[at] = m
   end
 end
 

@@ -153,7 +153,8 @@ local lane = count_lane(q, now)
 -- Of a grouped queue, by its first messages: those behind are taken for ready.
 local function among_first()
   local delayed, first = 0, math.huge
-  for _, m in ipairs(parsed(q, redis.call('XRANGE', q.stream, '-', '+', 'COUNT', math.max(1, math.min(most, STEPS))))) do
+  local count = math.max(1, math.min(most, STEPS))
+  for _, m in ipairs(parsed(q, redis.call('XRANGE', q.stream, '-', '+', 'COUNT', count))) do
     local is_free = m.expires > now and m.ends <= now
     if is_free and m.available > now then delayed = delayed + 1 end
     if is_free and m.available <= now then first = math.min(first, m.available) end
