@@ -10,7 +10,7 @@ zq:{0}:due … {63}:due   sorted set   moment, project and queue, by moment: the
                                      that have queues, by ``FAR``
 zq:{0}:sweeper …        string       the round that works on that bucket now; it expires by itself
 zq:{t}:names            sorted set   names of the project's queues, in byte order
-zq:{t}:queues           hash         queue name -> metadata
+zq:{t}:queues           hash         queue name -> metadata; zero byte and name -> what groups are to it, if anything
 zq:{t}:floor            string       largest sequence of any deleted queue
 zq:{t}:usage            hash         what the project has stored: ``messages``, ``bytes``; of these what is ``staged``,
                                      ``staged_bytes``, and by queue what answers have: ``answers:queue``
@@ -41,9 +41,11 @@ zq:{t}:state:queue      hash         ``sequence`` = the last one, ``fresh`` = av
                                      ``stored`` messages that count, their ``bytes``, bytes ``kept`` in the history;
                                      ``from`` = what has no higher sequence does not count; of the lane ``head`` =
                                      what has no higher sequence left it, ``laned`` = its last one, ``gap`` = how
-                                     many came since that are not of it, ``ceiling`` = no moment below joins it
+                                     many came since that are not of it, ``ceiling`` = no moment below joins it;
+                                     ``grouping`` = kind of its messages, if it is grouped
 zq:{t}:stream:queue     stream       sequence -> entry: a message as it came, in the observers' order
-zq:{t}:avail:queue      sorted set   sequence by available-at, of what is neither in the lane nor claimed
+zq:{t}:avail:queue      sorted set   sequence by available-at, of what is neither in the lane nor claimed; if grouped:
+                                     sequence and hash of a line's head, by the moment of its entry
 zq:{t}:expiry:queue     sorted set   sequence by expiry: the order of active expiry
 zq:{t}:claimed:queue    sorted set   sequence by claim end, of what has a claim that nobody has seen to have lapsed
 zq:{t}:states:queue     hash         sequence -> state: what claims have made of a message
@@ -51,6 +53,7 @@ zq:{t}:bodies:queue     hash         sequence -> the raw JSON body and the extra
 zq:{t}:ids:queue        hash         message id, packed -> sequence
 zq:{t}:claims:queue     hash         claim id -> the sequences of all whose state names it, one behind the other;
                                      zero byte and claim id -> client and agent of its holder, a line each, if known
+zq:{t}:line:queue       sorted set   if grouped: hash of the group, if fair available-at, sequence; in byte order
 zq:{t}:answers:queue    hash         key of a request -> until when it is known, digest, first answer; queue "": the log
 zq:{t}:windows:queue    sorted set   such keys by that moment, a quarter of a ms less if they count: for active expiry
 zq:{t}:history:queue    sorted set   position by position: the order of finishing
@@ -66,8 +69,11 @@ sequence, so the stream from ``head`` on is in the order of claims; with ``avail
 message is in the lane, in ``avail`` or in ``claimed``, and goes from there to ``avail`` when its claim was seen to have
 lapsed.
 
+A *grouped* queue has no lane: all its messages are in ``line``, and ``lines.lua`` says what is in ``avail``
+(decision 0129).
+
 Sequences and positions come from one counter. Sequences have 6 bytes, positions 14 digits, so that equal scores sort by
-them. A redelivery delay is what lies between claim end and available-at. Scripts get four keys of the project, nine
+them. A redelivery delay is what lies between claim end and available-at. Scripts get four keys of the project, ten
 of the queue, and whatever else they say, those of the log and of documents excepted. ``shared.lua`` has the other
 half of this; ``store``, ``transactions``, ``batches`` and ``documents`` go on.
 """
@@ -78,12 +84,16 @@ from struct import Struct as Packing
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from zq.model import Draft, HistoryEntry, Message, Messages, Outcome, QueueRef, Seconds
+from zq.model import Draft, Grouping, HistoryEntry, Message, Messages, Outcome, QueueRef, Seconds
 
 VERSION: Final = 4
 VERSION_KEY: Final = b"zq:version"
 CLOCK_KEY: Final = b"zq:clock"
 OPEN_KEY: Final = b"zq:open"
+# Kinds of messages of grouped queues.
+KINDS: Final = {Grouping.ORDERED: 2, Grouping.FAIR: 3}
+# In front of a queue's name: the field that says what groups are to it.
+GROUPING: Final = b"\0"
 # Channel on which scripts tell the full names of queues that messages came to.
 READY: Final = b"zq:ready"
 # Channel on which nobody listens: whoever may publish there may publish batches.
@@ -92,7 +102,7 @@ BUCKETS: Final = 64
 # Above all moments, in ms: where the expiry schedule names projects.
 FAR: Final = 10**15
 PROJECT_KINDS: Final = ("names", "queues", "floor", "usage")
-QUEUE_KINDS: Final = ("state", "avail", "stream", "expiry", "claimed", "states", "bodies", "ids", "claims")
+QUEUE_KINDS: Final = ("state", "avail", "stream", "expiry", "claimed", "states", "bodies", "ids", "claims", "line")
 ANSWER_KINDS: Final = ("answers", "windows")
 TRANSACTION_KINDS: Final = (
     *("fences", "producers", "producing", "stages", "staging", "open", "phase", "work", "moments"),
@@ -106,13 +116,14 @@ MAX_SEQUENCE: Final = 10**14
 MAX_MOMENT: Final = 1e12
 
 # A draft: available (0: at once), expires, ttl, bytes of the body, lengths of id, client and more, which follow; then
-# the body. An entry has 7 bytes in front: one which says whether it came outside the lane, and the sequence. A large
+# the body. An entry has 7 bytes in front: one which says whether it came outside the lane (1), or
+# the kind of a grouped queue's message, and the sequence. A large
 # body lies beside it.
 DRAFT: Final = Packing(">QQQIHHH")
 ENTRY: Final = Packing(">BHIQQQIHHH")
 # More of a message, if there is any: when it was created, if not a ttl before it expires; claim count in the origin;
 # lengths of checksum, origin, reason, which follow. Behind these, if there is any of it: when the message was claimed
-# first in its origin, and how many bytes of the body, at its end, are the extra.
+# first in its origin, and how many bytes of the body, at its end, are the extra; then the group.
 MORE: Final = Packing(">QIHHH")
 TAIL: Final = Packing(">QI")
 # A state: available, expires, ttl, ends, former, claimed, lease, count, first claimed; the claim follows.
@@ -318,9 +329,9 @@ def ids(blob: bytes) -> list[str]:
 def draft(new: Draft, now: int) -> bytes:
     """A new message, whose moments count from ``now``."""
     id, client, checksum, more = packed(new.id), packed_client(new.client), text(new.checksum), b""
-    extra = new.extra
-    if checksum or extra:
-        tail = TAIL.pack(0, len(extra)) if extra else b""
+    extra, group = new.extra, new.group
+    if checksum or extra or group:
+        tail = TAIL.pack(0, len(extra)) + text(group) if extra or group else b""
         more = MORE.pack(0, 0, len(checksum), 0, 0) + checksum + tail
     available = now + new.delay * 1000 if new.delay else 0
     sizes = len(new.body) + len(extra), len(id), len(client), len(more)
@@ -333,7 +344,7 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     first = at + FRONT.size
     entry = first + length
     _, high, low, available, expires, ttl, size, id, client, more = ENTRY.unpack_from(blob, entry)
-    created, origin_count, checksum, origin, reason = expires - ttl * 1000, 0, "", "", ""
+    created, origin_count, checksum, origin, reason, group = expires - ttl * 1000, 0, "", "", "", ""
     ends = claimed = lease = count = since = extra = former = 0
     if length:
         available, expires, ttl, ends, _, claimed, lease, count, since = STATE.unpack_from(blob, first)
@@ -342,7 +353,7 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     body = third + more
     end = body + size
     if more:
-        created, origin_count, checksum, origin, reason, former, extra = _more(blob[third:body], created)
+        created, origin_count, checksum, origin, reason, former, extra, group = _more(blob[third:body], created)
     found = Message(  # by position: so many names would cost three times as much
         unpacked(blob[second - id : second]),
         blob[body : end - extra],
@@ -360,20 +371,22 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
         reason,
         blob[end - extra : end],
         (since or former) / 1000,
+        group,
     )
     return found, lease, claimed, end
 
 
-def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int]:
+def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int, str]:
     """When a message was created, its claim count in the origin, checksum, origin and reason; when it was claimed first
-    there; the length of its extra."""
+    there; the length of its extra; its group."""
     told, count, checksum, origin, reason = MORE.unpack_from(more)
     second = MORE.size + checksum
     third = second + origin
     tail = third + reason
     texts = more[MORE.size : second], more[second:third], more[third:tail]
     former, extra = TAIL.unpack_from(more, tail) if tail < len(more) else (0, 0)
-    return told or created, count, string(texts[0]), string(texts[1]), string(texts[2]), former, extra
+    group = string(more[tail + TAIL.size :])
+    return told or created, count, string(texts[0]), string(texts[1]), string(texts[2]), former, extra, group
 
 
 def messages(blob: bytes, at: int, now: int) -> Messages:

@@ -26,6 +26,7 @@ from zq.model import (
     State,
     portion,
 )
+from zq.storage import browsing
 from zq.storage.redis import layout, scripts
 from zq.storage.redis.store import Store, checked, packed_ids, plan_moves, schedule_arrivals
 
@@ -116,6 +117,8 @@ class MessageController:
         while again:
             numbers = [b"%d" % number for number in (*position, limit, most_bytes)]
             blob = self._store.run(scripts.BROWSE, queue, *terms, *numbers)
+            if not blob:
+                return browsing.browse(self, queue, state, after, limit, now, most_bytes)
             again, *position = BROWSED.unpack_from(blob)
             messages = layout.messages(blob, BROWSED.size, moment)
         return Browsed(messages, Position(*position) if messages else None)

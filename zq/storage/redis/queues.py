@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queues in Redis."""
 
-from zq.model import Edge, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.storage.redis import layout, scripts
 from zq.storage.redis.store import Store
 
@@ -12,24 +12,26 @@ class QueueController:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def create(self, queue: QueueRef, metadata: bytes) -> bool:
+    def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         self._store.register_project(queue.project)
-        return bool(self._store.run(scripts.QUEUE_CREATE, queue, layout.text(queue.name), metadata))
+        terms = layout.text(queue.name), metadata, grouping.encode(), b"%d" % layout.KINDS.get(grouping, 0)
+        return bool(self._store.run(scripts.QUEUE_CREATE, queue, *terms))
 
     def get(self, queue: QueueRef) -> Queue | None:
         keys = layout.keys(queue)
-        metadata = self._store.client.command(keys.metadata, b"HGET", keys.metadata, keys.name)
-        return None if metadata is None else Queue(queue, metadata)
+        fields = keys.name, layout.GROUPING + keys.name
+        metadata, grouping = self._store.client.command(keys.metadata, b"HMGET", keys.metadata, *fields)
+        return None if metadata is None else Queue(queue, metadata, _grouping(grouping))
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
         return bool(self._store.run(scripts.QUEUE_UPDATE, queue, layout.text(queue.name), expected, metadata))
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
         start = b"(" + layout.text(after) if after else b"-"
-        names, metadata = self._store.run(scripts.QUEUE_LIST, QueueRef(project, ""), start, b"%d" % limit)
+        found = self._store.run(scripts.QUEUE_LIST, QueueRef(project, ""), start, b"%d" % limit)
         queues = [
-            Queue(QueueRef(project, layout.string(name)), document)
-            for name, document in zip(names, metadata, strict=True)
+            Queue(QueueRef(project, layout.string(name)), metadata, _grouping(grouping))
+            for name, metadata, grouping in zip(*found, strict=True)
         ]
         return Page(queues, queues[-1].ref.name if queues else None)
 
@@ -66,6 +68,10 @@ class QueueController:
             if go_on == (0, 0):
                 return Stats(claimed, free, oldest, newest, None if entered < 0 else entered)
             above, below = b"%d" % go_on[0] if go_on[0] else above, b"%d" % go_on[1] if go_on[1] else below
+
+
+def _grouping(stored: bytes | None) -> Grouping:
+    return Grouping(layout.string(stored or b""))
 
 
 def _edge(blob: bytes) -> Edge | None:

@@ -6,7 +6,8 @@
 -- KEYS: project, queue. ARGV: now, state, of the place behind which they are the moment, the sequence and the lane's
 -- sequence, limit, bytes of bodies. Claims that ended are seen to have lapsed.
 -- Returns whether so much was stepped over that this call has done enough (1 byte), the place behind these (3 numbers),
--- messages: ready and delayed ones in the order of claims, claimed ones in sequence.
+-- messages: ready and delayed ones in the order of claims, claimed ones in sequence. "" if the queue is grouped: in it
+-- that order is known line by line only.
 
 local q, now, wanted = queue_at(5), number(), argument()
 local place = { available = number(), sequence = number(), lane = number() }
@@ -175,5 +176,6 @@ local function waiting()
   return reply(#found == 0 and (lane.more or listed.more), found)
 end
 
+if select(3, lane_of(q)) then return '' end
 if lapse(q, now) then return reply(true, {}) end
 return wanted == 'claimed' and claimed() or waiting()

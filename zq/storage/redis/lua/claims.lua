@@ -54,7 +54,7 @@ local function hold(messages)
   end
   local list = (redis.call('HGET', q.claims, claim) or '') .. table.concat(pieces)
   redis.call('HSET', q.claims, claim, list, HOLDER .. claim, holder)
-  rewrite(q, messages)
+  rewrite(q, messages, now)
   return lapsed
 end
 
@@ -116,12 +116,12 @@ return reply
 
 local q, now, claim, lease, grace, fence, epoch =
   queue_at(5), number(), argument(), number(), number(), argument(), number()
-local refused = fenced(KEYS[14], fence, epoch)
+local refused = fenced(KEYS[keys(1)], fence, epoch)
 if refused then return refused end
 local messages = held(q, claim, now)
 if #messages == 0 then return { 'unclaimed' } end
 for _, m in ipairs(messages) do put_under(m, claim, now, lease, grace, m.available - m.ends) end
-rewrite(q, messages)
+rewrite(q, messages, now)
 return ''
 
 ---- part releasing
@@ -142,7 +142,7 @@ local function give_back(q, full, messages, now)
     end
     m.claim, m.ends = '', 0
   end
-  rewrite(q, messages)
+  rewrite(q, messages, now)
   notify(full)
 end
 
@@ -269,6 +269,6 @@ for _, id in ipairs(ids) do
   if m and m.is_kept then kept[#kept + 1] = m end
 end
 finish(q, h, deleted, now, DELETED)
-if #kept > 0 then rewrite(q, kept) end
+if #kept > 0 then rewrite(q, kept, now) end
 if sooner then notify(full) end
 return table.concat(answers)

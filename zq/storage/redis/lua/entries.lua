@@ -5,12 +5,12 @@
 
 -- Part of scripts that read messages. A message in a script is a table: `at`, its id in the stream; `value`, its entry,
 -- and `state` ("" if nothing became of it), packed, and what both say; `member`, its sequence as that; `is_listed`: it
--- is not in the lane, but in `claimed`, where it has a claim that nobody has seen to have lapsed, or in `avail`.
+-- is not in the lane, but in `claimed`, where it has a claim that nobody has seen to have lapsed, or in `avail`; `kind`
+-- instead if its queue is grouped: see lines.lua.
 
 local STATE = '>I8I8I8I8I8I8I8I4I8'
 local STATE_SIZE = 68
 local AHEAD = 16            -- what is read at first where it is not known how much is wanted
-local SIZES_AT = 36         -- where the lengths of id, client and more stand in an entry
 local cut, unpacked = string.sub, struct.unpack
 
 -- The member of an entry as XRANGE returns it.
@@ -29,9 +29,9 @@ local function parse(entry, state)
   end
   return {
     at = entry[1], sequence = sequence, member = cut(value, 2, 7), value = value, state = state or '',
-    is_listed = listed == 1 or state and true, size = size, available = available, expires = expires, ttl = ttl,
-    ends = ends, former = former, claimed = claimed, lease = lease, count = count, claim = claim, first = first,
-    more = more,
+    is_listed = listed == 1 or state and true, kind = listed > 1 and listed or nil, size = size, more = more,
+    available = available, expires = expires, ttl = ttl, ends = ends, former = former, claimed = claimed,
+    lease = lease, count = count, claim = claim, first = first,
   }
 end
 
@@ -48,20 +48,6 @@ end
 local function client_of(m)
   local id, client = unpacked('>I2I2', m.value, SIZES_AT)
   return cut(m.value, ENTRY_SIZE + id + 1, ENTRY_SIZE + id + client)
-end
-
-local MORE = '>I8I4I2I2I2'  -- and TAIL: see layout.py
-local TAIL = '>I8I4'
-
--- What an entry has of a message besides, which has `more`: when it was created if that is told, else 0; its checksum;
--- when it was claimed first in its former queue; how many bytes behind the body are its extra.
-local function more_of(m)
-  local id, client = unpacked('>I2I2', m.value, SIZES_AT)
-  local at = ENTRY_SIZE + id + client + 1
-  local told, _, checksum, origin, reason, text = unpacked(MORE, m.value, at)
-  local first, extra, tail = 0, 0, text + checksum + origin + reason
-  if tail < at + m.more then first, extra = unpacked(TAIL, m.value, tail) end
-  return told, cut(m.value, text, text + checksum - 1), first, extra
 end
 
 -- How many bytes an entry has in front of the body.
@@ -220,10 +206,10 @@ end
 -- behind `head` and not behind `laned` in the stream, where moments rise along with sequences, so that it needs no
 -- other order. All else is in `claimed` or `avail`.
 
--- From where and up to where the lane reaches.
+-- From where and up to where the lane reaches; whether the queue is grouped, and has no lane.
 local function lane_of(q)
-  local state = redis.call('HMGET', q.state, 'head', 'laned')
-  return tonumber(state[1] or 0), tonumber(state[2] or 0)
+  local state = redis.call('HMGET', q.state, 'head', 'laned', 'grouping')
+  return tonumber(state[1] or 0), tonumber(state[2] or 0), state[3] and true
 end
 
 -- What is in the lane of the entries from `from` on, at most `count` entries further; where these end.
@@ -285,10 +271,11 @@ local function walk_lane(q, now, count)
   return seen, later
 end
 
--- How many of the lane are available, and the moment at which another one is, if one is known. Moments in it may lie
--- ahead by what clocks differ, and all of them, after a false future.
+-- How many of the lane are available, and the moment at which another one is, if one is known; nil if the queue is
+-- grouped. Moments in the lane may lie ahead by what clocks differ, and all of them, after a false future.
 local function count_lane(q, now)
-  local state = redis.call('HMGET', q.state, 'fresh', 'ceiling')
+  local state = redis.call('HMGET', q.state, 'fresh', 'ceiling', 'grouping')
+  if state[3] then return nil end
   local count = redis.call('XLEN', q.stream) - redis.call('ZCARD', q.avail) - redis.call('ZCARD', q.claimed)
   if math.max(tonumber(state[1] or 0), tonumber(state[2] or 0)) <= now or count <= 0 then return math.max(0, count) end
   return walk_lane(q, now, count)

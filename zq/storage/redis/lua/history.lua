@@ -55,7 +55,7 @@ end
 -- Takes messages away for good. `h`: the queue's history, nil if it keeps none.
 local function finish(q, h, messages, now, outcome)
   if h and #messages > 0 then keep(q, h, messages, now, outcome) end
-  remove(q, messages)
+  remove(q, messages, now)
 end
 
 ---- part past

@@ -129,7 +129,7 @@ end
 
 local expired = load(q, due(q.expiry, now))
 local past = due(h.forget, now)
-remove(q, expired)
+remove(q, expired, now)
 forget(past)
 local forgotten = remove_answers(KEYS[answers], KEYS[answers + 1], now, name)
 -- Where nothing is left, nothing counts: servers of earlier versions remove what others counted.

@@ -23,7 +23,7 @@ local SELDOM = { 'head', 'gap', 'ceiling' }
 -- commands take them.
 local function batch_for(q, full, now)
   local state = redis.call('HMGET', q.state, 'sequence', 'fresh', 'start', 'entered', 'from', 'stored', 'bytes',
-    'laned', 'head', 'gap', 'ceiling')
+    'laned', 'head', 'gap', 'ceiling', 'grouping')
   local sequence = tonumber(state[1] or create(q, name_of(full), '{}'))
   local start = tonumber(state[3])
   if not start then
@@ -32,11 +32,12 @@ local function batch_for(q, full, now)
   end
   if not state[5] then redis.call('HSET', q.state, 'from', sequence) end
   local former = { head = tonumber(state[9] or 0), gap = tonumber(state[10] or 0), ceiling = tonumber(state[11] or 0) }
+  local kind = state[12] and tonumber(state[12])
   return {
     q = q, full = full, now = now, sequence = counted(sequence, start, now), fresh = tonumber(state[2] or 0),
     entered = tonumber(state[4] or 0), stored = tonumber(state[6] or 0), bytes = tonumber(state[7] or 0),
     laned = tonumber(state[8] or 0), head = former.head, gap = former.gap, ceiling = former.ceiling, former = former,
-    count = 0, added = 0,
+    count = 0, added = 0, kind = kind, mark = kind and string.char(kind), lined = {},
     texts = {}, fronts = {}, avail = {}, sequences = {}, values = {}, expiry = {}, bodies = {}, ids = {},
   }
 end
@@ -54,18 +55,18 @@ end
 -- Adds a message of the id; `rest` is what stands in its entry behind the moment when it becomes available, and the
 -- body of `size` bytes. Where `available` is 0, that is the larger of now and the queue's last such moment (L5).
 local function append(batch, id, available, expires, size, rest)
-  local sequence, at, texts, listed = batch.sequence + 1, batch.count + 1, batch.texts, true
+  local sequence, at, texts, listed, kind = batch.sequence + 1, batch.count + 1, batch.texts, true, batch.kind
   local n, member = 2 * at - 1, struct.pack(MEMBER, sequence)
   batch.sequence, batch.count, batch.added = sequence, at, batch.added + OVERHEAD + size
   if available == 0 then
     available = risen(batch.fresh, batch.now)
     if available < batch.fresh then batch.ceiling = math.max(batch.ceiling, batch.fresh) end
     batch.fresh = available
-    listed = not joins(batch, available)
+    listed = kind or not joins(batch, available)
   end
   local fronts = batch.fronts
   fronts[available] = fronts[available] or struct.pack('>I8', available)
-  if listed then
+  if listed and not kind then
     local avail = batch.avail
     texts[available] = texts[available] or string.format('%.0f', available)
     avail[#avail + 1] = texts[available]
@@ -82,7 +83,13 @@ local function append(batch, id, available, expires, size, rest)
   local expiry, ids = batch.expiry, batch.ids
   expiry[n], expiry[n + 1] = texts[expires], member
   ids[n], ids[n + 1] = id, member
-  batch.sequences[at], batch.values[at] = sequence, (listed and '\1' or '\0') .. member .. fronts[available] .. rest
+  local value = (kind and batch.mark or listed and '\1' or '\0') .. member .. fronts[available] .. rest
+  batch.sequences[at], batch.values[at] = sequence, value
+  if kind then
+    local more = struct.unpack('>I2', value, SIZES_AT + 4)
+    local m = { kind = kind, value = value, more = more, member = member, available = available, expires = expires }
+    batch.lined[at] = m
+  end
 end
 
 local function store(batch)
@@ -102,6 +109,7 @@ local function store(batch)
   put('HSET', q.ids, batch.ids)
   put('ZADD', q.avail, batch.avail)
   put('HSET', q.bodies, batch.bodies)
+  if batch.kind then change_lines(q, batch.now, {}, batch.lined) end
   notify(batch.full)
 end
 
@@ -116,7 +124,7 @@ end
 
 local q, now, full, expected, may_create, copies =
   queue_at(5), number(), argument(), argument(), argument() == '1', number()
-local target = copies > 0 and { full = argument(), q = queue_at(keys(9)) }
+local target = copies > 0 and { full = argument(), q = queue_at(keys(10)) }
 local key, digest, expires, answer
 local once = #KEYS > key_at and keys(2)
 if once then
@@ -196,7 +204,8 @@ local function skip(from)
   if claimed or delayed then return from end
   local ready = redis.call('ZCOUNT', q.avail, '-inf', now) + redis.call('ZCOUNT', q.claimed, '-inf', now)
   if ready > STEPS then return from end
-  local head, last = lane_of(q)
+  local head, last, is_grouped = lane_of(q)
+  if is_grouped then return from end
   if head >= last then head = math.huge end
   if head < from then return from end
   local members = {}

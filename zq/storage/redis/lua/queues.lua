@@ -3,10 +3,15 @@
 
 ---- script queue_create
 
--- Creates a queue. KEYS: project, queue. ARGV: name, metadata. Returns 1; 0, and nothing changed, if it exists.
+-- Creates a queue. KEYS: project, queue. ARGV: name, metadata, what groups are to it ("": nothing), kind of its
+-- messages then. Returns 1; 0, and nothing changed, if it exists.
 
 if redis.call('EXISTS', KEYS[5]) == 1 then return 0 end
 create(queue_at(5), ARGV[1], ARGV[2])
+if ARGV[3] ~= '' then
+  redis.call('HSET', KEYS[2], GROUPING .. ARGV[1], ARGV[3])
+  redis.call('HSET', KEYS[5], 'grouping', ARGV[4])
+end
 return 1
 
 ---- script queue_update
@@ -20,10 +25,12 @@ return 1
 ---- script queue_list: no-writes
 
 -- KEYS: project, queue (not used). ARGV: where the names begin, as ZRANGE BYLEX takes it, limit.
--- Returns names, then their metadata.
+-- Returns names, then their metadata, then what groups are to them.
 
 local names = redis.call('ZRANGE', KEYS[1], ARGV[1], '+', 'BYLEX', 'LIMIT', 0, ARGV[2])
-return { names, pick(KEYS[2], names) }
+local fields = {}
+for i, name in ipairs(names) do fields[i] = GROUPING .. name end
+return { names, pick(KEYS[2], names), pick(KEYS[2], fields) }
 
 ---- script queue_delete: allow-oom
 
@@ -35,7 +42,7 @@ if sequence > tonumber(redis.call('GET', KEYS[3]) or 0) then redis.call('SET', K
 add_usage(drop_figures(queue_at(5), 'stored'), drop_figures(queue_at(5), 'bytes', 'kept'))
 add_usage(0, add_to_part(ANSWERED .. ARGV[1], -math.huge))
 redis.call('ZREM', KEYS[1], ARGV[1])
-redis.call('HDEL', KEYS[2], ARGV[1])
+redis.call('HDEL', KEYS[2], ARGV[1], GROUPING .. ARGV[1])
 redis.call('UNLINK', unpack(KEYS, 5))
 return ''
 
@@ -45,7 +52,7 @@ return ''
 
 local q = queue_at(5)
 add_usage(drop_figures(q, 'stored'), drop_figures(q, 'bytes'))
-redis.call('UNLINK', unpack(KEYS, 6, 13))
+redis.call('UNLINK', unpack(KEYS, 6, 14))
 return ''
 
 ---- script queue_stats: no-writes
@@ -88,7 +95,7 @@ return { claimed, total - claimed, sequence and tonumber(entered or 0) or -1, ol
 -- Returns how many (-1: so many had expired, or claims lapsed, that this call has done enough), how many it removed,
 -- and the next moment at which a message becomes ready, or "".
 
-local q, most = queue_at(5), tonumber(ARGV[2])
+local q, now, most = queue_at(5), number(), number()
 
 -- The first moment at which a claimed message becomes ready: its claim's end, or later than that.
 local function first_lapse()
@@ -108,20 +115,26 @@ end
 
 -- `other`: the next moment in the lane.
 local function later(other)
-  local listed = redis.call('ZRANGE', q.avail, '(' .. ARGV[1], '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+  local bounds = { '(' .. ARGV[1], '(' .. RESERVED, 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES' }
+  local listed = redis.call('ZRANGE', q.avail, unpack(bounds))[2]
   local first = math.min(tonumber(listed or math.huge), other or math.huge, first_lapse())
   return first < math.huge and string.format('%.0f', first) or ''
 end
 
-if lapse(q, tonumber(ARGV[1])) then return { -1, 0, '' } end
+if lapse(q, now) then return { -1, 0, '' } end
 local expired = {}
 if most > 0 then
   expired = load(q, redis.call('ZRANGE', q.expiry, '-inf', ARGV[1], 'BYSCORE', 'LIMIT', 0, STEPS))
-  remove(q, expired)
+  remove(q, expired, now)
   if #expired == STEPS then return { -1, STEPS, '' } end
 end
-local count, other = count_lane(q, tonumber(ARGV[1]))
+local count, other = count_lane(q, now)
 if most == 0 then return { 0, 0, later(other) } end
+if not count then
+  local found = take_lines(q, most, now)
+  local again = found.more and found.expired > 0
+  return { again and -1 or #found.live, #expired + found.expired, later() }
+end
 return { redis.call('ZCOUNT', q.avail, '-inf', ARGV[1]) + count, #expired, later(other) }
 
 ---- script depth: no-writes
@@ -135,7 +148,23 @@ local expired = redis.call('ZCOUNT', q.expiry, '-inf', now)
 local living = redis.call('ZCARD', q.expiry) - expired
 local claimed = redis.call('ZCOUNT', q.claimed, '(' .. now, '+inf')
 local listed = redis.call('ZCOUNT', q.avail, '-inf', now)
-local available, soonest = listed + count_lane(q, now), math.huge
+local lane = count_lane(q, now)
+
+-- Of a grouped queue, by its first messages: those behind are taken for ready.
+local function among_first()
+  local delayed, first = 0, math.huge
+  local count = math.max(1, math.min(most, STEPS))
+  for _, m in ipairs(parsed(q, redis.call('XRANGE', q.stream, '-', '+', 'COUNT', count))) do
+    local is_free = m.expires > now and m.ends <= now
+    if is_free and m.available > now then delayed = delayed + 1 end
+    if is_free and m.available <= now then first = math.min(first, m.available) end
+  end
+  local ready = math.max(0, living - claimed - delayed)
+  return { ready, delayed, claimed, expired, ready > 0 and first < math.huge and first or -1 }
+end
+
+if not lane then return among_first() end
+local available, soonest = listed + lane, math.huge
 -- What is in `claimed` still, though its claim has ended.
 for _, state in ipairs(pick(q.states, redis.call('ZRANGE', q.claimed, '-inf', now, 'BYSCORE', 'LIMIT', 0, most))) do
   local moment, expires = unpacked('>I8I8', state)

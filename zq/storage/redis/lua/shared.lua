@@ -17,16 +17,20 @@ local function counted(sequence, start, now) return math.max(sequence, math.min(
 local ENTRY = '>BI6I8I8I8I4I2I2I2'
 local ENTRY_SIZE = 41
 local DRAFT_FRONT = 7       -- bytes of it that a draft has not
+local SIZES_AT = 36         -- where the lengths of id, client and more stand in it
+local MORE = '>I8I4I2I2I2'  -- and TAIL: see layout.py
+local TAIL = '>I8I4'
 local LARGE = 1024          -- bytes of a body from which on it lies beside the stream
 local MEMBER = '>I6'        -- a sequence as member of a set, field of a hash, and on the list of a claim
 local MEMBER_SIZE = 6
+local GROUPING = '\0'       -- in front of a queue's name: the field that says what groups are to it
 local HOLDER = '\0'         -- in front of a claim's id: the field with its holder, which an earlier version left alone
 
 local SLICE = 2000          -- arguments of one command: Lua's stack is limited
 local STEPS = 1000          -- entries that one call steps over at most
 local READY = 'zq:ready'    -- channel for the names of queues that messages came to
 
-local argument_at, key_at = 0, 13
+local argument_at, key_at = 0, 14
 
 -- The next of ARGV: as it is, as a number.
 local function argument()
@@ -47,7 +51,7 @@ end
 local function queue_at(at)
   return {
     state = KEYS[at], avail = KEYS[at + 1], stream = KEYS[at + 2], expiry = KEYS[at + 3], claimed = KEYS[at + 4],
-    states = KEYS[at + 5], bodies = KEYS[at + 6], ids = KEYS[at + 7], claims = KEYS[at + 8],
+    states = KEYS[at + 5], bodies = KEYS[at + 6], ids = KEYS[at + 7], claims = KEYS[at + 8], line = KEYS[at + 9],
   }
 end
 

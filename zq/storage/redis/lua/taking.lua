@@ -47,9 +47,10 @@ local function uncount(q, messages)
 end
 
 -- Takes messages away for good.
-local function remove(q, messages)
+local function remove(q, messages, now)
   if #messages == 0 then return end
   uncount(q, messages)
+  local is_grouped = messages[1].kind
   local places, members, ids, listed, changed, large, claimed = {}, {}, {}, {}, {}, {}, {}
   for i, m in ipairs(messages) do
     places[i], members[i], ids[i] = m.at, m.member, id_of(m)
@@ -57,7 +58,7 @@ local function remove(q, messages)
     if m.size >= LARGE then large[#large + 1] = m.member end
     if m.claim ~= '' then
       claimed[#claimed + 1] = m.member
-    elseif m.is_listed then
+    elseif m.is_listed and not is_grouped then
       listed[#listed + 1] = m.member
     end
   end
@@ -68,9 +69,10 @@ local function remove(q, messages)
   put('HDEL', q.states, changed)
   put('HDEL', q.bodies, large)
   if #claimed > 0 then
-    if put('ZREM', q.claimed, claimed) < #claimed then put('ZREM', q.avail, claimed) end
+    if put('ZREM', q.claimed, claimed) < #claimed and not is_grouped then put('ZREM', q.avail, claimed) end
     remove_from_claims(q, messages)
   end
+  if is_grouped then change_lines(q, now, messages, {}, load) end
   -- An empty stream does not go by itself.
   if redis.call('XLEN', q.stream) == 0 then redis.call('DEL', q.stream) end
 end
@@ -106,13 +108,13 @@ end
 
 -- Part of scripts that see claims lapse.
 
--- Has messages whose claims have ended in `avail` instead of `claimed`; whether so many had that this call has done
--- enough.
+-- Has messages whose claims have ended in `avail` instead of `claimed`, or in their lines alone; whether so many had
+-- that this call has done enough.
 local function lapse(q, now)
   local members = redis.call('ZRANGE', q.claimed, '-inf', now, 'BYSCORE', 'LIMIT', 0, STEPS)
   if #members == 0 then return false end
-  local avail = {}
-  for i, state in ipairs(pick(q.states, members)) do
+  local avail, is_grouped = {}, select(3, lane_of(q))
+  for i, state in ipairs(is_grouped and {} or pick(q.states, members)) do
     avail[2 * i - 1], avail[2 * i] = string.format('%.0f', unpacked('>I8', state)), members[i]
   end
   put('ZADD', q.avail, avail)
@@ -127,8 +129,7 @@ end
 -- Up to `limit` ready messages of the lane in `live`; the expired ones in front are removed, which makes `expired`.
 -- `more`: so much was stepped over that this call has done enough. `passed`: what has no higher sequence and is not in
 -- `live` is behind the head from now on.
-local function take_lane(q, limit, now)
-  local head, last = lane_of(q)
+local function take_lane(q, head, last, limit, now)
   local live, expired, passed, steps, want, is_over = {}, {}, head, 0, limit, false
   while passed < last and #live < limit and not is_over and steps < limit + STEPS do
     local found, position = lane_from(q, passed + 1, last, want)
@@ -143,7 +144,7 @@ local function take_lane(q, limit, now)
     end
     passed, steps, want = position, steps + want, 100
   end
-  remove(q, expired)
+  remove(q, expired, now)
   local more = not is_over and passed < last and #live < limit
   return { live = live, head = head, passed = passed, expired = #expired, more = more }
 end
@@ -165,7 +166,7 @@ local function take_listed(q, limit, now)
         live[#live + 1] = m
       end
     end
-    remove(q, expired)
+    remove(q, expired, now)
     reserve(q, taken)
     stepped = stepped + #expired + #taken
     local is_over = #live == limit or #members < want
@@ -179,12 +180,18 @@ local function is_before(one, other)
   return one.sequence < other.sequence
 end
 
--- Up to `limit` ready messages in the order of (available, sequence). The expired ones in front are removed.
+-- Up to `limit` ready messages in the order of (available, sequence), or as `take_lines` finds them. The expired ones
+-- in front are removed.
 -- Second result: there may be more, but so many had expired that this call has done enough. Third: how many it removed.
--- Fourth: the lane, for `advance`.
+-- Fourth: the lane, if there is one, for `advance`.
 local function take(q, limit, now)
   local is_much = lapse(q, now)
-  local lane, listed, live = take_lane(q, limit, now), take_listed(q, limit, now), {}
+  local head, last, is_grouped = lane_of(q)
+  if is_grouped then
+    local found = take_lines(q, limit, now)
+    return found.live, found.more, found.expired
+  end
+  local lane, listed, live = take_lane(q, head, last, limit, now), take_listed(q, limit, now), {}
   local at, other_at = 1, 1
   while #live < limit do
     local one, other = lane.live[at], listed.live[other_at]
@@ -201,6 +208,7 @@ end
 
 -- Moves the head of the lane behind what is taken of it: the first of what it was found to hold.
 local function advance(q, lane, taken)
+  if not lane then return end
   local count = 0
   for _, m in ipairs(taken) do
     if not m.is_listed then count = count + 1 end
@@ -225,11 +233,13 @@ local function put_under(m, claim, now, lease, grace, wait)
 end
 
 -- Writes the states of changed messages, and their index entries.
-local function rewrite(q, messages)
+local function rewrite(q, messages, now)
   local states, avail, claimed, listed, free, expiry, texts = {}, {}, {}, {}, {}, {}, {}
+  local is_grouped = messages[1].kind
+  if is_grouped then change_lines(q, now, messages, messages, load) end
   for i, m in ipairs(messages) do
     local n = 2 * i - 1
-    if m.is_listed then listed[#listed + 1] = m.member end
+    if m.is_listed and not is_grouped then listed[#listed + 1] = m.member end
     m.state, m.is_listed = pack_state(m), true
     states[n], states[n + 1] = m.member, m.state
     local into, moment = claimed, m.ends
@@ -237,8 +247,10 @@ local function rewrite(q, messages)
       into, moment, free[#free + 1] = avail, m.available, m.member
     end
     texts[moment] = texts[moment] or string.format('%.0f', moment)
-    into[#into + 1] = texts[moment]
-    into[#into + 1] = m.member
+    if into == claimed or not is_grouped then
+      into[#into + 1] = texts[moment]
+      into[#into + 1] = m.member
+    end
     if m.extended then
       expiry[#expiry + 1] = m.expires
       expiry[#expiry + 1] = m.member

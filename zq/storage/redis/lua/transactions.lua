@@ -264,7 +264,7 @@ for _, stage in ipairs(stages) do
 end
 
 local lists = {}
-for i = 1, list_count do lists[i] = { q = queue_at(keys(9)), h = history(number()) } end
+for i = 1, list_count do lists[i] = { q = queue_at(keys(10)), h = history(number()) } end
 
 -- The members that a list has, and of them those with a claim end that is to come, by the index of claims alone.
 local function split(q, list)
@@ -303,10 +303,11 @@ if published + deleted > most then return { 'much', published + deleted, most } 
 local large = published + uncounted + deleted > step or size > capacity
 if large and opening == '' then return { 'large' } end
 
--- Keeps the messages of a claim for this commit: they are on no claim's list any more. The index entries of many are
--- left as they are, for whoever comes across them, so that this step is a short one.
+-- Keeps the messages of a claim for this commit: they are on no claim's list any more. The index entries of many, and
+-- of grouped queues, are left as they are, for whoever comes across them, so that this step is a short one.
 local function reserve_claim(claim, list)
-  if deleted <= SLICE then reserve(claim.q, members_in(claim.live)) end
+  local is_grouped = redis.call('HEXISTS', claim.q.state, 'grouping') == 1
+  if deleted <= SLICE and not is_grouped then reserve(claim.q, members_in(claim.live)) end
   redis.call('RPUSH', list, claim.live)
   if claim.lapsed ~= '' then
     redis.call('HSET', claim.q.claims, claim.id, claim.lapsed)
@@ -378,7 +379,7 @@ local function next_members()
 end
 
 local function settle()
-  local q = queue_at(keys(9))
+  local q = queue_at(keys(10))
   local h = history(number())
   -- What was purged or deleted meanwhile is not there.
   finish(q, h, in_sequence(load(q, next_members())), now, DELETED)

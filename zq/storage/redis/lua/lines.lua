@@ -1,0 +1,197 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Grouped queues: the lines in which messages of one group stand, and the one entry that each line has in `avail`.
+
+---- part lines
+
+-- Part of scripts that change what is in queues. A message of a grouped queue has a `kind`. Its place in the sorted set
+-- `line` is 64 bits of a hash of its group's name; in a fair queue when it is available; its sequence. The first place
+-- of a line is its head; the entry of the line is the head's sequence, then the hash.
+
+local FAIR = 3              -- kind of a message whose queue's groups take turns; 2: they are ordered
+
+-- What an entry has of a message besides, which has `more`: when it was created if that is told, else 0; its checksum;
+-- when it was claimed first in its former queue; how many bytes behind the body are its extra; its group.
+local function more_of(m)
+  local id, client = struct.unpack('>I2I2', m.value, SIZES_AT)
+  local at = ENTRY_SIZE + id + client + 1
+  local told, _, checksum, origin, reason, text = struct.unpack(MORE, m.value, at)
+  local tail, past = text + checksum + origin + reason, at + m.more
+  local first, extra, name = 0, 0, past
+  if tail < past then first, extra, name = struct.unpack(TAIL, m.value, tail) end
+  return told, string.sub(m.value, text, text + checksum - 1), first, extra, string.sub(m.value, name, past - 1)
+end
+
+-- The one place that changes lines and their entries: of messages, those that leave the places where they were read,
+-- and those that stand where they say; many are both. `load` reads a head that is none of them.
+local function change_lines(q, now, left, joined, load)
+  local lines, by_key, hashes = {}, {}, {}
+
+  -- The hash of a message's group, where `take_lines` has not found the message by it.
+  local function line_of(m)
+    local group = not m.line and (m.more > 0 and select(5, more_of(m)) or '')
+    if group and not hashes[group] then
+      local digest = redis.sha1hex(group)
+      local high, low = tonumber(string.sub(digest, 1, 8), 16), tonumber(string.sub(digest, 9, 16), 16)
+      hashes[group] = struct.pack('>I4I4', high, low)
+    end
+    return m.line or hashes[group]
+  end
+
+  local function moment_of(m) return string.format('%.0f', math.max(now, math.min(m.available, m.expires))) end
+
+  -- Where none moves, those that are heads have entries. There are SLICE arguments in a command at most.
+  if left == joined and #left > 0 and left[1].kind ~= FAIR and #left <= SLICE / 2 then
+    local entries = {}
+    for i, m in ipairs(left) do entries[2 * i - 1], entries[2 * i] = moment_of(m), m.member .. line_of(m) end
+    redis.call('ZADD', q.avail, 'XX', unpack(entries))
+    return
+  end
+
+  -- What changes at a place: `was` there, `m` is there.
+  local function change(m, available)
+    local key = line_of(m)
+    local line, place = by_key[key], key .. (m.kind == FAIR and struct.pack('>I8', available) or '') .. m.member
+    if not line then
+      line = { key = key, kind = m.kind, changes = {} }
+      lines[#lines + 1], by_key[key] = line, line
+    end
+    line.changes[place] = line.changes[place] or {}
+    line.first = line.first or place
+    return line.changes[place]
+  end
+
+  local function first_of(line)
+    return redis.call('ZRANGE', q.line, '[' .. line.key, '[' .. line.key .. '\255', 'BYLEX', 'LIMIT', 0, 1)[1]
+  end
+
+  for _, m in ipairs(left) do
+    local available = m.state ~= '' and struct.unpack('>I8', m.state) or struct.unpack('>I8', m.value, 8)
+    change(m, available).was = true
+  end
+  for _, m in ipairs(joined) do change(m, m.available).m = m end
+
+  local gone, come = {}, {}
+  for _, line in ipairs(lines) do
+    line.before = first_of(line)
+    for place, it in pairs(line.changes) do
+      if not it.m then
+        gone[#gone + 1] = place
+      elseif not it.was then
+        come[#come + 1] = 0
+        come[#come + 1] = place
+      end
+    end
+  end
+  put('ZREM', q.line, gone)
+  put('ZADD', q.line, come)
+
+  local former, heads, unread = {}, {}, {}
+  for _, line in ipairs(lines) do
+    local before, head = line.before, line.before or line.first
+    local it = before and line.changes[before]
+    if line.kind == FAIR or it and not it.m then head = first_of(line) end
+    if before and before ~= head then former[#former + 1] = string.sub(before, -MEMBER_SIZE) .. line.key end
+    if head and (head ~= before or it) then
+      local found = { member = string.sub(head, -MEMBER_SIZE), line = line, m = (line.changes[head] or {}).m }
+      heads[#heads + 1] = found
+      if not found.m then unread[#unread + 1] = found.member end
+    end
+  end
+  local read, entries = {}, {}
+  for _, m in ipairs(#unread > 0 and load(q, unread) or {}) do read[m.member] = m end
+  for i, head in ipairs(heads) do
+    local m = head.m or read[head.member] or { available = now, expires = now }
+    entries[2 * i - 1], entries[2 * i] = moment_of(m), head.member .. head.line.key
+  end
+  put('ZREM', q.avail, former)
+  put('ZADD', q.avail, entries)
+end
+
+---- part walking
+
+-- Part of scripts that take messages of grouped queues.
+
+-- Up to `limit` ready messages in `live`: of each line what comes before the first one that is not ready, line by line
+-- in the order of entries. Expired ones in front are removed, which makes `expired`, together with what was put aside.
+-- `more`: so much was stepped over that this call has done enough.
+local function take_lines(q, limit, now)
+  local live, expired, taken, empty, steps, rank = {}, {}, {}, {}, 0, 0
+  local lines, want, is_all, is_done = {}, limit, false, false
+
+  -- Has what a commit is going to delete stand at the ends of lines; in an ordered queue it holds these up until then.
+  local function put_aside(messages)
+    for _, m in ipairs(messages) do m.available, m.ends = RESERVED, RESERVED end
+    change_lines(q, now, messages, messages, load)
+    local states, claimed = {}, {}
+    for i, m in ipairs(messages) do
+      states[2 * i - 1], states[2 * i] = m.member, pack_state(m)
+      claimed[2 * i - 1], claimed[2 * i] = RESERVED, m.member
+    end
+    put('HSET', q.states, states)
+    put('ZADD', q.claimed, claimed)
+  end
+
+  -- Up to `want` members of the lines: of those that were begun, then of the next entries.
+  local function look()
+    local at, members, line_at = 0, {}, {}
+    while #members < want do
+      at = at + 1
+      if not lines[at] then
+        local count = want - #members
+        local entries = redis.call('ZRANGE', q.avail, '-inf', now, 'BYSCORE', 'LIMIT', rank, count)
+        rank, is_all = rank + #entries, #entries < count
+        for i, entry in ipairs(entries) do
+          local key = cut(entry, MEMBER_SIZE + 1)
+          lines[at + i - 1] = { key = key, entry = entry, from = '[' .. key, to = '[' .. key .. '\255' }
+        end
+        if #entries == 0 then break end
+      end
+      local line, count = lines[at], want - #members
+      local places = redis.call('ZRANGE', q.line, line.from, line.to, 'BYLEX', 'LIMIT', 0, count)
+      for _, place in ipairs(places) do
+        members[#members + 1] = cut(place, -MEMBER_SIZE)
+        line_at[#members] = line
+      end
+      if #places == 0 and line.entry then empty[#empty + 1] = line.entry end
+      line.entry, line.is_read, line.from = nil, #places < count, '(' .. (places[#places] or '')
+    end
+    return members, line_at
+  end
+
+  local function meet(m, line, is_taken)
+    m.line = line.key
+    if m.expires > now and m.available <= now and not is_taken then
+      live[#live + 1] = m
+      return
+    end
+    steps = steps + 1
+    if is_taken then
+      taken[#taken + 1] = m
+      line.is_over = m.kind ~= FAIR
+    elseif m.expires <= now then
+      expired[#expired + 1] = m
+    else
+      line.is_over = true
+    end
+  end
+
+  repeat
+    local members, line_at = look()
+    local messages, left = load(q, members), {}
+    assert(#messages == #members, 'what is to be claimed has no entry')
+    local kept = reserved(q, messages)
+    for i, m in ipairs(messages) do
+      if #live == limit then break end
+      if not line_at[i].is_over then meet(m, line_at[i], kept[m.member]) end
+    end
+    for _, line in ipairs(lines) do
+      if not line.is_over and not line.is_read then left[#left + 1] = line end
+    end
+    lines, want = left, math.max(limit - #live, 100)
+    is_done = #live == limit or is_all and #lines == 0
+  until is_done or steps >= STEPS
+  put('ZREM', q.avail, empty)
+  remove(q, expired, now)
+  put_aside(taken)
+  return { live = live, expired = #expired + #taken, more = not is_done }
+end
