@@ -62,6 +62,9 @@ NO_TOPIC: Final = "only queues can be paused."
 SQS: Final = "_sqs"
 # What redrive allow policies may allow.
 REDRIVE_PERMISSIONS: Final = ("allowAll", "denyAll", "byQueue")
+# Among which messages of a FIFO queue repeats are found, and what its throughput is said to be bound for.
+DEDUPLICATION_SCOPES: Final = ("queue", "messageGroup")
+THROUGHPUT_LIMITS: Final = ("perQueue", "perMessageGroupId")
 # The key that says what groups of messages are to a queue, for good.
 GROUPED: Final = "_grouped"
 NO_TOPIC_GROUPS: Final = "only queues hand out messages by groups."
@@ -112,6 +115,8 @@ class MetadataSchema:
             raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}.")
         if self.kind == "queue" and dead == name:
             raise InvalidBody("_dead_letter_queue must not name its own queue.")
+        if is_fifo(metadata) and metadata.get(GROUPED) != Grouping.ORDERED:
+            raise InvalidBody(f"{SQS}.fifo is for queues whose {GROUPED} is {Grouping.ORDERED}.")
         _check_retry_span(retry_policy or {})
         for key, sentence in self._unbuilt.items():
             if metadata.get(key):
@@ -129,6 +134,11 @@ class MetadataSchema:
             else:
                 result[key] = operation.value
         return result
+
+
+def is_fifo(metadata: Metadata) -> bool:
+    """Whether SQS takes a queue of these metadata for a FIFO queue."""
+    return bool((metadata.get(SQS) or {}).get("fifo"))
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
@@ -246,6 +256,11 @@ def _of_sqs() -> Metadata:
             reuse=number("KmsDataKeyReusePeriodSeconds"),
             managed={"type": "boolean"},
         ),
+        fifo={"type": "boolean"},
+        content_dedup={"type": "boolean"},
+        scope={"enum": list(DEDUPLICATION_SCOPES)},
+        limit={"enum": list(THROUGHPUT_LIMITS)},
+        purged={"type": "integer", "minimum": 0},
         created=moment,
         modified=moment,
         tags={

@@ -6,7 +6,16 @@ from typing import Final
 
 from zq.broker.data_keys import DataKeys
 from zq.broker.markers import Markers
-from zq.broker.metadata import ENCRYPTS, GROUPED, NOT_ENCRYPTED, Metadata, MetadataSchema, shown_defaults
+from zq.broker.metadata import (
+    ENCRYPTS,
+    GROUPED,
+    NOT_ENCRYPTED,
+    SQS,
+    Metadata,
+    MetadataSchema,
+    is_fifo,
+    shown_defaults,
+)
 from zq.broker.resources import READ_AHEAD, MetadataResource
 from zq.broker.rules import ReadThroughCache, RulesCache
 from zq.broker.values import Seen
@@ -64,6 +73,8 @@ class Queues(MetadataResource[QueueRef, Queue]):
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
         if (former.get(GROUPED) or None) != (metadata.get(GROUPED) or None):
             raise MetadataConflict(f"{GROUPED} is said when a queue is made, and stays.")
+        if is_fifo(former) != is_fifo(metadata):
+            raise MetadataConflict(f"{SQS}.fifo is said when a queue is made, and stays.")
 
     def depth(self, ref: QueueRef) -> Seen[Depth]:
         """How many messages are in each state, counted up to ``max_counted`` of each, as of at most a second ago; zeros

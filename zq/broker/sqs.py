@@ -5,8 +5,10 @@ Queues are never made by sending. Any message may be delayed. A claim may last f
 and each of its messages is deleted, or hidden for longer or shorter, by itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Final
 
 from msgspec import Struct, field, json
@@ -17,12 +19,28 @@ from zq.broker.messages import Messages
 from zq.broker.metadata import SQS
 from zq.broker.rules import Rules, RulesCache
 from zq.clock import Clock
-from zq.errors import QueueNotFound, QueuePaused
+from zq.errors import ClaimNotFound, QueueNotFound, QueuePaused, Repeated
 from zq.events import Events
 from zq.limits import SQS_NUMBERS
-from zq.model import ClaimRequest, Draft, Grip, Handled, Holder, Lease, Outcome, QueueRef, Seconds, new_ids
+from zq.model import (
+    ClaimRequest,
+    Draft,
+    Grip,
+    Handled,
+    Holder,
+    IdempotencyKey,
+    Lease,
+    Outcome,
+    QueueRef,
+    Seconds,
+    new_ids,
+)
 from zq.storage.api import Storage
 
+# Seconds for which a FIFO queue knows a deduplication id.
+DEDUPLICATION: Final = 300
+# How the id of a claim begins that the id of an attempt has named: a moment that never comes.
+ATTEMPT: Final = "f" * 12
 # The metadata of a queue that has none, and of one that is not there.
 NONE: Final = b"{}"
 # Seconds after which no consumer holds a message any more, whatever it asks for.
@@ -37,6 +55,12 @@ class SqsTerms(Struct, frozen=True):
     visibility: int = SQS_NUMBERS["VisibilityTimeout"][2]
     wait: int = SQS_NUMBERS["ReceiveMessageWaitTimeSeconds"][2]
     max_size: int = SQS_NUMBERS["MaximumMessageSize"][2]
+    fifo: bool = False
+    content_dedup: bool = False
+    """Whether a FIFO queue knows repeats by their bodies."""
+    scope: str = "queue"
+    purged: int = 0
+    """How often it was purged: what came before is no first of any repeat."""
 
 
 class _Metadata(Struct, frozen=True):
@@ -53,19 +77,24 @@ def terms_of(metadata: bytes) -> SqsTerms:
 
 
 class Outgoing(Struct, frozen=True):
-    """A message as a client sends it: ``size`` is what counts of it; ``delay`` None: the queue's."""
+    """A message as a client sends it: ``size`` is what counts of it; ``delay`` None: the queue's; ``once``: by what a
+    FIFO queue knows repeats."""
 
     body: bytes
     size: int
     delay: int | None = None
     extra: bytes = b""
+    group: str = ""
+    once: str = ""
 
 
 class Sent(Struct, frozen=True):
-    """The ids of what was sent, in order; None for each message that has more bytes than ``max_size``."""
+    """The ids of what was sent, in order; None for each message that has more bytes than ``max_size``. ``sequences``:
+    of a FIFO queue, by id; of a repeat of a message that has gone there is none."""
 
     ids: list[str | None]
     max_size: int
+    sequences: Mapping[str, int] = {}
 
 
 class SqsMessages:
@@ -107,28 +136,66 @@ class SqsMessages:
                 for id, each in zip(new_ids(len(outgoing), now), outgoing, strict=True)
             ]
             drafts = self._drafts(queue, sender, outgoing, ids, rules)
+            if terms_of(rules.metadata).fifo:
+                return self._send_once(queue, outgoing, ids, drafts, rules)
             if not drafts or self._post(queue, drafts, now, rules):
                 return Sent(ids, max_size)
             rules = self._fresh(queue)
 
-    def receive(self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder) -> ClaimAnswer:
-        """Up to ``limit`` messages, which nobody else gets for ``visibility`` seconds; None: as the queue has it."""
+    def _send_once(
+        self,
+        queue: QueueRef,
+        outgoing: Sequence[Outgoing],
+        ids: Sequence[str | None],
+        drafts: Sequence[Draft],
+        rules: Rules,
+    ) -> Sent:
+        """Store each of the drafts, which are those that have ids, unless it repeats another one."""
+        stored: dict[str, str] = {}
+        named = [(id, each) for id, each in zip(ids, outgoing, strict=True) if id is not None]
+        for (id, each), draft in zip(named, drafts, strict=True):
+            while True:
+                now = self._clock.now()
+                try:
+                    if self._post(queue, [draft], now, rules, _once(terms_of(rules.metadata), each)):
+                        stored[id] = id
+                        break
+                except Repeated as first:
+                    stored[id] = first.answer[0]
+                    break
+                rules = self._fresh(queue)
+        found = self._storage.messages.get(queue, list(stored.values()), self._clock.now())
+        sequences = {message.id: message.sequence for message in found}
+        return Sent([id and stored[id] for id in ids], terms_of(rules.metadata).max_size, sequences)
+
+    def receive(
+        self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder, attempt: str = ""
+    ) -> ClaimAnswer:
+        """Up to ``limit`` messages, which nobody else gets for ``visibility`` seconds; None: as the queue has it.
+
+        An ``attempt`` that is repeated gets what it still holds, for as long from now on.
+        """
         self._rules(queue)
-        (claim,) = new_ids(1, self._clock.now())
+        (claim,) = [_named(queue, attempt)] if attempt else new_ids(1, self._clock.now())
 
         def wanted(rules: Rules) -> ClaimRequest:
             seconds = terms_of(rules.metadata).visibility if visibility is None else visibility
-            return ClaimRequest(Lease(claim, seconds, 0, prolong=False), limit, holder=holder)
+            return ClaimRequest(Lease(claim, seconds, 0, prolong=False), limit, holder=holder, named=bool(attempt))
 
         answer = self._claims.claim(queue, wanted)
+        if answer.existed:
+            with suppress(ClaimNotFound):
+                self._storage.claims.renew(queue, wanted(self._rules(queue)).lease, self._clock.now())
         if answer.claim is None:
             self._rules(queue)
         return answer
 
     def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[Handled]:
-        """Delete or hide each message that nobody has been given since; what became of each."""
-        history = self._rules_cache.recent(queue).history_ttl
-        handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=True, history=history)
+        """Delete or hide each message that nobody has been given since; what became of each. In a FIFO queue nothing
+        is done for those whose time is up."""
+        rules = self._rules_cache.recent(queue)
+        late, history = not terms_of(rules.metadata).fifo, rules.history_ttl
+        handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=late, history=history)
         if Handled.GONE in handled:
             self._fresh(queue)
         done = [grip for grip, became in zip(grips, handled, strict=True) if became is Handled.DONE]
@@ -166,17 +233,36 @@ class SqsMessages:
             body, checksum = sealing.stored(project, id, each.body, seals=rules.encrypts, checksum=self._checksum)
             extra = sealing.stored_extra(project, id, each.extra, seals=rules.encrypts)
             delay = rules.default_delay if each.delay is None else each.delay
-            drafts.append(Draft(id, body, ttl, delay, sender, checksum, extra))
+            drafts.append(Draft(id, body, ttl, delay, sender, checksum, extra, each.group))
         return drafts
 
-    def _post(self, queue: QueueRef, drafts: Sequence[Draft], now: Seconds, rules: Rules) -> bool:
+    def _post(
+        self,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        rules: Rules,
+        once: IdempotencyKey | None = None,
+    ) -> bool:
         """Whether the rules still hold, and so the messages are stored, with what is to be delivered of them."""
         refusal = QueuePaused.of(queue.name) if rules.posts_paused else self._messages.refusal(queue.project, drafts)
         if refusal is not None:
             raise refusal
         copies = self._messages.copies(queue, drafts, rules, now, 0) if rules.subscribed else None
         post = self._storage.messages.post
-        if post(queue, drafts, now, rules.metadata, copies=copies, create=False) is not None:
+        if post(queue, drafts, now, rules.metadata, once, copies=copies, create=False) is not None:
             return False
         self._events.posted(queue, drafts)
         return True
+
+
+def _once(terms: SqsTerms, outgoing: Outgoing) -> IdempotencyKey:
+    """By what a FIFO queue knows a repeat. Ids hold no blank."""
+    within = f"group {outgoing.group} " if terms.scope != "queue" else ""
+    return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.once}", b"", DEDUPLICATION)
+
+
+def _named(queue: QueueRef, attempt: str) -> str:
+    """The id of the claim that an attempt makes."""
+    named = f"{queue.project}\0{queue.name}\0{attempt}".encode()
+    return ATTEMPT + blake2b(named, digest_size=10).hexdigest()

@@ -2,19 +2,22 @@
 """The operations on up to ten messages: the good entries are carried out together, the others fail by themselves."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
+from zq.broker.sqs import SqsTerms
 from zq.http.sqs import errors
 from zq.http.sqs.call import Call, Params
 from zq.http.sqs.messages import (
     MOST,
+    NO_ID,
     TOO_LONG,
     Letter,
     Written,
     existing,
+    expired,
     grip,
     hiding,
     not_hidden,
@@ -87,8 +90,10 @@ class Sorted(Struct):
 
 def send_message_batch(call: Call, given: SendMessageBatch) -> dict[str, Any]:
     """Store messages, in one step and in their order."""
-    queue = _checked(call, given.queue_url, given.entries, "SendMessageBatchRequestEntry")
-    entries = _sorted(given.entries, lambda entry: written(call, entry))
+    queue, terms = _checked(call, given.queue_url, given.entries, "SendMessageBatchRequestEntry")
+    if terms.fifo:
+        _check_ids(given.entries, terms)
+    entries = _sorted(given.entries, lambda entry: written(call, entry, terms))
     letters: dict[str, Written] = entries.made
     size = sum(letter.outgoing.size for letter in letters.values())
     if size > LARGEST:
@@ -99,7 +104,7 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> dict[str, Any]:
     successful = []
     for (name, letter), id in zip(letters.items(), sent.ids, strict=True):
         if id is not None:
-            successful.append({"Id": name, **letter.told(id)})
+            successful.append({"Id": name, **letter.told(id, sent.sequences)})
             continue
         reason = TOO_LONG.format(sent.max_size)
         entries.fail(name, errors.invalid_parameter(f"One or more parameters cannot be validated. Reason: {reason}"))
@@ -108,33 +113,54 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> dict[str, Any]:
 
 def delete_message_batch(call: Call, given: DeleteMessageBatch) -> dict[str, Any]:
     """Remove messages; see ``delete_message``."""
-    queue = _checked(call, given.queue_url, given.entries, "DeleteMessageBatchRequestEntry")
+    queue, terms = _checked(call, given.queue_url, given.entries, "DeleteMessageBatchRequestEntry")
     entries = _sorted(given.entries, lambda entry: grip(queue, entry.receipt_handle, None))
-    _handle(call, queue, entries.made)
-    return entries.answer([{"Id": name} for name in entries.made])
+    handles = {entry.id: entry.receipt_handle for entry in given.entries}
+    return _handled(call, queue, entries, lambda name, became: expired(terms, became, handles[name]))
 
 
 def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBatch) -> dict[str, Any]:
     """Hide messages, each for its own time; see ``change_message_visibility``."""
-    queue = _checked(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
+    queue, terms = _checked(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
     entries = _sorted(given.entries, lambda entry: hiding(call, queue, entry.receipt_handle, entry.visibility_timeout))
     handles = {entry.id: entry.receipt_handle for entry in given.entries}
+
+    def refusal(name: str, became: Handled) -> errors.SqsError | None:
+        return not_hidden(became, handles[name]) or expired(terms, became, handles[name])
+
+    return _handled(call, queue, entries, refusal)
+
+
+def _handled(
+    call: Call,
+    queue: QueueRef,
+    entries: Sorted,
+    refusal: Callable[[str, Handled], errors.SqsError | None],
+) -> dict[str, Any]:
+    """Carry out what is good of the request; ``refusal``: why what became of an entry is a failure."""
+    made: dict[str, Grip] = entries.made
+    handled = call.broker.sqs.handle(queue, list(made.values())) if made else ()
     successful = []
-    for name, became in zip(entries.made, _handle(call, queue, entries.made), strict=True):
-        if became is Handled.GONE:
-            entries.fail(name, not_hidden(handles[name]))
+    for name, became in zip(made, handled, strict=True):
+        if failure := refusal(name, became):
+            entries.fail(name, failure)
         else:
             successful.append({"Id": name})
     return entries.answer(successful)
 
 
-def _handle(call: Call, queue: QueueRef, made: Mapping[str, Grip]) -> Sequence[Handled]:
-    return call.broker.sqs.handle(queue, list(made.values())) if made else ()
+def _check_ids(entries: Sequence[SendEntry], terms: SqsTerms) -> None:
+    """Raise ``SqsError`` for an entry that a FIFO queue cannot place or cannot tell from others."""
+    for entry in entries:
+        if not entry.message_group_id:
+            raise errors.invalid_parameter("The request must contain the parameter MessageGroupId.")
+        if not entry.message_deduplication_id and not terms.content_dedup:
+            raise errors.invalid_parameter(NO_ID)
 
 
-def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> QueueRef:
-    """The queue. Raises ``SqsError`` where nothing of the request is to be done."""
-    queue = existing(call, url)
+def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, SqsTerms]:
+    """The queue, and what it says of messages. Raises ``SqsError`` where nothing of the request is to be done."""
+    queue, terms = existing(call, url)
     if not entries:
         raise errors.empty_batch_request(kind)
     if len(entries) > MOST:
@@ -146,7 +172,7 @@ def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> Queue
         if entry.id in seen:
             raise errors.batch_entry_ids_not_distinct(entry.id)
         seen.add(entry.id)
-    return queue
+    return queue, terms
 
 
 def _sorted(entries: Sequence[E], make: Callable[[E], T]) -> Sorted:

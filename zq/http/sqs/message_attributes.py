@@ -53,7 +53,6 @@ class Extra(Struct, frozen=True, omit_defaults=True, rename="pascal"):
     """What the store keeps beside a body, as JSON; nothing at all for a message that has none of it."""
 
     message_attributes: dict[str, AttributeValue] = {}
-    message_group_id: str = ""
     message_deduplication_id: str = ""
     trace: str = field(default="", name=TRACE)
 

@@ -8,7 +8,7 @@ as that text if it is a string, else as its JSON.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from hashlib import md5
+from hashlib import md5, sha256
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +16,7 @@ from msgspec import Struct, to_builtins
 
 from zq import wire
 from zq.broker.claims import ClaimAnswer
-from zq.broker.sqs import LONGEST_HOLD, Outgoing
+from zq.broker.sqs import LONGEST_HOLD, Outgoing, SqsTerms
 from zq.http.claims import holder
 from zq.http.sqs import errors, message_attributes, names, receipts
 from zq.http.sqs.call import Call, Params
@@ -35,6 +35,11 @@ MOST: Final = 10
 GROUP: Final = re.compile(r"[!-~]{1,128}")
 GROUP_REASON: Final = "can only include alphanumeric and punctuation characters. 1 to 128 in length."
 NOT_HERE: Final = "The request includes a parameter that is not valid for this queue type."
+NO_OWN_DELAY: Final = "The request include parameter that is not valid for this queue type."
+NO_ID: Final = (
+    "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
+)
+EXPIRED: Final = "The receipt handle has expired."
 TOO_LONG: Final = "Message must be shorter than {} bytes."
 NOT_HIDDEN: Final = "Message does not exist or is not available for visibility timeout change."
 BEYOND: Final = f"Total VisibilityTimeout for the message is beyond the limit [{LONGEST_HOLD} seconds]"
@@ -66,6 +71,7 @@ class ReceiveMessage(Params, frozen=True):
     max_number_of_messages: int = 1
     visibility_timeout: int | None = None
     wait_time_seconds: int | None = None
+    receive_request_attempt_id: str = ""
 
 
 class DeleteMessage(Params, frozen=True):
@@ -85,26 +91,27 @@ class Written(Struct, frozen=True):
     outgoing: Outgoing
     sums: Mapping[str, str]
 
-    def told(self, id: str) -> dict[str, str]:
+    def told(self, id: str, sequences: Mapping[str, int]) -> dict[str, str]:
         """What its sender is told."""
-        return {"MessageId": message_id(id), **self.sums}
+        sequence = sequences.get(id)
+        return {"MessageId": message_id(id), **self.sums, **({"SequenceNumber": _digits(sequence)} if sequence else {})}
 
 
 def send_message(call: Call, given: SendMessage) -> dict[str, Any]:
     """Store one message."""
-    queue = existing(call, given.queue_url)
-    letter = written(call, given)
+    queue, terms = existing(call, given.queue_url)
+    letter = written(call, given, terms)
     sent = call.broker.sqs.send(queue, call.sender, [letter.outgoing])
     if sent.ids[0] is None:
         reason = TOO_LONG.format(sent.max_size)
         raise errors.invalid_parameter(f"One or more parameters are invalid. Reason: {reason}")
-    return letter.told(sent.ids[0])
+    return letter.told(sent.ids[0], sent.sequences)
 
 
 def receive_message(call: Call, given: ReceiveMessage) -> dict[str, Any]:
     """Claim messages, and wait for the first of them if there is none."""
-    queue = names.queue_of(call, given.queue_url)
-    wait = call.broker.sqs.terms(queue).wait
+    queue, terms = existing(call, given.queue_url)
+    wait, attempt = terms.wait, given.receive_request_attempt_id
     if not 1 <= given.max_number_of_messages <= MOST:
         reason = f"Must be between 1 and {MOST}, if provided."
         raise errors.invalid_value(given.max_number_of_messages, "MaxNumberOfMessages", reason)
@@ -112,9 +119,13 @@ def receive_message(call: Call, given: ReceiveMessage) -> dict[str, Any]:
         wait = bounded(given.wait_time_seconds, "WaitTimeSeconds", LONGEST_WAIT)
     if given.visibility_timeout is not None:
         bounded(given.visibility_timeout, "VisibilityTimeout", LONGEST_HOLD)
-    shown = _shown(call, queue, given)
+    if attempt and not terms.fifo:
+        raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", NOT_HERE)
+    if attempt and not GROUP.fullmatch(attempt):
+        raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", f"ReceiveRequestAttemptId {GROUP_REASON}")
+    shown = _shown(call, queue, given, terms.fifo)
     who = holder(call.request, call.sender)
-    ask = partial(call.broker.sqs.receive, queue, given.max_number_of_messages, given.visibility_timeout, who)
+    ask = partial(call.broker.sqs.receive, queue, given.max_number_of_messages, given.visibility_timeout, who, attempt)
     wait = min(wait, call.broker.limits.max_wait)
     answer: ClaimAnswer = poll(call.request, call.broker.waiters, queue, wait, ask, takes=True, paused=True).answer
     if answer.claim is None:
@@ -126,27 +137,29 @@ def receive_message(call: Call, given: ReceiveMessage) -> dict[str, Any]:
 
 def delete_message(call: Call, given: DeleteMessage) -> None:
     """Remove a message, unless another consumer got it since; one that is gone is fine."""
-    queue = existing(call, given.queue_url)
-    call.broker.sqs.handle(queue, [grip(queue, given.receipt_handle, None)])
+    queue, terms = existing(call, given.queue_url)
+    [became] = call.broker.sqs.handle(queue, [grip(queue, given.receipt_handle, None)])
+    if refusal := expired(terms, became, given.receipt_handle):
+        raise refusal
 
 
 def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> None:
     """Hide a message for so many seconds from now, unless another consumer got it since."""
-    queue = existing(call, given.queue_url)
+    queue, terms = existing(call, given.queue_url)
     held = hiding(call, queue, given.receipt_handle, given.visibility_timeout)
     [became] = call.broker.sqs.handle(queue, [held])
-    if became is Handled.GONE:
-        raise not_hidden(given.receipt_handle)
+    if refusal := not_hidden(became, given.receipt_handle) or expired(terms, became, given.receipt_handle):
+        raise refusal
 
 
-def existing(call: Call, url: str) -> QueueRef:
-    """The queue of this URL. Raises ``QueueNotFound`` unless it is there, as far as this server knows."""
+def existing(call: Call, url: str) -> tuple[QueueRef, SqsTerms]:
+    """The queue of this URL, and what it says of messages. Raises ``QueueNotFound`` unless it is there, as far as this
+    server knows."""
     queue = names.queue_of(call, url)
-    call.broker.sqs.terms(queue)
-    return queue
+    return queue, call.broker.sqs.terms(queue)
 
 
-def written(call: Call, letter: Letter) -> Written:
+def written(call: Call, letter: Letter, terms: SqsTerms) -> Written:
     """The message as it is stored, and its sums. Raises ``SqsError``."""
     text, attributes = letter.message_body, letter.message_attributes
     if not text:
@@ -156,6 +169,10 @@ def written(call: Call, letter: Letter) -> Written:
     delay = letter.delay_seconds
     if delay is not None and not 0 <= delay <= LONGEST_DELAY:
         raise errors.invalid_value(delay, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {LONGEST_DELAY}.")
+    if terms.fifo:
+        if delay:
+            raise errors.invalid_value(delay, "DelaySeconds", NO_OWN_DELAY)
+        delay = None
     raw = text.encode()
     sums, size, extra = {"MD5OfMessageBody": _md5(raw)}, len(raw), b""
     if attributes:
@@ -165,11 +182,12 @@ def written(call: Call, letter: Letter) -> Written:
     if letter.message_system_attributes:
         trace = message_attributes.checked_system(letter.message_system_attributes)
         sums["MD5OfMessageSystemAttributes"] = message_attributes.sum_of(letter.message_system_attributes)
-    if letter.message_group_id or letter.message_deduplication_id:
-        _check_ids(letter)
-    if attributes or trace or letter.message_group_id:
-        extra = message_attributes.encoded(Extra(attributes, letter.message_group_id, "", trace))
-    return Written(Outgoing(wire.encode(text), size, delay, extra), sums)
+    group, once = letter.message_group_id, letter.message_deduplication_id
+    if group or once or terms.fifo:
+        once = _checked_ids(letter, terms, raw)
+    if attributes or trace or once:
+        extra = message_attributes.encoded(Extra(attributes, once, trace))
+    return Written(Outgoing(wire.encode(text), size, delay, extra, group, once), sums)
 
 
 def grip(queue: QueueRef, handle: str, hold: int | None) -> Grip:
@@ -188,9 +206,15 @@ def hiding(call: Call, queue: QueueRef, handle: str, seconds: int) -> Grip:
     return held
 
 
-def not_hidden(handle: str) -> errors.SqsError:
-    """There is no such message any more."""
-    return errors.invalid_value(handle, "ReceiptHandle", NOT_HIDDEN)
+def not_hidden(became: Handled, handle: str) -> errors.SqsError | None:
+    """Why a message was not hidden: it is not there any more."""
+    return errors.invalid_value(handle, "ReceiptHandle", NOT_HIDDEN) if became is Handled.GONE else None
+
+
+def expired(terms: SqsTerms, became: Handled, handle: str) -> errors.SqsError | None:
+    """Why nothing was done to a message of a FIFO queue: others may get it, or have got it."""
+    late = terms.fifo and became in (Handled.EXPIRED, Handled.LOST)
+    return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
 
 
 def bounded(seconds: int, parameter: str, most: int) -> int:
@@ -210,31 +234,40 @@ def text_of(body: bytes) -> str:
     return _string(body) if body[:1] == QUOTE else body.decode()
 
 
-def _check_ids(letter: Letter) -> None:
-    """Of groups any, and none by which queues that keep an order know repeats."""
+def _checked_ids(letter: Letter, terms: SqsTerms, raw: bytes) -> str:
+    """By what a FIFO queue knows repeats of the message; "" in others, which have groups alone. Raises ``SqsError``."""
     for name, id in (
         ("MessageGroupId", letter.message_group_id),
         ("MessageDeduplicationId", letter.message_deduplication_id),
     ):
         if id and not GROUP.fullmatch(id):
             raise errors.invalid_value(id, name, f"{name} {GROUP_REASON}")
-    if letter.message_deduplication_id:
-        raise errors.invalid_value(letter.message_deduplication_id, "MessageDeduplicationId", NOT_HERE)
+    if not terms.fifo:
+        if letter.message_deduplication_id:
+            raise errors.invalid_value(letter.message_deduplication_id, "MessageDeduplicationId", NOT_HERE)
+        return ""
+    if not letter.message_group_id:
+        raise errors.missing_parameter("MessageGroupId")
+    if not letter.message_deduplication_id and not terms.content_dedup:
+        raise errors.invalid_parameter(NO_ID)
+    return letter.message_deduplication_id or sha256(raw).hexdigest()
 
 
 def _md5(raw: bytes) -> str:
     return md5(raw, usedforsecurity=False).hexdigest()
 
 
+# The name of what only messages of FIFO queues have.
+SEQUENCE: Final = "SequenceNumber"
 # What the system says of a message that it was asked for; "" = there is nothing to say.
 SYSTEM: Final[Mapping[str, Callable[[Call, Message, Extra], str]]] = {
     "SenderId": lambda _call, message, _extra: message.client,
     "SentTimestamp": lambda _call, message, _extra: _ms(message.created),
     "ApproximateReceiveCount": lambda _call, message, _extra: str(message.claim_count + message.origin_claim_count),
     "ApproximateFirstReceiveTimestamp": lambda _call, message, _extra: _ms(message.first_claimed),
-    "SequenceNumber": lambda _call, _message, _extra: "",
+    SEQUENCE: lambda _call, message, _extra: _digits(message.sequence),
     "MessageDeduplicationId": lambda _call, _message, extra: extra.message_deduplication_id,
-    "MessageGroupId": lambda _call, _message, extra: extra.message_group_id,
+    "MessageGroupId": lambda _call, message, _extra: message.group,
     message_attributes.TRACE: lambda _call, _message, extra: extra.trace,
     "DeadLetterQueueSourceArn": lambda call, message, _extra: (
         names.queue_arn(call, message.origin) if message.origin else ""
@@ -242,13 +275,19 @@ SYSTEM: Final[Mapping[str, Callable[[Call, Message, Extra], str]]] = {
 }
 
 
+def _digits(sequence: int) -> str:
+    return f"{sequence:020}"
+
+
 def _ms(moment: float) -> str:
     return str(round(moment * 1000)) if moment else ""
 
 
-def _shown(call: Call, queue: QueueRef, given: ReceiveMessage) -> Callable[[Message, str], dict[str, Any]]:
+def _shown(call: Call, queue: QueueRef, given: ReceiveMessage, fifo: bool) -> Callable[[Message, str], dict[str, Any]]:
     """How a message is shown that a claim has handed out. Raises ``SqsError`` for attributes that nobody knows."""
     system = _system_names(given.message_system_attribute_names or given.attribute_names)
+    if not fifo:
+        system = [name for name in system if name != SEQUENCE]
     wanted = given.message_attribute_names
 
     def shown(message: Message, claim: str) -> dict[str, Any]:

@@ -8,14 +8,14 @@ What zq has a metadata key for is kept under that, so that REST and SQS see and 
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct, structs
 
-from zq.broker.metadata import REDRIVE_PERMISSIONS, SQS, Metadata
+from zq.broker.metadata import DEDUPLICATION_SCOPES, REDRIVE_PERMISSIONS, SQS, THROUGHPUT_LIMITS, Metadata
 from zq.http.sqs import errors, names
 from zq.http.sqs.call import Call
 from zq.limits import MAX_ACCESS_POLICY, MAX_RECEIVES, MAX_SOURCES, SQS_NUMBERS
@@ -32,13 +32,17 @@ READ_ONLY: Final = (
     "LastModifiedTimestamp",
     "QueueArn",
 )
-# Attributes that only FIFO queues have; of the last two, errors say so.
-ONLY_OF_FIFO: Final = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
-SAID_TO_BE: Final = ONLY_OF_FIFO[2:]
+# Attributes that only FIFO queues have, and may be set; of the last two, errors say so.
+ONLY_OF_FIFO: Final = ("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+SAID_TO_BE: Final = ONLY_OF_FIFO[1:]
+# What makes a queue one, and is said when it is made.
+FIFO: Final = "FifoQueue"
 # All that a reader may name.
 ALL: Final = "All"
 # The seconds for which AWS keeps a data key, unless it is told otherwise.
 USUAL_REUSE: Final = SQS_NUMBERS["KmsDataKeyReusePeriodSeconds"][2]
+# The sentence about a throughput that is bound for each group.
+NEEDS_SCOPE: Final = f"{THROUGHPUT_LIMITS[1]} needs a DeduplicationScope of {DEDUPLICATION_SCOPES[1]}."
 _DIGITS: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
@@ -59,6 +63,11 @@ class Own(Struct, frozen=True, omit_defaults=True):
     redrive_allow: dict[str, Any] | None = None
     policy: str = ""
     kms: Kms = Kms()
+    fifo: bool = False
+    content_dedup: bool = False
+    scope: str = DEDUPLICATION_SCOPES[0]
+    limit: str = THROUGHPUT_LIMITS[0]
+    purged: int = 0
     created: int = 0
     modified: int = 0
     tags: dict[str, str] = {}
@@ -83,12 +92,12 @@ def with_own(metadata: Metadata, **changes: Any) -> Metadata:
     return metadata | {SQS: msgspec.to_builtins(structs.replace(own, **changes))}
 
 
-def check_names(attributes: Iterable[str]) -> None:
-    """Raise ``SqsError`` for a name that is none of an attribute that may be set on a standard queue."""
+def check_names(attributes: Iterable[str], fifo: bool) -> None:
+    """Raise ``SqsError`` for a name that is none of an attribute that may be set on such a queue."""
     for name in attributes:
-        if name in SAID_TO_BE:
+        if name in SAID_TO_BE and not fifo:
             raise errors.only_of_fifo(name)
-        if name not in SETTERS:
+        if name not in SETTERS or (name in ONLY_OF_FIFO and not fifo):
             raise errors.unknown_attribute(name)
 
 
@@ -100,6 +109,8 @@ def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[st
     edit = Edit(call, ref, dict(metadata), own)
     for name, value in attributes.items():
         SETTERS[name](edit, name, value)
+    if edit.own.limit != THROUGHPUT_LIMITS[0] and edit.own.scope == DEDUPLICATION_SCOPES[0]:
+        raise errors.invalid_attribute_value("FifoThroughputLimit", NEEDS_SCOPE)
     return edit.metadata | {SQS: msgspec.to_builtins(edit.own)}
 
 
@@ -178,6 +189,8 @@ def _target(edit: Edit, arn: str, refusal: Callable[[str], errors.SqsError]) -> 
     if queue is None:
         raise refusal("Dead letter target does not exist.")
     allows = own_of(queue.metadata).redrive_allow or {}
+    if own_of(queue.metadata).fifo != edit.own.fifo:
+        raise refusal("Dead letter target must be of the same type, FIFO or standard.")
     permission = allows.get("redrivePermission", "allowAll")
     sources = [names.named_by(edit.call, source) for source in allows.get("sourceQueueArns", ())]
     if permission == "denyAll" or (permission == "byQueue" and edit.ref not in sources):
@@ -225,6 +238,21 @@ def _set_managed(edit: Edit, name: str, value: str) -> None:
     edit.keep(kms=structs.replace(edit.own.kms, managed=managed, key="" if managed else edit.own.kms.key))
 
 
+def _set_content_deduplication(edit: Edit, name: str, value: str) -> None:
+    if value.lower() not in ("true", "false"):
+        raise errors.invalid_attribute_value(name)
+    edit.keep(content_dedup=value.lower() == "true")
+
+
+def _sets_one_of(member: str, values: Sequence[str]) -> Callable[[Edit, str, str], None]:
+    def set_text(edit: Edit, name: str, value: str) -> None:
+        if value not in values:
+            raise errors.invalid_attribute_value(name)
+        edit.keep(**{member: value})
+
+    return set_text
+
+
 # By its name: how an attribute is set. Others cannot be.
 SETTERS: Final[Mapping[str, Callable[[Edit, str, str], None]]] = {
     "VisibilityTimeout": _sets_own("visibility"),
@@ -238,9 +266,12 @@ SETTERS: Final[Mapping[str, Callable[[Edit, str, str], None]]] = {
     "KmsMasterKeyId": _set_kms_key,
     "KmsDataKeyReusePeriodSeconds": _set_kms_reuse,
     "SqsManagedSseEnabled": _set_managed,
+    "ContentBasedDeduplication": _set_content_deduplication,
+    "DeduplicationScope": _sets_one_of("scope", DEDUPLICATION_SCOPES),
+    "FifoThroughputLimit": _sets_one_of("limit", THROUGHPUT_LIMITS),
 }
 # All that may be named by those who read.
-KNOWN: Final = frozenset({ALL, *SETTERS, *READ_ONLY, *ONLY_OF_FIFO})
+KNOWN: Final = frozenset({ALL, FIFO, *SETTERS, *READ_ONLY})
 
 
 def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
@@ -263,6 +294,9 @@ def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
         "LastModifiedTimestamp": str(own.modified or ""),
         "QueueArn": names.queue_arn(call, name),
     }
+    if own.fifo:
+        values = str(own.content_dedup).lower(), own.scope, own.limit
+        texts |= {FIFO: "true", **dict(zip(ONLY_OF_FIFO, values, strict=True))}
     return {name: text for name, text in texts.items() if text}
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import field
 
 from zq import wire
-from zq.broker.metadata import SQS, Metadata
+from zq.broker.metadata import GROUPED, SQS, Metadata
 from zq.http.sqs import errors, names, queue_attributes
 from zq.http.sqs.call import Call, Params
 from zq.limits import (
@@ -21,7 +21,7 @@ from zq.limits import (
     MAX_TAGS,
     SQS_NUMBERS,
 )
-from zq.model import Queue, QueueRef
+from zq.model import Grouping, Queue, QueueRef
 
 # What the name of a new queue may be made of.
 NEW_NAME: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -37,8 +37,6 @@ FIFO_NAME: Final = (
     "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with "
     f"{FIFO} suffix and be 1 to {MAX_LONG_NAME} in length"
 )
-# The sentence about FIFO queues.
-NO_FIFO: Final = "This server has no FIFO queues yet."
 
 
 class OfQueue(Params, frozen=True):
@@ -54,18 +52,25 @@ class CreateQueue(Params, frozen=True):
 
 
 def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
-    """Create it; fine if there is one of this name that has all attributes that were given."""
+    """Create it; fine if there is one of this name that has all attributes that were given.
+
+    A FIFO queue is one that hands out groups in order.
+    """
     if given.queue_name is None:
         raise errors.missing_parameter("QueueName")
     ref, attributes = QueueRef(call.project, given.queue_name), dict(given.attributes)
-    _check_name(ref.name, attributes.pop("FifoQueue", None))
-    queue_attributes.check_names(attributes)
+    fifo = _check_name(ref.name, attributes.get(queue_attributes.FIFO))
+    settable = {name: value for name, value in attributes.items() if name != queue_attributes.FIFO}
+    queue_attributes.check_names(settable, fifo)
     _check_tags(given.tags, ref.name)
     queues = call.broker.queues
     while (queue := call.broker.storage.queues.get(ref)) is None:
         now = int(call.broker.waiters.clock.now())
         ttl = min(SQS_NUMBERS["MessageRetentionPeriod"][2], call.broker.limits.max_message_ttl)
-        metadata = queue_attributes.edited(call, ref, {"_default_message_ttl": ttl}, attributes)
+        metadata: Metadata = {"_default_message_ttl": ttl}
+        if fifo:
+            metadata = queue_attributes.with_own(metadata | {GROUPED: Grouping.ORDERED}, fifo=True)
+        metadata = queue_attributes.edited(call, ref, metadata, settable)
         metadata = queue_attributes.with_own(metadata, created=now, modified=now, tags=given.tags)
         if queues.create(ref, wire.encode(metadata)):
             return {"QueueUrl": names.queue_url(call, ref.name)}
@@ -74,7 +79,8 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
     return {"QueueUrl": names.queue_url(call, ref.name)}
 
 
-def _check_name(name: str, fifo: str | None) -> None:
+def _check_name(name: str, fifo: str | None) -> bool:
+    """Whether the queue is to be a FIFO queue. Raises ``SqsError`` for a name that it may not have."""
     is_fifo = fifo == "true"
     plain = name.removesuffix(FIFO) if is_fifo else name
     if (
@@ -83,10 +89,9 @@ def _check_name(name: str, fifo: str | None) -> None:
         or is_fifo == (plain == name)
     ):
         raise errors.invalid_parameter(FIFO_NAME if is_fifo else STANDARD_NAME)
-    if is_fifo:
-        raise errors.unsupported_operation(NO_FIFO)
-    if fifo is not None:
-        raise errors.unknown_attribute("FifoQueue")
+    if fifo is not None and not is_fifo:
+        raise errors.unknown_attribute(queue_attributes.FIFO)
+    return is_fifo
 
 
 class GetQueueUrl(Params, frozen=True):
@@ -168,10 +173,16 @@ def delete_queue(call: Call, given: OfQueue) -> None:
 
 def purge_queue(call: Call, given: OfQueue) -> None:
     """Remove all its messages, whatever their state is."""
-    ref = names.existing(call, given.queue_url).ref
-    interval = call.options.purge_interval
+    queue = names.existing(call, given.queue_url)
+    ref, interval = queue.ref, call.options.purge_interval
     if not call.broker.queues.purge_seldom(ref, interval):
         raise errors.purge_queue_in_progress(ref.name, interval)
+    if queue_attributes.own_of(queue.metadata).fifo:  # repeats of what was sent before are none any more
+        call.broker.queues.change(ref, _count_purge)
+
+
+def _count_purge(metadata: Metadata) -> Metadata:
+    return queue_attributes.with_own(metadata, purged=metadata[SQS].get("purged", 0) + 1)
 
 
 class GetQueueAttributes(Params, frozen=True):
@@ -209,10 +220,11 @@ class SetQueueAttributes(Params, frozen=True):
 
 def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
     """Set these; others stay."""
-    ref = names.existing(call, given.queue_url).ref
-    if "FifoQueue" in given.attributes:
-        raise errors.invalid_attribute_value("FifoQueue", "Modifying queue type is not supported.")
-    queue_attributes.check_names(given.attributes)
+    queue = names.existing(call, given.queue_url)
+    ref = queue.ref
+    if queue_attributes.FIFO in given.attributes:
+        raise errors.invalid_attribute_value(queue_attributes.FIFO, "Modifying queue type is not supported.")
+    queue_attributes.check_names(given.attributes, queue_attributes.own_of(queue.metadata).fifo)
 
     def edit(metadata: Metadata) -> Metadata:
         edited = queue_attributes.edited(call, ref, metadata, given.attributes)

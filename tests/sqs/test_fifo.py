@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FIFO queues on every store: order within groups, repeats, handles that expire (contract of SQS, 11)."""
+
+from typing import Any
+
+import pytest
+
+from tests.sqs.conftest import Take
+from tests.sqs.test_messages import refusal
+from zq.clock import ManualClock
+
+pytestmark = pytest.mark.every_store
+
+EXPIRED = "Reason: The receipt handle has expired."
+
+
+@pytest.fixture
+def fifo(sqs: Any) -> str:
+    """The URL of a new FIFO queue that knows repeats by their bodies."""
+    chosen = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    return str(sqs.create_queue(QueueName="jobs.fifo", Attributes=chosen)["QueueUrl"])
+
+
+def send(sqs: Any, url: str, *bodies: str, group: str = "g", **more: Any) -> list[dict[str, Any]]:
+    """Send each."""
+    return [sqs.send_message(QueueUrl=url, MessageBody=body, MessageGroupId=group, **more) for body in bodies]
+
+
+def bodies(messages: list[dict[str, Any]]) -> list[str]:
+    return [message["Body"] for message in messages]
+
+
+def test_a_group_is_received_in_order_and_is_busy_then(sqs: Any, fifo: str, take: Take) -> None:
+    """Another group goes on; what is told of a message says its place."""
+    first, second, third = send(sqs, fifo, "1", "2", "3")
+    send(sqs, fifo, "other", group="h")
+    assert first["SequenceNumber"] < second["SequenceNumber"] < third["SequenceNumber"]
+    assert {len(sent["SequenceNumber"]) for sent in (first, second, third)} == {20}
+    received = take(fifo, MaxNumberOfMessages=2)
+    assert bodies(received) == ["1", "2"]
+    told = received[0]["Attributes"]
+    assert (told["MessageGroupId"], told["SequenceNumber"]) == ("g", first["SequenceNumber"])
+    assert bodies(take(fifo)) == ["other"]
+    for message in received[::-1]:
+        assert take(fifo) == []
+        sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
+    assert bodies(take(fifo)) == ["3"]
+
+
+def test_a_hidden_message_holds_up_those_behind_it(sqs: Any, fifo: str, take: Take, clock: ManualClock) -> None:
+    """Hiding the second of three leaves the first; hiding the first leaves none; each returns to its place."""
+    send(sqs, fifo, "1", "2", "3")
+    received = take(fifo)
+    for message, seconds in zip(received, (0, 60, 0), strict=True):
+        sqs.change_message_visibility(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=seconds)
+    [again] = take(fifo)
+    assert again["Body"] == "1"
+    sqs.change_message_visibility(QueueUrl=fifo, ReceiptHandle=again["ReceiptHandle"], VisibilityTimeout=90)
+    clock.advance(60)
+    assert take(fifo) == []
+    clock.advance(30)
+    assert bodies(take(fifo)) == ["1", "2", "3"]
+
+
+def test_a_handle_expires_with_its_time(sqs: Any, fifo: str, take: Take, clock: ManualClock) -> None:
+    """Neither deletes nor hides, though nobody else has got the message, or somebody has."""
+    send(sqs, fifo, "1")
+    [message] = take(fifo)
+    handle = message["ReceiptHandle"]
+    clock.advance(30)
+    for again in range(2):
+        for call, more in ((sqs.delete_message, {}), (sqs.change_message_visibility, {"VisibilityTimeout": 5})):
+            code, sentence = refusal(call, QueueUrl=fifo, ReceiptHandle=handle, **more)
+            assert code == "InvalidParameterValue"
+            assert sentence.endswith(EXPIRED)
+        answer = sqs.delete_message_batch(QueueUrl=fifo, Entries=[{"Id": "a", "ReceiptHandle": handle}])
+        assert answer["Failed"][0]["Code"] == "InvalidParameterValue"
+        assert len(take(fifo)) == 1 - again
+    clock.advance(30)
+    [message] = take(fifo)
+    sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
+    sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
+
+
+def test_a_repeat_is_stored_once(sqs: Any, fifo: str, take: Take, clock: ManualClock) -> None:
+    """By its body or by its id, whatever its group, also when the first one has been deleted; for five minutes."""
+    [first] = send(sqs, fifo, "1")
+    [again] = send(sqs, fifo, "1", group="h")
+    assert (again["MessageId"], again["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
+    send(sqs, fifo, "2", "3", MessageDeduplicationId="id")
+    received = take(fifo)
+    assert bodies(received) == ["1", "2"]
+    assert received[1]["Attributes"]["MessageDeduplicationId"] == "id"
+    for message in received:
+        sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
+    assert send(sqs, fifo, "1")[0]["MessageId"] == first["MessageId"]
+    assert take(fifo) == []
+    clock.advance(300)
+    assert send(sqs, fifo, "1")[0]["MessageId"] != first["MessageId"]
+    assert bodies(take(fifo)) == ["1"]
+
+
+def test_repeats_are_found_within_groups_if_that_is_said(sqs: Any, fifo: str, take: Take) -> None:
+    """A change of scope begins anew, and so does a purge."""
+    send(sqs, fifo, "1")
+    scope = {"DeduplicationScope": "messageGroup", "FifoThroughputLimit": "perMessageGroupId"}
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes=scope)
+    send(sqs, fifo, "1", "1")
+    send(sqs, fifo, "1", "1", group="h")
+    assert len(take(fifo)) == 3
+    sqs.purge_queue(QueueUrl=fifo)
+    send(sqs, fifo, "1")
+    assert len(take(fifo)) == 1
+
+
+def test_a_batch_is_sent_entry_by_entry(sqs: Any, fifo: str, take: Take) -> None:
+    """One that repeats another gets its id; one that fails stops none behind it."""
+    entries = [
+        {"Id": "a", "MessageBody": "1", "MessageGroupId": "g"},
+        {"Id": "b", "MessageBody": "\x01", "MessageGroupId": "g"},
+        {"Id": "c", "MessageBody": "1", "MessageGroupId": "g"},
+        {"Id": "d", "MessageBody": "2", "MessageGroupId": "g"},
+    ]
+    answer = sqs.send_message_batch(QueueUrl=fifo, Entries=entries)
+    sent = {entry["Id"]: entry["MessageId"] for entry in answer["Successful"]}
+    assert [entry["Id"] for entry in answer["Failed"]] == ["b"]
+    assert sent["a"] == sent["c"] != sent["d"]
+    assert all(entry["SequenceNumber"] for entry in answer["Successful"])
+    assert bodies(take(fifo)) == ["1", "2"]
+
+
+def test_an_attempt_that_is_repeated_gets_what_it_holds(sqs: Any, fifo: str, take: Take, clock: ManualClock) -> None:
+    """With the same handles, for as long as the first time; an id that nobody holds anything by is a new one."""
+    send(sqs, fifo, "1", "2")
+    first = take(fifo, ReceiveRequestAttemptId="try", MaxNumberOfMessages=1)
+    clock.advance(20)
+    again = take(fifo, ReceiveRequestAttemptId="try")
+    assert [message["ReceiptHandle"] for message in again] == [message["ReceiptHandle"] for message in first]
+    clock.advance(20)
+    assert take(fifo, ReceiveRequestAttemptId="other") == []
+    sqs.delete_message(QueueUrl=fifo, ReceiptHandle=first[0]["ReceiptHandle"])
+    assert bodies(take(fifo, ReceiveRequestAttemptId="try")) == ["2"]
+
+
+def test_what_a_fifo_queue_needs_and_does_not_have(sqs: Any, fifo: str, queue: str) -> None:
+    """A group, an id if bodies do not count, the queue's delay alone; what is asked of a standard queue it refuses."""
+    assert refusal(sqs.send_message, QueueUrl=fifo, MessageBody="1") == (
+        "MissingParameter",
+        "The request must contain the parameter MessageGroupId.",
+    )
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"ContentBasedDeduplication": "false"})
+    needs = (
+        "InvalidParameterValue",
+        "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
+    )
+    entry = {"Id": "a", "MessageBody": "1"}
+    assert refusal(sqs.send_message, QueueUrl=fifo, MessageBody="1", MessageGroupId="g") == needs
+    grouped = [{**entry, "MessageGroupId": "g"}]
+    assert refusal(sqs.send_message_batch, QueueUrl=fifo, Entries=grouped) == needs
+    assert refusal(sqs.send_message_batch, QueueUrl=fifo, Entries=[entry])[0] == "InvalidParameterValue"
+    terms = {"MessageGroupId": "g", "MessageDeduplicationId": "1"}
+    code, sentence = refusal(sqs.send_message, QueueUrl=fifo, MessageBody="1", DelaySeconds=1, **terms)
+    assert (code, sentence.endswith("not valid for this queue type.")) == ("InvalidParameterValue", True)
+    sqs.send_message(QueueUrl=fifo, MessageBody="1", DelaySeconds=0, **terms)
+    for bad in ("", "x" * 129, "a b", "ä"):
+        refused = {**terms, "MessageGroupId": bad}
+        assert refusal(sqs.send_message, QueueUrl=fifo, MessageBody="1", **refused)[0] in (
+            "InvalidParameterValue",
+            "MissingParameter",
+        )
+    assert refusal(sqs.receive_message, QueueUrl=queue, ReceiveRequestAttemptId="a")[0] == "InvalidParameterValue"
+
+
+def test_attributes_of_a_fifo_queue(sqs: Any, fifo: str, queue: str) -> None:
+    """They are shown, the same queue may be made again, and its dead letters go to one of its kind."""
+    shown = sqs.get_queue_attributes(QueueUrl=fifo, AttributeNames=["All"])["Attributes"]
+    of_fifo = {
+        "FifoQueue": "true",
+        "ContentBasedDeduplication": "true",
+        "DeduplicationScope": "queue",
+        "FifoThroughputLimit": "perQueue",
+    }
+    assert of_fifo.items() <= shown.items()
+    assert sqs.create_queue(QueueName="jobs.fifo", Attributes=of_fifo)["QueueUrl"] == fifo
+    change = sqs.set_queue_attributes
+    for bad in (
+        {"DeduplicationScope": "all"},
+        {"ContentBasedDeduplication": "maybe"},
+        {"FifoThroughputLimit": "perMessageGroupId"},
+        {"FifoQueue": "true"},
+    ):
+        assert refusal(change, QueueUrl=fifo, Attributes=bad)[0] == "InvalidAttributeValue"
+    arns = [
+        sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        for url in (queue, sqs.create_queue(QueueName="dead.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"])
+    ]
+    policies = [f'{{"deadLetterTargetArn": "{arn}", "maxReceiveCount": 1}}' for arn in arns]
+    assert refusal(change, QueueUrl=fifo, Attributes={"RedrivePolicy": policies[0]})[0] == "InvalidParameterValue"
+    change(QueueUrl=fifo, Attributes={"RedrivePolicy": policies[1]})
+
+
+def test_a_dead_letter_keeps_its_group_which_goes_on(sqs: Any, fifo: str, take: Take, clock: ManualClock) -> None:
+    dead = sqs.create_queue(QueueName="dead.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    arn = sqs.get_queue_attributes(QueueUrl=dead, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+    policy = f'{{"deadLetterTargetArn": "{arn}", "maxReceiveCount": 1}}'
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"RedrivePolicy": policy})
+    send(sqs, fifo, "1", "2")
+    assert bodies(take(fifo, MaxNumberOfMessages=1)) == ["1"]
+    clock.advance(30)
+    assert bodies(take(fifo)) == ["2"]
+    [letter] = take(dead)
+    assert (letter["Body"], letter["Attributes"]["MessageGroupId"]) == ("1", "g")
+    assert letter["Attributes"]["ApproximateReceiveCount"] == "2"
