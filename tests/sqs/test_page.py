@@ -22,7 +22,7 @@ def test_the_program_of_the_page_works(tmp_path: Path) -> None:
     with ZqServer("memory:", config=only("api-ref/sqs.md", "ini")) as server:
         (program,) = (block.text for block in blocks(PAGE) if block.text.startswith("import boto3"))
         said = succeed([*PYTHON, program.replace("http://localhost:8888", server.url)], tmp_path)
-        assert said.strip() == f"['{server.url}/123456789012/orders']"
+        assert said.splitlines() == [f"['{server.url}/123456789012/orders']", "one pair of shoes"]
         assert "[sqs] auth is none: everyone who reaches 127.0.0.1" in server.stderr
         assert f"SQS: {server.url}." in server.stderr
 
