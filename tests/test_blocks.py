@@ -54,6 +54,7 @@ DRAWING = "tests/test_blocks.py::test_a_drawing_shows_states_that_there_are"
 DRIVER = "tests/test_write_a_driver.py"
 TEAMS = "tests/cli/test_two_teams.py::test_two_teams_are_apart_when_the_page_was_followed"
 
+SQS = "tests/sqs/test_page.py::test_the_program_of_the_page_works"
 BACKUP = "tests/faults/test_backup.py::test_the_commands_of_the_page_work"
 REDIS_BACKUP = "tests/faults/test_backup.py::test_the_commands_for_redis_bring_back_what_it_had"
 
@@ -128,6 +129,8 @@ HELD_BY = [
     ),
     ("api-ref/spark-jobs.md", "sh", "", JOBS),
     ("api-ref/spark.md", "python", "", SPARK),
+    ("api-ref/sqs.md", "ini", "", SQS),
+    ("api-ref/sqs.md", "python", "import boto3", SQS),
     ("api-ref/states.md", "text", "", DRAWING),
     ("api-ref/storage-object.md", "sh", "", "tests/object/test_page.py::test_the_commands_of_the_page_work"),
     ("api-ref/storage-redis.md", "text", "", "tests/test_blocks.py::test_the_rights_of_the_page_are_enough"),
@@ -168,6 +171,8 @@ NOT_RUN = {
     r"# job\.py\n": "it is the file that the line above runs",
     r"zq-server token create --admin\n": "two-teams.md has the same commands, on a server of its own",
     r"mongodump ": "MongoDB's tools are in no package that is installed here",
+    r"export AWS_ACCESS_KEY_ID=": "AWS's command line and Sphinx want two versions of docutils",
+    r"from celery ": "tests/sqs has boto3, by which Celery asks; Celery itself brings a compiler's library",
     r"docker run ": "there is no Docker where these tests run",
 }
 COMMANDS = {"sh", "bash", "console", "shell", "python"}

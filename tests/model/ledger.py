@@ -153,7 +153,7 @@ class Ledger:
         if found is None or found.expires <= now:
             found = Stage(round(now + ttl, 3), [])
         new = [*found.drafts, *((queue, draft) for draft in drafts)]
-        if sum(len(draft.body) for _, draft in new) > most_bytes:
+        if sum(draft.size for _, draft in new) > most_bytes:
             raise StageFull
         self.stages[project, stage] = Stage(found.expires, new)
         self.remember(queue, idempotency_key, [draft.id for draft in drafts], now)
@@ -190,7 +190,7 @@ class Ledger:
         if work is Work.STAGE:
             for (owner, name), stage in self.stages.items():
                 if owner == project and stage.expires > now:
-                    size = sum(len(draft.body) for _, draft in stage.drafts)
+                    size = sum(draft.size for _, draft in stage.drafts)
                     known.append(KnownStage(name, len(stage.drafts), size, stage.expires))
         elif work is Work.FENCE:
             known += [

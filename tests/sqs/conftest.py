@@ -1,50 +1,102 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server for each store, clients of AWS, and accounts that nobody else uses."""
+"""The composition under test: SQS on an open store, behind a real socket for boto3, or an application for plain
+requests.
+
+All tests of this folder share one open store per driver; each works in an account of its own, which it is by its access
+key.
+"""
 
 import random
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 import boto3
 import pytest
 from botocore.config import Config
+from webtest import TestApp
 
-from tests.stores import Stores
-from zq import testing
+from tests.stores import Stores, options_of
+from zq.broker import Broker
+from zq.clock import ManualClock
+from zq.http.app import create_app
+from zq.model.sqs import SqsOptions
+from zq.storage import connect
+from zq.storage.api import Storage
+from zq.testing import _serving
 
-# Nothing is sent twice, and what clients would refuse by themselves comes to the server.
-PLAIN = Config(retries={"max_attempts": 0}, parameter_validation=False, read_timeout=60)
+REGION = "eu-north-1"
+Connect = Callable[..., Any]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """On the stores without a server; of the others each runs what is marked ``every_store``."""
+    metafunc.definition.add_marker("embedded")
 
 
 @pytest.fixture(scope="package")
-def server(store_name: str, stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[testing.Server]:
-    """One server of each store for the whole folder: each test is an account of its own."""
-    uri = stores.empty(store_name, tmp_path_factory.mktemp("sqs"), "c")
-    with testing.server(store=uri, sqs=True) as started:
-        yield started
+def storage(store_name: str, stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Storage]:
+    """One open store of each driver for the whole folder."""
+    folder = tmp_path_factory.mktemp("sqs")
+    options = {"sync": "never"} if store_name == "rocksdb" else options_of(store_name, folder)
+    opened = connect(stores.empty(store_name, folder, "b"), options)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="package")
+def clock(storage: Storage) -> ManualClock:
+    return ManualClock(storage.now())
+
+
+@pytest.fixture(scope="package")
+def broker(storage: Storage, clock: ManualClock) -> Broker:
+    return Broker(storage, clock, max_waiters=1000)
+
+
+@pytest.fixture(scope="package")
+def url(broker: Broker) -> Iterator[str]:
+    """A server with every default."""
+    with _serving(create_app(broker, sqs=SqsOptions(enabled=True, auth="none"))) as served:
+        yield served
 
 
 @pytest.fixture
 def account() -> str:
-    return f"{random.randrange(10**12):012}"
-
-
-@cache
-def session() -> boto3.Session:
-    """It has read the model of SQS once, which takes long."""
-    return boto3.Session()
-
-
-def client_of(url: str, account: str) -> Any:
-    """A client of AWS's own library, whose queues are this account's."""
-    key = {"aws_access_key_id": account, "aws_secret_access_key": "x"}
-    return session().client("sqs", endpoint_url=url, region_name="eu-central-1", config=PLAIN, **key)
+    """The test's own."""
+    return f"{random.randrange(10**12):012d}"
 
 
 @pytest.fixture
-def sqs(server: testing.Server, account: str) -> Any:
-    return client_of(server.url, account)
+def connected(url: str, account: str) -> Iterator[Connect]:
+    """Make clients as any program does: of the test's account, unless they are given another access key."""
+    opened = []
+
+    def make(key: str = account, region: str = REGION) -> Any:
+        once = Config(retries={"total_max_attempts": 1})
+        keys = {"aws_access_key_id": key, "aws_secret_access_key": "x"}
+        opened.append(boto3.client("sqs", endpoint_url=url, region_name=region, config=once, **keys))
+        return opened[-1]
+
+    yield make
+    for client in opened:
+        client.close()
+
+
+@pytest.fixture
+def sqs(connected: Connect) -> Any:
+    """A client of the test's account."""
+    return connected()
+
+
+@pytest.fixture
+def served(broker: Broker) -> Callable[..., TestApp]:
+    """The application with other options, for requests without a client."""
+
+    def build(app: dict[str, Any] | None = None, **options: Any) -> TestApp:
+        chosen = SqsOptions(**{"enabled": True, "auth": "none", **options})
+        return TestApp(create_app(broker, **{"sqs": chosen, **(app or {})}))
+
+    return build
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from tests.sqs.conftest import Take
-from tests.sqs.test_messages import refusal
-from zq.testing import Server
+from zq.clock import ManualClock
+
+pytestmark = pytest.mark.every_store
 
 FORGED = "A" * 66
 
@@ -22,7 +23,7 @@ def ids(answer: dict[str, Any]) -> list[str]:
     return [entry["Id"] for entry in answer.get("Successful", [])]
 
 
-def test_a_batch_goes_through_its_life(sqs: Any, queue: str, take: Take, server: Server) -> None:
+def test_a_batch_goes_through_its_life(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """Sent in order, received together, hidden each for its own time, deleted together."""
     entries = [{"Id": f"e{at}", "MessageBody": str(at)} for at in range(10)]
     sent = sqs.send_message_batch(QueueUrl=queue, Entries=entries)
@@ -41,7 +42,7 @@ def test_a_batch_goes_through_its_life(sqs: Any, queue: str, take: Take, server:
     held = received[1::2] + again
     deleted = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(held)]
     assert len(ids(sqs.delete_message_batch(QueueUrl=queue, Entries=deleted))) == 10
-    server.clock.advance(200)
+    clock.advance(200)
     assert take() == []
 
 
@@ -69,7 +70,7 @@ def test_a_bad_entry_fails_alone(sqs: Any, queue: str, take: Take) -> None:
     assert [len(message["Body"]) for message in take()] == [1, 1024]
 
 
-def test_a_bad_handle_fails_alone(sqs: Any, queue: str, take: Take, server: Server) -> None:
+def test_a_bad_handle_fails_alone(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """Forged ones, those of other queues, and what is gone; deleting what is gone is fine."""
     other = sqs.create_queue(QueueName="other")["QueueUrl"]
     for url, body in ((queue, "a"), (queue, "b"), (other, "c")):
@@ -94,45 +95,6 @@ def test_a_bad_handle_fails_alone(sqs: Any, queue: str, take: Take, server: Serv
     deleted = sqs.delete_message_batch(QueueUrl=queue, Entries=deletes)
     assert codes(deleted) == {"forged": invalid, "foreign": invalid}
     assert ids(deleted) == ["gone", "one", "again"]
-    server.clock.advance(60)
+    clock.advance(60)
     assert take() == []
     assert [message["Body"] for message in take(other)] == ["c"]
-
-
-VERBS: dict[str, dict[str, Any]] = {
-    "send_message": {"MessageBody": "x"},
-    "delete_message": {"ReceiptHandle": FORGED},
-    "change_message_visibility": {"ReceiptHandle": FORGED, "VisibilityTimeout": 0},
-}
-
-
-@pytest.mark.one_store
-@pytest.mark.parametrize("verb", VERBS)
-def test_nothing_is_done_for_a_batch_that_is_none(sqs: Any, queue: str, take: Take, verb: str) -> None:
-    """None, eleven, the same id twice, or an id that is none."""
-
-    def refused(*names: str) -> tuple[str, str]:
-        entries = [{"Id": name, **VERBS[verb]} for name in names]
-        return refusal(getattr(sqs, f"{verb}_batch"), QueueUrl=queue, Entries=entries)
-
-    own = "AWS.SimpleQueueService."
-    assert refused()[0] == f"{own}EmptyBatchRequest"
-    many = "Maximum number of entries per request are 10. You have sent 11."
-    assert refused(*(str(at) for at in range(11))) == (f"{own}TooManyEntriesInBatchRequest", many)
-    assert refused("a", "b", "a") == (f"{own}BatchEntryIdsNotDistinct", "Id a repeated.")
-    for name in ("", "a b", "é", "x" * 81):
-        assert refused("good", name)[0] == f"{own}InvalidBatchEntryId"
-    assert take() == []
-
-
-@pytest.mark.one_store
-def test_a_batch_is_at_most_a_mebibyte(sqs: Any, queue: str, take: Take) -> None:
-    """Of bodies and attributes; else nothing is sent."""
-    half = [{"Id": str(at), "MessageBody": "x" * 524_288} for at in range(2)]
-    assert len(ids(sqs.send_message_batch(QueueUrl=queue, Entries=half))) == 2
-    assert len(take()) == 2
-    half[1]["MessageBody"] += "x"
-    code, sentence = refusal(sqs.send_message_batch, QueueUrl=queue, Entries=half)
-    assert code == "AWS.SimpleQueueService.BatchRequestTooLong"
-    assert sentence == "Batch requests cannot be longer than 1048576 bytes. You have sent 1048577 bytes."
-    assert take() == []

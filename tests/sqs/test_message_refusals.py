@@ -9,19 +9,22 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.sqs.conftest import Take
-from tests.sqs.test_batches import VERBS
+from tests.sqs.test_batches import FORGED, ids
 from tests.sqs.test_messages import refusal
-from zq.testing import Server
 
 pytestmark = pytest.mark.one_store
 NAMESPACE = {"q": "http://queue.amazonaws.com/doc/2012-11-05/"}
 LARGEST = 1_048_576
+VERBS: dict[str, dict[str, Any]] = {
+    "send_message": {"MessageBody": "x"},
+    "delete_message": {"ReceiptHandle": FORGED},
+    "change_message_visibility": {"ReceiptHandle": FORGED, "VisibilityTimeout": 0},
+}
 
 
 @pytest.mark.parametrize(
     ("given", "code", "sentence"),
     [
-        ({}, "MissingParameter", "The request must contain the parameter MessageBody."),
         ({"MessageBody": ""}, "MissingParameter", "The request must contain the parameter MessageBody."),
         ({"MessageBody": "\x0b"}, "InvalidMessageContents", "Invalid characters found"),
         ({"MessageBody": "\ufffe"}, "InvalidMessageContents", "Invalid characters found"),
@@ -143,12 +146,42 @@ def test_a_receiver_chooses_attributes(sqs: Any, queue: str, take: Take) -> None
     assert everything["MD5OfMessageAttributes"] != some["MD5OfMessageAttributes"]
 
 
-def form(server: Server, account: str, **fields: Any) -> ElementTree.Element:
+@pytest.mark.parametrize("verb", VERBS)
+def test_nothing_is_done_for_a_batch_that_is_none(sqs: Any, queue: str, take: Take, verb: str) -> None:
+    """None, eleven, the same id twice, or an id that is none."""
+
+    def refused(*names: str) -> tuple[str, str]:
+        entries = [{"Id": name, **VERBS[verb]} for name in names]
+        return refusal(getattr(sqs, f"{verb}_batch"), QueueUrl=queue, Entries=entries)
+
+    own = "AWS.SimpleQueueService."
+    assert refused()[0] == f"{own}EmptyBatchRequest"
+    many = "Maximum number of entries per request are 10. You have sent 11."
+    assert refused(*(str(at) for at in range(11))) == (f"{own}TooManyEntriesInBatchRequest", many)
+    assert refused("a", "b", "a") == (f"{own}BatchEntryIdsNotDistinct", "Id a repeated.")
+    for name in ("", "a b", "é", "x" * 81):
+        assert refused("good", name)[0] == f"{own}InvalidBatchEntryId"
+    assert take() == []
+
+
+def test_a_batch_is_at_most_a_mebibyte(sqs: Any, queue: str, take: Take) -> None:
+    """Of bodies and attributes; else nothing is sent."""
+    half = [{"Id": str(at), "MessageBody": "x" * 524_288} for at in range(2)]
+    assert len(ids(sqs.send_message_batch(QueueUrl=queue, Entries=half))) == 2
+    assert len(take()) == 2
+    half[1]["MessageBody"] += "x"
+    code, sentence = refusal(sqs.send_message_batch, QueueUrl=queue, Entries=half)
+    assert code == "AWS.SimpleQueueService.BatchRequestTooLong"
+    assert sentence == "Batch requests cannot be longer than 1048576 bytes. You have sent 1048577 bytes."
+    assert take() == []
+
+
+def form(url: str, account: str, **fields: Any) -> ElementTree.Element:
     """What the query protocol answers to a form."""
     credential = (
         f"AWS4-HMAC-SHA256 Credential={account}/20260101/us-east-1/sqs/aws4_request, SignedHeaders=, Signature="
     )
-    request = Request(f"{server.url}/", urlencode(fields).encode(), {"Authorization": credential})
+    request = Request(f"{url}/", urlencode(fields).encode(), {"Authorization": credential})
     with urlopen(request, timeout=30) as answer:
         return ElementTree.fromstring(answer.read())
 
@@ -158,10 +191,10 @@ def told(answer: ElementTree.Element, name: str) -> list[str | None]:
     return [element.text for element in answer.iterfind(f".//q:{name}", NAMESPACE)]
 
 
-def test_the_query_protocol_does_the_same(server: Server, sqs: Any, queue: str, account: str) -> None:
+def test_the_query_protocol_does_the_same(url: str, queue: str, account: str) -> None:
     """Forms in, XML out: sent, received, hidden and deleted."""
     sent = form(
-        server,
+        url,
         account,
         **{
             "Action": "SendMessageBatch",
@@ -180,16 +213,16 @@ def test_the_query_protocol_does_the_same(server: Server, sqs: Any, queue: str, 
     assert told(sent, "MD5OfMessageAttributes") == ["adb59cd4678ea5a855436b949cd07ab6"]
     assert told(sent, "BatchResultErrorEntry/q:Code") == ["InvalidParameterValue"]
     wanted = {"AttributeName.1": "All", "MessageAttributeName.1": "My.*", "MaxNumberOfMessages": "10"}
-    received = form(server, account, Action="ReceiveMessage", QueueUrl=queue, **wanted)
+    received = form(url, account, Action="ReceiveMessage", QueueUrl=queue, **wanted)
     assert told(received, "Message/q:Body") == ["a\r\n<b>"]
     assert told(received, "MessageAttribute/q:Value/q:StringValue") == ["foobar"]
     assert told(received, "MD5OfMessageAttributes") == ["adb59cd4678ea5a855436b949cd07ab6"]
     assert "ApproximateReceiveCount" in told(received, "Attribute/q:Name")
     [handle] = told(received, "ReceiptHandle")
     held = {"QueueUrl": queue, "ReceiptHandle": handle}
-    form(server, account, Action="ChangeMessageVisibility", VisibilityTimeout="0", **held)
-    assert told(form(server, account, Action="ReceiveMessage", QueueUrl=queue), "Body") == ["a\r\n<b>"]
-    form(server, account, Action="DeleteMessage", **held)
+    form(url, account, Action="ChangeMessageVisibility", VisibilityTimeout="0", **held)
+    assert told(form(url, account, Action="ReceiveMessage", QueueUrl=queue), "Body") == ["a\r\n<b>"]
+    form(url, account, Action="DeleteMessage", **held)
     entry = {"DeleteMessageBatchRequestEntry.1.Id": "d", "DeleteMessageBatchRequestEntry.1.ReceiptHandle": handle}
-    deleted = form(server, account, Action="DeleteMessageBatch", QueueUrl=queue, **entry)
+    deleted = form(url, account, Action="DeleteMessageBatch", QueueUrl=queue, **entry)
     assert told(deleted, "DeleteMessageBatchResultEntry/q:Id") == ["d"]

@@ -2,6 +2,7 @@
 """Messages of SQS on every store, as AWS's own client sends and receives them."""
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,13 +11,23 @@ from botocore.exceptions import ClientError
 
 from tests.servers import ask
 from tests.sqs.conftest import Take
-from zq.testing import Server
+from zq.client import Client
+from zq.clock import ManualClock
+
+pytestmark = pytest.mark.every_store
 
 ATTRIBUTES = {
     "text": {"DataType": "String", "StringValue": "Grüße"},
     "count": {"DataType": "Number.int", "StringValue": "7"},
     "raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
 }
+
+
+@pytest.fixture
+def rest(url: str, account: str) -> Iterator[Client]:
+    """The account as REST has it."""
+    with Client(url, account) as client:
+        yield client
 
 
 def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
@@ -27,9 +38,9 @@ def refusal(call: Any, **parameters: Any) -> tuple[str, str]:
     return error["Code"], error["Message"]
 
 
-def test_what_is_sent_is_received(sqs: Any, queue: str, take: Take, account: str, server: Server) -> None:
+def test_what_is_sent_is_received(sqs: Any, queue: str, take: Take, account: str, clock: ManualClock) -> None:
     """Body, attributes, sums, and what the system knows of a message."""
-    before = server.clock.now()
+    before = clock.now()
     body = 'Grüße,\r\n\tein "Job" \U0001f600'
     sent = sqs.send_message(QueueUrl=queue, MessageBody=body, MessageAttributes=ATTRIBUTES, MessageGroupId="g!")
     assert "SequenceNumber" not in sent
@@ -44,16 +55,16 @@ def test_what_is_sent_is_received(sqs: Any, queue: str, take: Take, account: str
     assert system["ApproximateReceiveCount"] == "1"
     assert before * 1000 <= int(system["SentTimestamp"]) <= int(system["ApproximateFirstReceiveTimestamp"])
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"])
-    server.clock.advance(60)
+    clock.advance(60)
     assert take() == []
 
 
-def test_a_hidden_message_comes_back_with_a_higher_count(sqs: Any, queue: str, take: Take, server: Server) -> None:
+def test_a_hidden_message_comes_back_with_a_higher_count(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """By the end of its time, or at once when its holder says so; the moment of its first receive stays."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [first] = take()
     assert take() == []
-    server.clock.advance(30)
+    clock.advance(30)
     [second] = take(VisibilityTimeout=600)
     sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=second["ReceiptHandle"], VisibilityTimeout=0)
     [third] = take(VisibilityTimeout=0)
@@ -64,23 +75,25 @@ def test_a_hidden_message_comes_back_with_a_higher_count(sqs: Any, queue: str, t
     assert len({message["ReceiptHandle"] for message in received}) == 4
 
 
-def test_a_holder_prolongs_and_shortens_its_hold(sqs: Any, queue: str, take: Take, server: Server) -> None:
+def test_a_holder_prolongs_and_shortens_its_hold(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """From now on, each time."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take(VisibilityTimeout=10)
     for seconds in (100, 50):
         sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=held["ReceiptHandle"], VisibilityTimeout=seconds)
-        server.clock.advance(49)
+        clock.advance(49)
         assert take() == []
-    server.clock.advance(1)
+    clock.advance(1)
     assert [message["Body"] for message in take()] == ["a"]
 
 
-def test_nobody_holds_a_message_for_more_than_twelve_hours(sqs: Any, queue: str, take: Take, server: Server) -> None:
+def test_nobody_holds_a_message_for_more_than_twelve_hours(
+    sqs: Any, queue: str, take: Take, clock: ManualClock
+) -> None:
     """Counted from when it was received."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take(VisibilityTimeout=60)
-    server.clock.advance(30)
+    clock.advance(30)
     wanted = {"QueueUrl": queue, "ReceiptHandle": held["ReceiptHandle"]}
     code, sentence = refusal(sqs.change_message_visibility, **wanted, VisibilityTimeout=43_200)
     assert code == "InvalidParameterValue"
@@ -88,35 +101,35 @@ def test_nobody_holds_a_message_for_more_than_twelve_hours(sqs: Any, queue: str,
     sqs.change_message_visibility(**wanted, VisibilityTimeout=43_100)
 
 
-def test_who_is_late_and_alone_still_deletes_and_hides(sqs: Any, queue: str, take: Take, server: Server) -> None:
+def test_who_is_late_and_alone_still_deletes_and_hides(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """Nobody took the message since."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take()
     wanted = {"QueueUrl": queue, "ReceiptHandle": held["ReceiptHandle"]}
-    server.clock.advance(31)
+    clock.advance(31)
     sqs.change_message_visibility(**wanted, VisibilityTimeout=60)
     assert take() == []
-    server.clock.advance(61)
+    clock.advance(61)
     sqs.delete_message(**wanted)
     assert take() == []
 
 
-def test_a_stale_handle_does_nothing(sqs: Any, queue: str, take: Take, server: Server) -> None:
+def test_a_stale_handle_does_nothing(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """What another consumer holds is neither deleted nor hidden; the answers are as if it were."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [stale] = take()
-    server.clock.advance(30)
+    clock.advance(30)
     [held] = take(VisibilityTimeout=50)
     wanted = {"QueueUrl": queue, "ReceiptHandle": stale["ReceiptHandle"]}
     sqs.change_message_visibility(**wanted, VisibilityTimeout=0)
     assert take() == []
     sqs.change_message_visibility(**wanted, VisibilityTimeout=5000)
     sqs.delete_message(**wanted)
-    server.clock.advance(50)
+    clock.advance(50)
     [again] = take(VisibilityTimeout=50)
     assert again["MessageId"] == held["MessageId"]
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=again["ReceiptHandle"])
-    server.clock.advance(50)
+    clock.advance(50)
     assert take() == []
 
 
@@ -132,17 +145,17 @@ def test_what_is_gone_is_deleted_again_and_not_hidden(sqs: Any, queue: str, take
     assert sentence.endswith("Reason: Message does not exist or is not available for visibility timeout change.")
 
 
-def test_a_message_goes_with_its_retention_even_in_flight(sqs: Any, queue: str, take: Take, server: Server) -> None:
+def test_a_message_goes_with_its_retention_even_in_flight(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """A receive does not lengthen its life."""
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"MessageRetentionPeriod": "60"})
     sqs.send_message(QueueUrl=queue, MessageBody="a")
     [held] = take(VisibilityTimeout=600)
-    server.clock.advance(61)
+    clock.advance(61)
     wanted = {"QueueUrl": queue, "ReceiptHandle": held["ReceiptHandle"]}
     assert refusal(sqs.change_message_visibility, **wanted, VisibilityTimeout=0)[0] == "InvalidParameterValue"
 
 
-def test_any_message_may_be_delayed(sqs: Any, queue: str, take: Take, server: Server) -> None:
+def test_any_message_may_be_delayed(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """By its own word, or by its queue's; what says 0 is not."""
     sqs.send_message(QueueUrl=queue, MessageBody="own", DelaySeconds=20)
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"DelaySeconds": "10"})
@@ -151,7 +164,7 @@ def test_any_message_may_be_delayed(sqs: Any, queue: str, take: Take, server: Se
     seen = []
     for _ in range(3):
         seen.append([message["Body"] for message in take(VisibilityTimeout=100)])
-        server.clock.advance(10)
+        clock.advance(10)
     assert seen == [["none"], ["queue's"], ["own"]]
 
 
@@ -170,7 +183,7 @@ def test_who_waits_in_vain_gets_nothing(queue: str, take: Take) -> None:
     assert take(WaitTimeSeconds=1) == []
 
 
-def test_a_dead_letter_keeps_all_and_goes_on_counting(sqs: Any, queue: str, take: Take, server: Server) -> None:
+def test_a_dead_letter_keeps_all_and_goes_on_counting(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """Two receives, and the next attempt moves it; in its new queue it knows where it came from."""
     grave = sqs.create_queue(QueueName="grave")["QueueUrl"]
     arns = [
@@ -183,7 +196,7 @@ def test_a_dead_letter_keeps_all_and_goes_on_counting(sqs: Any, queue: str, take
     received = []
     for _ in range(2):
         received += take()
-        server.clock.advance(30)
+        clock.advance(30)
     assert take() == []
     received += take(grave, VisibilityTimeout=0)
     received += take(grave)
@@ -196,25 +209,27 @@ def test_a_dead_letter_keeps_all_and_goes_on_counting(sqs: Any, queue: str, take
     assert "DeadLetterQueueSourceArn" not in received[0]["Attributes"]
 
 
-def test_both_interfaces_see_the_same_messages(sqs: Any, queue: str, take: Take, account: str, server: Server) -> None:
+def test_both_interfaces_see_the_same_messages(
+    sqs: Any, queue: str, take: Take, account: str, url: str, rest: Client
+) -> None:
     """REST reads a body of SQS as a string; SQS reads what REST has posted as it is, or as its JSON."""
     sqs.send_message(QueueUrl=queue, MessageBody='{"a": 1}', MessageAttributes={"text": ATTRIBUTES["text"]})
     headers = {"X-Project-ID": account}
-    page = ask(server.url, "GET", "/v2/queues/jobs/messages?echo=true&detailed=true", headers=headers).document
+    page = ask(url, "GET", "/v2/queues/jobs/messages?echo=true&detailed=true", headers=headers).document
     [seen] = page["messages"]
     assert seen["body"] == '{"a": 1}'
     assert seen["attributes"] == {"MessageAttributes": {"text": ATTRIBUTES["text"]}}
     for body in ("plain", {"b": [1, None]}):
-        server.client(account).queue("jobs").post(body)
+        rest.queue("jobs").post(body)
     assert sorted(message["Body"] for message in take()) == ["plain", '{"a": 1}', '{"b":[1,null]}']
 
 
-def test_a_paused_queue_gives_and_takes_nothing(sqs: Any, queue: str, take: Take, account: str, server: Server) -> None:
+def test_a_paused_queue_gives_and_takes_nothing(sqs: Any, queue: str, take: Take, rest: Client) -> None:
     """Its messages are there when it goes on."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")
-    rest = server.client(account).queue("jobs")
-    rest.pause()
+    jobs = rest.queue("jobs")
+    jobs.pause()
     assert take() == []
     assert refusal(sqs.send_message, QueueUrl=queue, MessageBody="b")[0].endswith("UnsupportedOperation")
-    rest.resume()
+    jobs.resume()
     assert [message["Body"] for message in take()] == ["a"]

@@ -48,6 +48,36 @@ def test_administration_is_not_open_either(monkeypatch: pytest.MonkeyPatch) -> N
     assert len(startup.check_exposure(chosen(monkeypatch, admin_mode="true", trust_network="true"))) == 1
 
 
+def test_sqs_without_signatures_is_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQS contract 3: each start warns; beyond this machine it is refused unless that is accepted too."""
+
+    def check(**options: str) -> list[str]:
+        for option, value in options.items():
+            monkeypatch.setenv(settings.variable("sqs", option), value)
+        return startup.check_exposure(settings.load())
+
+    assert check() == []
+    with pytest.raises(StartRefused, match="sigv4 is not built yet"):
+        check(enabled="true")
+    (warning,) = check(auth="none")
+    assert warning.startswith("[sqs] auth is none: everyone who reaches 127.0.0.1:8888 can read and delete")
+    monkeypatch.setenv(settings.variable("server", "bind"), "10.1.2.3")
+    monkeypatch.setenv(settings.variable("server", "trust_network"), "true")
+    with pytest.raises(StartRefused, match=r"\[sqs\] auth is none, so --bind 10\.1\.2\.3 would let everyone"):
+        check()
+    assert len(check(auth_none_anywhere="true")) == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("project", "a,b"), ("public_url", "sqs.example.org"), ("region", "EU"), ("kms", "yes")]
+)
+def test_options_of_sqs_make_sense(monkeypatch: pytest.MonkeyPatch, option: str, value: str) -> None:
+    """Nonsense stops the start with a sentence that names the option."""
+    monkeypatch.setenv(settings.variable("sqs", option), value)
+    with pytest.raises(StartRefused, match=option):
+        settings.load()
+
+
 def test_the_server_ends_with_the_sentence(capsys: pytest.CaptureFixture[str], tidy: None) -> None:
     """Exit code 2, before the store is opened."""
     assert server.main(["--bind", "0.0.0.0", "--store", "rocksdb:///nowhere/at/all"]) == 2

@@ -9,7 +9,7 @@ import pytest
 
 from tests.damaged import flip, flushed, table_of
 from zq.errors import ClaimNotFound
-from zq.model import ClaimRequest, Draft, Lease, QueueRef, Release, Settlement, new_ids
+from zq.model import ClaimRequest, Draft, Grip, Handled, Lease, QueueRef, Release, Settlement, new_ids
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout
 from zq.storage.ordered.integrity import Integrity
@@ -175,3 +175,21 @@ def test_a_check_finds_a_group_that_is_not_what_records_say(tmp_path: Path, wron
         }
         store.write([("claims", key, layout.group_value(*planted[wrong]))])
         assert Integrity(store, layout.ms(NOW)).report().contradictions > 0
+
+
+def test_what_is_held_until_another_end_is_in_a_group_of_its_own(storage: OrderedStorage):
+    """With all that has the same end; a message that is handled twice is in the last one's."""
+    post(storage, 6)
+    ids = claim(storage, 6)
+    wanted = [*((id, 60) for id in ids[:3]), (ids[0], 30), (ids[3], 0), (ids[4], None), (ids[3], None)]
+    grips = [Grip(id, "a.a", 1, hold) for id, hold in wanted]
+    assert storage.claims.handle(JOBS, grips[:3], NOW) == [Handled.DONE] * 3
+    assert groups(storage) == [6]  # the end is the same
+    assert storage.claims.handle(JOBS, grips[3:6], NOW + 1) == [Handled.DONE] * 3
+    assert sorted(groups(storage)) == [1, 1, 3]
+    assert held(storage, now=NOW + 1) == [ids[at] for at in (0, 1, 2, 5)]
+    assert storage.claims.handle(JOBS, grips[6:], NOW + 1) == [Handled.EXPIRED]
+    assert storage.claims.handle(JOBS, grips[6:], NOW + 1, late=True) == [Handled.DONE]
+    assert sorted(groups(storage)) == [1, 3]
+    assert claim(storage, 6, "b.b", NOW + 60) == [ids[0], ids[1], ids[2], ids[5]]
+    assert groups(storage) == [4]

@@ -92,7 +92,7 @@ class Claims:
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
             now = self._clock.now()
-            letters = None if rules.claims_paused else rules.dead_letters(queue)
+            letters = None if rules.claims_paused else self._rules_cache.dead_letters(queue, rules)
             asked = structs.replace(
                 wanted(rules),
                 waits=rules.waits,

@@ -316,8 +316,8 @@ class Messages:
         drafts = []
         for message in messages:
             ttl = max(1, int(message.expires - now))
-            aside = min(SET_ASIDE, ttl - 1), message.client, message.checksum, message.extra
-            drafts.append(Draft(message.id, message.body, ttl, *aside))
+            delay = min(SET_ASIDE, ttl - 1)
+            drafts.append(Draft(message.id, message.body, ttl, delay, message.client, message.checksum, message.extra))
         self._messages.post(queue, drafts, now)
 
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:

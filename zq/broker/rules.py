@@ -16,10 +16,10 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from cachetools import FIFOCache
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from zq import wire
-from zq.broker.metadata import PAUSED, Metadata
+from zq.broker.metadata import PAUSED, SQS, Metadata
 from zq.broker.redelivery import DeadLetters, Redelivery
 from zq.errors import QueuePaused
 from zq.limits import Limits, is_long_queue_name
@@ -119,6 +119,8 @@ class Rules(Struct, frozen=True):
     """See ``Subscribing``: the generation of those to whom messages are delivered; 0 = nobody."""
     claims_paused: bool = False
     posts_paused: bool = False
+    of_sqs: bool = False
+    """Whether SQS keeps attributes of the queue, so that its dead letters live as their queue says."""
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Where messages of ``queue`` go that were claimed too often; None if nowhere (contract 8.6)."""
@@ -183,6 +185,13 @@ class RulesCache:
             self._remembered.pop(queue, None)
         self._recent.forget(queue)
 
+    def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
+        """Where messages of ``queue`` go that were claimed too often, and for how long; None if nowhere."""
+        letters = rules.dead_letters(queue)
+        if letters is None or letters.ttl is not None or not rules.of_sqs:
+            return letters
+        return structs.replace(letters, ttl=self.ttl(letters.queue, self.recent(letters.queue)))
+
     def ttl(self, queue: QueueRef, rules: Rules) -> int:
         """How long the queue's messages live that do not say so. Asked for each post: options may change it."""
         return rules.own_ttl or self.default_ttls.of(queue.name)
@@ -209,6 +218,7 @@ class RulesCache:
             encrypts=bool(metadata.get("_enable_encrypt_messages")),
             claims_paused=paused in ("claims", "all"),
             posts_paused=paused in ("posts", "all"),
+            of_sqs=bool(metadata.get(SQS)),
         )
 
     def _redelivery(self, metadata: Metadata) -> Redelivery:

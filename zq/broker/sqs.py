@@ -175,7 +175,8 @@ class SqsMessages:
         if refusal is not None:
             raise refusal
         copies = self._messages.copies(queue, drafts, rules, now, 0) if rules.subscribed else None
-        if self._storage.messages.post(queue, drafts, now, rules.metadata, None, copies) is not None:
+        post = self._storage.messages.post
+        if post(queue, drafts, now, rules.metadata, copies=copies, create=False) is not None:
             return False
         self._events.posted(queue, drafts)
         return True

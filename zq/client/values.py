@@ -43,6 +43,8 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
     """The first 256 characters of a body that was not asked for whole."""
     body_bytes: int = 0
     """How many bytes such a body has."""
+    attributes: dict[str, Any] = {}
+    """What came with it besides its body, by another protocol than this one."""
 
     def __hash__(self) -> int:
         return hash(self.id)

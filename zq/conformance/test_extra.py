@@ -5,7 +5,8 @@ claim that does not prolong its life."""
 import pytest
 
 from zq.conformance.builders import EVERYTHING, Scene, near
-from zq.model import ClaimRequest, Copies, Draft, Lease, Message, Move, new_ids
+from zq.model import ClaimRequest, Copies, Draft, Handled, Lease, Message, Move, new_ids
+from zq.model.quotas import OVERHEAD
 
 EXTRA = b'{"a": {"t": "String", "v": "x"}}'
 LARGE = b'{"a": "' + b"x" * 100_000 + b'"}'
@@ -68,6 +69,31 @@ def test_copies_and_stages_bring_theirs(scene: Scene):
     scene.storage.transactions.stage("acme", "s", scene.queue, staged, scene.now, 3600, 10**6)
     scene.commit(1, ["s"])
     assert [one.extra for one in scene.get([draft.id for draft in staged])] == [EXTRA] * 2 + [b""] * 2
+
+
+@pytest.mark.needs("usage")
+def test_it_counts_for_what_is_stored(scene: Scene, exact_usage: None):
+    """As the body does, wherever the message goes, until it has gone."""
+
+    def stored() -> int:
+        used = scene.storage.usage(scene.queue.project, scene.now)
+        return 0 if used is None else used.bytes
+
+    new = made(scene, EXTRA, LARGE)
+    whole = sum(draft.size + OVERHEAD for draft in new)
+    scene.storage.messages.post(scene.queue, new, scene.now)
+    assert stored() == whole
+    scene.claim_named("a")
+    scene.settle("a", move=[Move(draft.id, "away", reason="no use") for draft in new[:3]])
+    assert stored() == whole
+    away = scene.at("away")
+    away.pop(1, history=600)
+    assert stored() == whole
+    assert away.handle(away.take(3).messages) == [Handled.DONE] * 2
+    scene.storage.queues.purge(scene.queue)
+    scene.storage.queues.delete(away.queue)
+    scene.reclaimed()
+    assert stored() == 0
 
 
 def test_records_have_it(scene: Scene):

@@ -211,3 +211,11 @@ def test_two_holds_of_one_message_leave_one_of_them(scene: Scene):
     assert ends <= {100, 200}
     scene.tick(200)
     assert sorted(scene.claimable()) == sorted(ids_of(held))
+
+
+def test_a_claim_of_no_time_keeps_nothing(scene: Scene):
+    """Its messages are ready again at the moment at which they were claimed, as often as that happens."""
+    ids = scene.post(3)
+    for count in range(1, 5):
+        taken = scene.take(ttl=0).messages
+        assert ([message.id for message in taken], {message.claim_count for message in taken}) == (ids, {count})

@@ -25,6 +25,11 @@ class Draft(Struct, frozen=True, omit_defaults=True):
     checksum: str = ""
     extra: bytes = b""
 
+    @property
+    def size(self) -> int:
+        """How many bytes it brings, which counts for bounds of what is stored: those of body and extra."""
+        return len(self.body) + len(self.extra)
+
 
 class Copies(NamedTuple):
     """Messages that another queue of the same project gets in the step of a post."""

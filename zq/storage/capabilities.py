@@ -107,7 +107,7 @@ class TransactionController(Protocol):
         """Store drafts for the queue where nobody sees them, all or none.
 
         The first drafts make the stage; ``ttl`` seconds later it is gone. Raises ``StageFull`` if it would be more than
-        ``most_messages``, or their bodies more than ``most_bytes``.
+        ``most_messages``, or their sizes more than ``most_bytes``.
         ``idempotency_key`` is remembered in the queue; what it repeats is the list of ids.
         """
         ...

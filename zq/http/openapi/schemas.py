@@ -152,7 +152,7 @@ def _messages() -> Json:
         **dict.fromkeys(("sequence", "claim_count", "origin_claim_count"), COUNT),
         **dict.fromkeys(("created", "expires", "available_at"), MOMENT),
         **dict.fromkeys(("origin", "reason"), TEXT),
-        "attributes": {"type": "object"},
+        "attributes": {"type": "object", "description": "What came with it besides its body, by another protocol."},
     }
     together = {
         "sequence": ["created", "expires", "available_at", "claim_count"],

@@ -23,7 +23,8 @@ from zq.http.sqs import errors, json_protocol, query_protocol
 from zq.http.sqs.call import Authenticate, Call, Who
 from zq.http.sqs.operations import OPERATIONS
 from zq.http.tenant import Audience
-from zq.limits import MAX_SQS_BODY
+from zq.limits import LONG_QUEUE_NAME, MAX_SQS_BODY
+from zq.model import QueueRef
 from zq.model.identity import Identity
 from zq.model.quotas import State
 from zq.model.sqs import SqsOptions
@@ -109,6 +110,7 @@ class Endpoint:
         call = self._call(req, who)
         if req.path != "/":
             given.setdefault("QueueUrl", req.path)
+        _note_queue(req, str(given.get("QueueUrl") or given.get("QueueName")))
         answered = OPERATIONS[name](call, given)
         protocol.answer(resp, name, answered, _request_id(req))
 
@@ -146,6 +148,14 @@ class Endpoint:
             sender=who.sender or account,
             trace=env.get("HTTP_X_AMZN_TRACE_ID", ""),
         )
+
+
+def _note_queue(req: falcon.Request, url: str) -> None:
+    """Have logs say which queue a request is about."""
+    name = url.rstrip("/").rpartition("/")[2]
+    if LONG_QUEUE_NAME.fullmatch(name):
+        req.context.queue = QueueRef(req.context.project, name)
+        req.context.params = {"queue": name}
 
 
 def add_to(app: "falcon.App[Any, Any]", endpoint: Endpoint) -> None:

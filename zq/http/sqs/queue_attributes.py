@@ -5,6 +5,7 @@ What zq has a metadata key for is kept under that, so that REST and SQS see and 
 ``_sqs`` of the metadata. All attributes are texts on the wire.
 """
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -294,7 +295,7 @@ def _redrive_policy(call: Call, metadata: Metadata) -> str:
 
 
 def _text(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+    return json.dumps(value)
 
 
 def _json_object(text: str) -> dict[str, Any] | None:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations on queues, and on their attributes and tags."""
 
-import binascii
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, Final
@@ -30,6 +29,14 @@ NEW_NAME: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxy
 FIFO: Final = ".fifo"
 # The sentence about keys of tags.
 TAG_KEYS: Final = f"Tag keys must be between 1 and {MAX_TAG_KEY} characters in length."
+# The sentences about names of new queues.
+STANDARD_NAME: Final = (
+    f"Can only include alphanumeric characters, hyphens, or underscores. 1 to {MAX_LONG_NAME} in length"
+)
+FIFO_NAME: Final = (
+    "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with "
+    f"{FIFO} suffix and be 1 to {MAX_LONG_NAME} in length"
+)
 # The sentence about FIFO queues.
 NO_FIFO: Final = "This server has no FIFO queues yet."
 
@@ -41,18 +48,19 @@ class OfQueue(Params, frozen=True):
 
 
 class CreateQueue(Params, frozen=True):
-    queue_name: str
+    queue_name: str | None = None
     attributes: dict[str, str] = {}
     tags: dict[str, str] = field(default_factory=dict, name="tags")
 
 
 def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
     """Create it; fine if there is one of this name that has all attributes that were given."""
-    attributes = dict(given.attributes)
-    _check_name(given.queue_name, attributes.pop("FifoQueue", None))
+    if given.queue_name is None:
+        raise errors.missing_parameter("QueueName")
+    ref, attributes = QueueRef(call.project, given.queue_name), dict(given.attributes)
+    _check_name(ref.name, attributes.pop("FifoQueue", None))
     queue_attributes.check_names(attributes)
-    _check_tags(given.tags, given.queue_name)
-    ref = QueueRef(call.project, given.queue_name)
+    _check_tags(given.tags, ref.name)
     queues = call.broker.queues
     while (queue := call.broker.storage.queues.get(ref)) is None:
         now = int(call.broker.waiters.clock.now())
@@ -67,14 +75,15 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
 
 
 def _check_name(name: str, fifo: str | None) -> None:
-    plain = name.removesuffix(FIFO) if fifo == "true" else name
-    if fifo == "true":
-        rule = f"hyphens, or underscores, must end with {FIFO} suffix and be 1 to {MAX_LONG_NAME} in length."
-    else:
-        rule = f"hyphens, or underscores. 1 to {MAX_LONG_NAME} in length"
-    if not plain or len(name) > MAX_LONG_NAME or not NEW_NAME.issuperset(plain) or (fifo == "true" and plain == name):
-        raise errors.invalid_value(name, "QueueName", f"Can only include alphanumeric characters, {rule}")
-    if fifo == "true":
+    is_fifo = fifo == "true"
+    plain = name.removesuffix(FIFO) if is_fifo else name
+    if (
+        not 1 <= len(plain) <= len(name) <= MAX_LONG_NAME
+        or not NEW_NAME.issuperset(plain)
+        or is_fifo == (plain == name)
+    ):
+        raise errors.invalid_parameter(FIFO_NAME if is_fifo else STANDARD_NAME)
+    if is_fifo:
         raise errors.unsupported_operation(NO_FIFO)
     if fifo is not None:
         raise errors.unknown_attribute("FifoQueue")
@@ -133,10 +142,10 @@ def _page(max_results: int | None, token: str) -> tuple[str, int]:
     if not 1 <= size <= MAX_SQS_PAGE:
         raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_SQS_PAGE}, if provided.")
     try:
-        after = urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4)).decode() if token else ""
-    except (binascii.Error, ValueError):
+        after = b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True).decode()
+    except ValueError:
         after = " "
-    if after and LONG_QUEUE_NAME.fullmatch(after) is None:
+    if token and LONG_QUEUE_NAME.fullmatch(after) is None:
         raise errors.invalid_value(token[: names.MOST_SHOWN], "NextToken", "It is none that this server gave.")
     return after, size
 

@@ -168,12 +168,12 @@ def _arrivals(parts: Sequence[tuple[Post, Sequence[Draft]]]) -> Arrivals:
     """Posts side by side are as if the one with the latest clock came first."""
     fresh = [post.now for post, drafts in parts if any(not draft.delay for draft in drafts)]
     number = sum(len(drafts) for _, drafts in parts)
-    size = sum([len(draft.body) + len(draft.extra) for _, drafts in parts for draft in drafts]) + OVERHEAD * number
+    size = sum([draft.size for _, drafts in parts for draft in drafts]) + OVERHEAD * number
     return Arrivals(number, max(fresh, default=None), number, size)
 
 
 def _weight(post: Post) -> int:
-    return sum(max(AT_LEAST, len(draft.body) + len(draft.extra)) for _, drafts in post.parts for draft in drafts)
+    return sum(max(AT_LEAST, draft.size) for _, drafts in post.parts for draft in drafts)
 
 
 # Deletions in one group.

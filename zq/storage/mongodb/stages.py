@@ -90,7 +90,7 @@ class Stages:
     def _stage(self, session: Session, staging: Staging) -> tuple[BsonDocument, BsonDocument | None]:
         """The stage with room made for the drafts. Second: one of its name that must be removed first."""
         named = identity(staging.project, staging.stage)
-        more = {"count": len(staging.drafts), "bytes": sum(len(draft.body) for draft in staging.drafts)}
+        more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}
         found = self._client.find(named, session=session)
         stage = found[0] if found else {**named, "token": uuid4().hex, "count": 0, "bytes": 0}
         if "commit" in stage:
@@ -249,6 +249,11 @@ def draft(document: BsonDocument) -> Draft:
     )
 
 
+def _size(document: BsonDocument) -> int:
+    """As of the draft."""
+    return len(document["b"]) + len(document.get("v", b""))
+
+
 # Bytes of bodies in one part.
 BYTES_AT_ONCE: Final = 4 << 20
 
@@ -275,7 +280,7 @@ def part(
         usual = BYTES_AT_ONCE * stage["count"] // max(1, stage["bytes"])
         found = stage_store.drafts(stage, order, min(most - len(chosen), 1 + usual), session)
         for one in found:
-            weight += len(one["b"])
+            weight += _size(one)
             if chosen and weight > BYTES_AT_ONCE:
                 return chosen, [index, order]
             chosen.append(one)
@@ -305,5 +310,5 @@ def publish(
 
 def _entry(drafts: Sequence[BsonDocument], now: int) -> Arrivals:
     """What enters one queue."""
-    number, size = len(drafts), sum(len(one["b"]) for one in drafts)
+    number, size = len(drafts), sum(map(_size, drafts))
     return Arrivals(number, now if any(not one["l"] for one in drafts) else None, number, size + OVERHEAD * number)

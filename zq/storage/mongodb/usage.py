@@ -169,7 +169,8 @@ class Usages:
         sample = max(SMALLEST_SAMPLE, min(SAMPLE, SAMPLE_BYTES // max(1, mean)))
         every = -(-number // sample)
         where = _of(kind, project)
-        total: BsonDocument = {"_id": None, "n": {"$sum": 1}, "size": {"$sum": {"$binarySize": "$b"}}}
+        size = {"$add": [{"$binarySize": "$b"}, {"$binarySize": {"$ifNull": ["$v", b""]}}]}
+        total: BsonDocument = {"_id": None, "n": {"$sum": 1}, "size": {"$sum": size}}
         sums = {"$group": total}
         found: list[BsonDocument] = []
         if every > 1 and kind != "o":

@@ -119,6 +119,8 @@ class Change:
             if old.indexed:
                 self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
             self._put_available(state, sequence, new)
+        else:  # where it was: a claim that lasts no time has passed it, and the next one is to meet it again
+            self._made_available[state].append(layout.triple.pack(number, new.available, sequence))
         if old.expires != new.expires:
             self._writes.append(("expiry", layout.number.pack(old.expires) + key, None))
             self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))

@@ -200,7 +200,7 @@ class Integrity(Findings):
             stage = self.decoded(layout.decode_stage, "stages", key, value)
             if stage is not None:
                 items = list(stages.messages(self.store, stage))
-                size = sum(len(item.draft.body) for item in items)
+                size = sum(item.draft.size for item in items)
                 if (stage.count, stage.size) != (len(items), size):
                     self._look("staged", (layout.pair.pack(stage.number, at) for at in range(stage.count)))
                     self.found(f"stages: {key!r} says {stage.count} messages and has {len(items)}, {size} bytes")

@@ -85,7 +85,7 @@ class OpenCommits:
         begin = max(0, rest.end - len(indexes))
         size = 0
         for index, (_, value) in enumerate(self._staged(number), begin):
-            size += len(layout.decode_staged(value).draft.body)
+            size += layout.decode_staged(value).draft.size
             self._salvage.save("staged messages", [("staged", layout.pair.pack(rest.number, index), value)])
         return StageRest(rest.number, begin, begin + len(indexes), size)
 

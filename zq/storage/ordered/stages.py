@@ -47,7 +47,7 @@ def open_until(
 
 def addition(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
     """Drafts for a queue put behind what is staged; ``most``: bytes and messages. Raises ``StageFull``."""
-    size = stage.size + sum(len(draft.body) for draft in drafts)
+    size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
     if size > most[0] or grown.count > most[1]:
         raise StageFull

@@ -343,7 +343,7 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
     keys, items = _next_staged(store, commit.rests[0], most)
     project = layout.project_of(layout.prefix_of(producer))
     refs = [QueueRef(project, name) for name in dict.fromkeys(item.queue for item in items)]
-    _advance(commit, len(keys), sum(len(item.draft.body) for item in items))
+    _advance(commit, len(keys), sum(item.draft.size for item in items))
     while True:
         with registry.locked(*refs) as found:
             states = {ref.name: state for ref, state in zip(refs, found, strict=True) if state is not None}
@@ -366,7 +366,7 @@ def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[byt
     entries = store.scan("staged", layout.pair.pack(rest.number, rest.at), layout.number.pack(rest.number + 1))
     for key, value in islice(entries, most):
         item = stages.item(value)
-        size += len(item.draft.body)
+        size += item.draft.size
         if items and size > CAPACITY:
             break
         keys.append(key)

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators have of SQS: bounds of projects, logs and metrics, metadata that REST shows and sets (SQS contract 1,
+6; tenancy 5, 6)."""
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from msgspec import structs
+from webtest import TestApp
+
+from tests.http.api import Api
+from tests.http.scoped import Impersonation
+from tests.sqs.test_protocols import Caller, Serve, said
+from zq.broker import Broker
+from zq.clock import ManualClock
+from zq.events import Events
+from zq.http.app import create_app
+from zq.model.quotas import Quota, State
+from zq.model.sqs import SqsOptions
+from zq.storage.api import Storage
+
+OPTIONS = SqsOptions(enabled=True, auth="none")
+
+
+class Bounded:
+    """A server that knows who asks by REST, and bounds projects."""
+
+    def __init__(self, storage: Storage, clock: ManualClock, account: str, **quota: int) -> None:
+        self.broker = Broker(storage, clock, quota=structs.replace(Quota(), **quota))
+        self.app = TestApp(create_app(self.broker, strategy=Impersonation(), sqs=OPTIONS))
+        self.caller = Caller(self.app, account)
+
+    def refused(self, operation: str, code: str, status: int, **given: Any) -> str:
+        told = self.caller.json(operation, status=status, **given)
+        assert told.headers["x-amzn-query-error"] == f"{code};Sender"
+        message: str = said(told)["message"]
+        return message
+
+
+def test_rates_of_a_project_hold_for_sqs(storage: Storage, clock: ManualClock, account: str) -> None:
+    """Tenancy 6: a request too many is RequestThrottled, which SDKs repeat later; none of another project is."""
+    bounded = Bounded(storage, clock, account, requests=1)
+    for _ in range(2):
+        assert "ratelimit" in bounded.caller.json("ListQueues").headers
+    assert "requests a second" in bounded.refused("ListQueues", "RequestThrottled", 403)
+    Caller(bounded.app, account[::-1]).json("ListQueues")
+
+
+def test_a_project_that_is_suspended_may_do_nothing(storage: Storage, clock: ManualClock, account: str) -> None:
+    """Tenancy 5: one that is read-only may read."""
+    bounded = Bounded(storage, clock, account)
+    bounded.caller.json("CreateQueue", QueueName="jobs")
+    quotas = bounded.broker.quotas
+    assert quotas is not None
+    quotas.write(account, lambda project: structs.replace(project, state=State.READ_ONLY))
+    bounded.caller.json("GetQueueUrl", QueueName="jobs")
+    assert bounded.refused("DeleteQueue", "AccessDenied", 403, QueueUrl="jobs") == "The project is read-only."
+    quotas.write(account, lambda project: structs.replace(project, state=State.SUSPENDED))
+    assert bounded.refused("GetQueueUrl", "AccessDenied", 403, QueueName="jobs") == "The project is suspended."
+
+
+def test_a_project_has_as_many_queues_as_it_may(storage: Storage, clock: ManualClock, account: str) -> None:
+    """Tenancy 6: one more is OverLimit."""
+    bounded = Bounded(storage, clock, account, queues=1)
+    for _ in range(2):
+        bounded.caller.json("CreateQueue", QueueName="jobs")
+    assert bounded.refused("CreateQueue", "OverLimit", 403, QueueName="more") == "The project may have 1 queues."
+
+
+def test_credentials_of_rest_are_not_asked_for(storage: Storage, clock: ManualClock, account: str) -> None:
+    """1: SQS has its own; all else wants them still."""
+    bounded = Bounded(storage, clock, account)
+    bounded.caller.json("CreateQueue", QueueName="jobs")
+    for path in ("/v2/queues", f"/v2/queues/{account}/stats", "/sqs"):
+        bounded.app.get(path, headers={"X-Project-ID": account, "Client-ID": "0" * 32}, status=401)
+    judge = bounded.app.app.judge
+    head = {"REQUEST_METHOD": "POST", "PATH_INFO": "/", "QUERY_STRING": ""}
+    assert judge.known(head) is True  # so that engines read its body
+
+
+def test_requests_are_counted_and_logged_by_operation(
+    served: Serve, account: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """1: under names that a client cannot make many of."""
+    counted: list[tuple[str, str, int]] = []
+
+    class Counted(Events):
+        def answered(self, method: str, route: str, status: int, seconds: float, waited: bool) -> None:
+            counted.append((method, route, status))
+
+    caplog.set_level(logging.INFO, "zq.requests")
+    caller = Caller(served({"events": Counted(), "log_requests": lambda: True}), account)
+    caller.json("CreateQueue", QueueName="jobs")
+    caller.link({"Action": "ListQueueTags"}, f"/{account}/jobs")
+    caller.json("DropTable", status=400)
+    caller.app.get("/v2/", headers={"X-Project-ID": "acme", "Client-ID": "0" * 32})
+    assert counted == [
+        ("POST", "sqs:CreateQueue", 200),
+        ("GET", "sqs:ListQueueTags", 200),
+        ("POST", "sqs", 400),
+        ("GET", "/v2/", 200),
+    ]
+    created, listed = [record for record in caplog.records if record.name == "zq.requests"][:2]
+    assert (created.__dict__["project"], created.__dict__["queue"], created.__dict__["path"]) == (account, "jobs", "/")
+    assert listed.__dict__["path"] == f"/{account}/jobs"
+
+
+def test_changes_are_kept_for_administrators(broker: Broker, served: Serve, account: str) -> None:
+    """As those by REST: what was changed, when, and of which queue."""
+    caller = Caller(served(), account)
+    caller.json("CreateQueue", QueueName="jobs")
+    caller.json("TagQueue", QueueUrl="jobs", Tags={"a": "b"})
+    caller.json("DeleteQueue", QueueUrl="jobs")
+    broker.trail.finish()
+    rest = {"Client-ID": "30387f00-39a0-11e2-be4a-a8d15f34bae2", "X-Project-ID": account}
+    entries = caller.app.get("/v2/audit", headers=rest).json["entries"]
+    assert [(entry["rule"], entry["object"], entry["outcome"]) for entry in entries] == [
+        ("queues:delete", "queue jobs", "done"),
+        ("queues:update", "queue jobs", "done"),
+    ]
+
+
+def test_rest_and_sqs_change_the_same_queue(served: Serve, account: str) -> None:
+    """6: a queue of REST shows defaults, and each sees what the other one sets."""
+    app = served(project=f"acme-{account}")
+    rest, caller = Api(app.app, f"-{account}"), Caller(app, "somebody")
+    rest.put("/v2/queues/a.b", 201, {"_default_message_delay": 9})
+
+    def shown(*names: str) -> dict[str, str]:
+        found: dict[str, str] = said(caller.json("GetQueueAttributes", QueueUrl="a.b", AttributeNames=names))[
+            "Attributes"
+        ]
+        return found
+
+    made = {"DelaySeconds": "9", "MessageRetentionPeriod": "3600", "VisibilityTimeout": "30"}
+    assert shown(*made, "CreatedTimestamp", "RedrivePolicy") == made
+    caller.json("SetQueueAttributes", QueueUrl="a.b", Attributes={"DelaySeconds": "8", "VisibilityTimeout": "7"})
+    metadata = rest.get("/v2/queues/a.b", 200).json
+    assert (metadata["_default_message_delay"], metadata["_sqs"]["visibility"]) == (8, 7)
+    rest.put("/v2/queues/dead", 201)
+    rest.patch("/v2/queues/a.b", 200, add_rules("dead", 4))
+    assert '"maxReceiveCount": 4' in shown("RedrivePolicy")["RedrivePolicy"]
+    rest.delete("/v2/queues/a.b", 204)
+    caller.json("GetQueueUrl", status=400, QueueName="a.b")
+
+
+@pytest.mark.every_store
+def test_dead_letters_live_as_long_as_their_queue_says(broker: Broker, served: Serve, account: str) -> None:
+    """10: from their move on, as that queue's retention is then; ``_dead_letter_queue_messages_ttl`` overrules it."""
+    app = served(project=f"acme-{account}")
+    rest, caller = Api(app.app, f"-{account}"), Caller(app, "somebody")
+    caller.json("CreateQueue", QueueName="dead", Attributes={"MessageRetentionPeriod": "1000"})
+    queue = said(caller.json("GetQueueAttributes", QueueUrl="dead", AttributeNames=["QueueArn"]))["Attributes"][
+        "QueueArn"
+    ]
+    policy = json.dumps({"deadLetterTargetArn": queue, "maxReceiveCount": 1})
+    caller.json("CreateQueue", QueueName="jobs", Attributes={"RedrivePolicy": policy, "MessageRetentionPeriod": "600"})
+    caller.json("SetQueueAttributes", QueueUrl="dead", Attributes={"MessageRetentionPeriod": "2000"})
+
+    def buried() -> int:
+        rest.send("jobs", 1)
+        claim, _ = rest.claim("jobs")
+        rest.delete(claim, 204)
+        rest.post("/v2/queues/jobs/claims", 204, {})
+        (letter,) = rest.delete("/v2/queues/dead/messages?pop=1", 200).json["messages"]
+        ttl: int = letter["ttl"]
+        return ttl
+
+    assert buried() == 2000
+    rest.patch(
+        "/v2/queues/jobs", 200, [{"op": "add", "path": "/metadata/_dead_letter_queue_messages_ttl", "value": 99}]
+    )
+    assert buried() == 99
+
+
+def add_rules(target: str, count: int) -> list[dict[str, Any]]:
+    rules = {"_dead_letter_queue": target, "_max_claim_count": count}
+    return [{"op": "add", "path": f"/metadata/{key}", "value": value} for key, value in rules.items()]
+
+
+@pytest.mark.one_store
+def test_what_sqs_keeps_is_checked_when_rest_writes_it(served: Serve, account: str) -> None:
+    """6: ``_sqs`` holds what attributes may be, or nothing; null unsets it."""
+    rest = Api(served().app, f"-{account}")
+    fine = {"visibility": 0, "wait": 20, "tags": {"k": ""}, "redrive_allow": {"redrivePermission": "denyAll"}}
+    rest.put("/v2/queues/jobs", 201, {"_sqs": fine})
+    for wrong in (
+        *({"visibility": 43201}, {"visibility": "5"}, {"max_size": 1023}, {"wait": -1}, {"colour": 1}, {"fifo": True}),
+        *({"tags": {"": "x"}}, {"tags": {"k": 5}}, {"tags": {f"t{number}": "" for number in range(51)}}, {"kms": "k"}),
+        *({"redrive_allow": {"redrivePermission": "some"}}, {"policy": {}}, {"created": -1}, [], "x", 5),
+    ):
+        patch = [{"op": "replace", "path": "/metadata/_sqs", "value": wrong}]
+        told = rest.patch("/v2/queues/jobs", 400, patch).json
+        assert told["description"].startswith("_sqs"), wrong
+        rest.put("/v2/queues/other", 400, {"_sqs": wrong})
+    assert rest.get("/v2/queues/jobs", 200).json["_sqs"] == fine
+    rest.patch("/v2/queues/jobs", 200, [{"op": "replace", "path": "/metadata/_sqs", "value": None}])
+    long = {"_dead_letter_queue": "n" * 80}
+    rest.put("/v2/queues/long", 400, long)
+    rest.put("/v2/queues/long", 201, long | {"_sqs": {"created": 1}})

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``api-ref/sqs.md``: a server with its options answers its program; its tables are those of the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.blocks import ROOT, blocks, only
+from tests.reader import PYTHON, succeed
+from tests.servers import ZqServer
+from zq.http.sqs.operations import OPERATIONS
+from zq.http.sqs.queue_attributes import READ_ONLY, SETTERS
+from zq.limits import SQS_NUMBERS
+
+PAGE = ROOT / "api-ref" / "sqs.md"
+
+
+@pytest.mark.slow
+def test_the_program_of_the_page_works(tmp_path: Path) -> None:
+    """With the options of the page, on a server of its own."""
+    with ZqServer("memory:", config=only("api-ref/sqs.md", "ini")) as server:
+        (program,) = (block.text for block in blocks(PAGE) if block.text.startswith("import boto3"))
+        said = succeed([*PYTHON, program.replace("http://localhost:8888", server.url)], tmp_path)
+        assert said.splitlines() == [f"['{server.url}/123456789012/orders']", "one pair of shoes"]
+        assert "[sqs] auth is none: everyone who reaches 127.0.0.1" in server.stderr
+        assert f"SQS: {server.url}." in server.stderr
+
+
+def row(first: str) -> str:
+    """The row of a table that has this in its first cell."""
+    (found,) = re.findall(rf"^\| (?:[^|]*, )?{first}(?:, [^|]*)? \|.*", PAGE.read_text(), re.MULTILINE)
+    return str(found)
+
+
+def test_each_operation_and_attribute_is_on_the_page() -> None:
+    """Each in one row, attributes that are numbers with default and range; operations that are refused say so."""
+    for name, operation in OPERATIONS.items():
+        assert ("UnsupportedOperation" in row(name)) == (operation.params.__name__ == "Params"), name
+    for name in {*SETTERS, *READ_ONLY} - {name for name in READ_ONLY if name.endswith(("NotVisible", "Delayed"))}:
+        assert row(name)
+    for name, (least, most, default) in SQS_NUMBERS.items():
+        if not name.startswith("Kms"):
+            assert f"| {default}; {least} to {most} |" in row(name)
