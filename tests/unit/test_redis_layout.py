@@ -23,8 +23,8 @@ def test_the_keys_of_a_project_share_a_hash_tag():
     )
     every = [*keys.first, *(key for block in blocks for key in block)]
     tags = {key[: key.index(b"}") + 1] for key in every}
-    assert len(every) == 40
-    assert len(set(every)) == 40
+    assert len(every) == 41
+    assert len(set(every)) == 41
     assert len(tags) == 1
     assert layout.keys(QueueRef("a", "q.1")).names.split(b"}")[0] not in {tag[:-1] for tag in tags}
 
@@ -47,11 +47,12 @@ IDS = ["\u00e9" * 16, "0" * 32, "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f", "", "x"]
 @pytest.mark.parametrize("id", IDS)
 def test_a_draft_comes_back(id: str):
     """What the script completes is read as the message that was drafted."""
-    draft = Draft(id, b'"b"', 60, 5, "\x00cl\U0001f600", "MD5:x")
+    draft = Draft(id, b'"b"', 60, 5, "\x00cl\U0001f600", "MD5:x", b"{}", "g\x00\U0001f600")
     blob = layout.FRONT.pack(0) + b"\1" + (7).to_bytes(6) + layout.draft(draft, 1_000_000)
     [found, again] = layout.messages(blob * 2, 0, 1_000_000)
     assert found == again
     assert (found.id, found.client, found.checksum, found.body) == (draft.id, draft.client, "MD5:x", b'"b"')
+    assert (found.extra, found.group) == (draft.extra, draft.group)
     assert (found.created, found.expires, found.available, found.sequence) == (1000, 1060, 1005, 7)
 
 

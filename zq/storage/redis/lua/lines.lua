@@ -165,11 +165,11 @@ local function take_lines(q, limit, now)
       return
     end
     steps = steps + 1
-    if is_taken then
+    if m.expires <= now then
+      expired[#expired + 1] = m
+    elseif is_taken then
       taken[#taken + 1] = m
       line.is_over = m.kind ~= FAIR
-    elseif m.expires <= now then
-      expired[#expired + 1] = m
     else
       line.is_over = true
     end
