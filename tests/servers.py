@@ -296,7 +296,7 @@ class ZqServer(Startable):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait(10)
-        wait_for(lambda: not _group(self.pid), 10, "the killed group is gone")
+        wait_for(lambda: not _group(self.pid), 60, "the killed group is gone")
         self._finish()
 
     def close(self) -> None:
@@ -325,7 +325,7 @@ def stopped(*pids: int) -> Iterator[None]:
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         # The kernel stops a process once one of its threads has seen the signal: on a busy machine others still run.
-        wait_for(lambda: all(_stands(pid) for pid in pids), 10, "every thread stands still")
+        wait_for(lambda: all(_stands(pid) for pid in pids), 60, "every thread stands still")
         yield
     finally:
         for pid in pids:

@@ -58,11 +58,11 @@ def test_a_break_gives_back_what_is_not_done(queue: Any) -> None:
     for message in queue.consume(wait=1, backoff=0):
         if message.body == 1:
             break
-    assert wait_for(lambda: left(queue) == [1, 2, 3], 10, "all but the first came back")
+    assert wait_for(lambda: left(queue) == [1, 2, 3], 60, "all but the first came back")
     for message in queue.consume(wait=1):
         message.done()
         break
-    assert wait_for(lambda: left(queue) == [1, 3], 10, "what was done is gone: 2, since 1 went behind the others")
+    assert wait_for(lambda: left(queue) == [1, 3], 60, "what was done is gone: 2, since 1 went behind the others")
 
 
 def test_a_worker_decides_what_becomes_of_a_message(queue: Any) -> None:
@@ -131,7 +131,7 @@ def test_a_claim_is_settled_while_its_last_message_is_still_in_work(queue: Any) 
     queue.post_batch(range(3))
     for message in queue.consume(batch=3, **SHORT):
         if message.body == 2:
-            wait_for(lambda: queue.stats().total == 1, 10, "the first two are deleted")
+            wait_for(lambda: queue.stats().total == 1, 60, "the first two are deleted")
     assert queue.stats().total == 0
 
 
@@ -146,7 +146,7 @@ def test_a_lapsed_claim_is_reported(timed: Server, kind: str) -> None:
             for message in queue.consume(batch=1, wait=0):
                 seen.append(message.body)
                 timed.clock.advance(301)
-                wait_for(lambda: queue.claim(3, ttl=60).messages, 10, "others have them")
+                wait_for(lambda: queue.claim(3, ttl=60).messages, 60, "others have them")
 
         with pytest.raises(errors.ClaimLapsed, match="before 1 of"):
             work()

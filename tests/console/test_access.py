@@ -147,7 +147,7 @@ def proxy(server: ZqServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     if shutil.which("nginx") is None:
         missing("nginx is missing, so the console is not tried below a path.", "nginx")
     opened = Proxy(server.url, tmp_path_factory.mktemp("nginx"))
-    wait_for(opened.up, 10, "nginx listens")
+    wait_for(opened.up, 60, "nginx listens")
     yield opened
     opened.close()
 

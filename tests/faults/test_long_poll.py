@@ -37,7 +37,7 @@ def send() -> Iterator[Sent]:
             running = pool.submit(ask, server.url, "POST", f"/v2/queues/{queue}/claims?wait={wait}", {}, timeout=60)
             sent[server.url].append(running)
             waiting = sum(not future.done() for future in sent[server.url])
-            wait_for(lambda: gauge(server, "zq_waiters ") >= waiting, 20, "it waits")
+            wait_for(lambda: gauge(server, "zq_waiters ") >= waiting, 60, "it waits")
             return running
 
         yield begin

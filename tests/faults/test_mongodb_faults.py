@@ -332,7 +332,7 @@ def test_every_verb_ends_in_time_when_the_store_is_lost_and_works_when_it_is_bac
                 return True
             return False
 
-        wait_for(back, 20, "the store serves again")
+        wait_for(back, 60, "the store serves again")
         if loss == "killed":
             assert ids_of(scene.walk()) == posted
             assert scene.claimable() == posted
@@ -425,12 +425,12 @@ def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: l
 
 def change_primary(members: list[Member], way: str) -> None:
     with MongoClient(uri_of(members)) as client:
-        wait_for(lambda: client.primary is not None, 30, "a primary")
+        wait_for(lambda: client.primary is not None, 60, "a primary")
         primary = next(member for member in members if member.port == client.primary[1])
         if way == "kill":
             primary.kill()
         else:
-            wait_for(lambda: stepped_down(primary), 30, "the primary steps down")
+            wait_for(lambda: stepped_down(primary), 60, "the primary steps down")
 
 
 def stepped_down(primary: Member) -> bool:
@@ -488,4 +488,4 @@ def test_maintenance_ends_the_transactions_of_dead_servers(server: MongoServer, 
                 return scene.claimable()
             return []
 
-        assert wait_for(freed, 10, "the messages can be claimed") == posted
+        assert wait_for(freed, 60, "the messages can be claimed") == posted

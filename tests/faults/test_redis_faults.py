@@ -214,7 +214,7 @@ def test_a_full_store_refuses_posts_whole_and_lets_messages_go(scene: Scene, ser
         assert ids_of(scene.walk(limit=100)) == acknowledged[200:]
         connect(server.uri).close()
         scene.storage.queues.purge(scene.queue)
-        wait_for(lambda: posted(scene), 20, "a post is taken again, once UNLINK gave the memory back")
+        wait_for(lambda: posted(scene), 60, "a post is taken again, once UNLINK gave the memory back")
 
 
 def posted(scene: Scene) -> list[str]:
@@ -338,7 +338,7 @@ def test_used_memory_returns_when_messages_have_expired():
         assert full - before > 50_000 * 400
         scene.tick(60)
         assert scene.storage.maintain(scene.now) == 50_000
-        left = wait_for(lambda: shrunk(admin, before + (full - before) // 50), 10, "memory returns")
+        left = wait_for(lambda: shrunk(admin, before + (full - before) // 50), 60, "memory returns")
         assert left < full
         scene.storage.close()
 

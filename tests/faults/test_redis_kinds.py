@@ -48,11 +48,11 @@ def watched(request: pytest.FixtureRequest) -> Iterator[tuple[RedisServer, Redis
                 "state=online" in str(admin(master).execute_command("INFO", "replication"))
                 or admin(replica).info("replication")["master_link_status"] == "up"
             ),
-            30,
+            60,
             "the replica follows",
         )
         sentinel = stack.enter_context(Sentinel(request.param, master.port, patience=2000))
-        wait_for(lambda: admin(sentinel).sentinel_slaves("main") != [], 30, "the Sentinel knows the replica")
+        wait_for(lambda: admin(sentinel).sentinel_slaves("main") != [], 60, "the Sentinel knows the replica")
         yield master, replica, f"redis://127.0.0.1:{sentinel.port},127.0.0.1:{sentinel.port}/0?master=main"
 
 
@@ -139,7 +139,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[list[RedisServer]]:
         second.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
         first.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, buses[1])
         for node in (first, second):
-            wait_for(lambda node=node: node.cluster("info")["cluster_state"] == "ok", 30, "the cluster is whole")
+            wait_for(lambda node=node: node.cluster("info")["cluster_state"] == "ok", 60, "the cluster is whole")
         yield nodes
 
 

@@ -61,10 +61,10 @@ def test_a_server_may_wait_for_its_store(store: StoreServer) -> None:
     """With ``--wait-for-store`` it starts before the store and serves as soon as that is there."""
     store.kill()
     with closing(ZqServer(store.uri, "--wait-for-store", config=CONFIG).launch()) as server:
-        wait_for(lambda: "Waiting for the store" in server.output, 30, "the server says that it waits")
+        wait_for(lambda: "Waiting for the store" in server.output, 60, "the server says that it waits")
         assert not server.accepts()
         store.start()
-        wait_for(server.ready, 30, "the server serves")
+        wait_for(server.ready, 60, "the server serves")
 
 
 def refused(server: ZqServer, method: str, path: str, document: object) -> tuple[Answer, float]:
@@ -101,12 +101,12 @@ def test_a_store_that_is_lost_is_answered_503_in_time_and_forgiven(store: StoreS
         else:
             with store.frozen():
                 all_refused()
-        wait_for(server.ready, 20, "the server has found its store again")
+        wait_for(server.ready, 60, "the server has found its store again")
         told = [body for body in bodies(every_message(server.url, "jobs")) if body != "late"]
         # A request that a frozen store carried out later was answered 503, which says nothing of what has happened.
         assert told in (["kept"], []) if way == "frozen" else told == ["kept"]
         # A transaction that was cut off is ended some seconds later; until then MongoDB keeps the counter locked.
-        wait_for(lambda: post(server, "new").status == 201, 15, "posts are taken again")
+        wait_for(lambda: post(server, "new").status == 201, 60, "posts are taken again")
 
 
 def test_servers_whose_clocks_differ_by_a_minute_agree(store: StoreServer, shifted) -> None:
@@ -141,7 +141,7 @@ def test_a_delay_is_the_same_for_servers_whose_clocks_differ(store: StoreServer,
             started = time.monotonic()
             assert post(poster, "delayed").status == 201
             posted = time.monotonic()
-            taken = wait_for(lambda taker=taker: _claimed(taker), 10, "the delayed message")
+            taken = wait_for(lambda taker=taker: _claimed(taker), 60, "the delayed message")
             ended = time.monotonic()
             assert taken == ["delayed"]
             assert ended - started > 3 - 0.05

@@ -155,6 +155,6 @@ def test_a_server_that_slept_through_its_turn_leaves_the_queue_to_its_successor(
         wait_for(taken_over, 5 * LEASE, "the turn is over")
         with servers.stopped(servers.second):
             slept.go_on.set()
-            wait_for(lambda: removed, 10, "the first round is over")
+            wait_for(lambda: removed, 60, "the first round is over")
             assert removed == [SIZE]
     assert servers.first.maintain(servers.scene.now) == 0

@@ -219,7 +219,7 @@ def test_one_address_may_have_so_many_connections(begin: Callable[..., ZqServer]
     with ExitStack() as stack:
         for _ in range(4):
             stack.enter_context(connect(server, request))
-        refused = wait_for(lambda: refusal(server), 10, "the four wait")
+        refused = wait_for(lambda: refusal(server), 60, "the four wait")
     assert "retry-after: 1" in refused.lower()
     assert "application/json" in refused
 

@@ -66,16 +66,16 @@ def test_an_owner_that_is_deposed_amid_a_commit(
         post(storage, "before")
         with between.doing(asleep):
             posted = client.submit(post, storage, "amid")
-            wait_for(lambda: asleep.record, 10, "the record")
+            wait_for(lambda: asleep.record, 60, "the record")
             if asleep.before == "look":
-                wait_for(landed, 10, "it is there")
+                wait_for(landed, 60, "it is there")
             second = machine("second")
             there = bodies(second)
             assert there == (["before", "amid"] if landed() else ["before"])
             asleep.wake()
             with pytest.raises(Deposed):
                 posted.result(30)
-            wait_for(landed, 10, "it lands")
+            wait_for(landed, 60, "it lands")
         post(second, "after")
         second.close()
         assert bodies(machine("third")) == [*there, "after"]

@@ -176,7 +176,7 @@ def test_a_server_that_ended_well_is_followed_at_once(machines: Machines) -> Non
     assert not standby.ready()
     assert first.terminate() == 0
     ended = time.monotonic()
-    wait_for(standby.ready, 30, "the standby serves")
+    wait_for(standby.ready, 60, "the standby serves")
     assert time.monotonic() - ended < 30
     whole(listed(standby.url), producers.acknowledged)
 

@@ -108,7 +108,7 @@ def test_a_driver_that_was_killed_is_followed_by_another(spark, server, client, 
         reached = (tmp_path / "reached").exists
         wait_for(lambda: driver.poll() is not None or reached(), 150, "it is in its second round")
         assert driver.poll() is None, "the driver ended by itself"
-        wait_for(lambda: client.queue("in").stats().claimed == 40, 10, "it has prefetched the third one's")
+        wait_for(lambda: client.queue("in").stats().claimed == 40, 60, "it has prefetched the third one's")
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait(20)

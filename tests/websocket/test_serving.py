@@ -73,12 +73,12 @@ def test_by_tls_with_a_certificate_that_is_read_again_at_hup(folder: Path, tmp_p
             put("second")
             process.send_signal(signal.SIGHUP)
             second = ((("commonName", "second"),),)
-            wait_for(lambda: subject(url) == second, 20, "the new certificate")
+            wait_for(lambda: subject(url) == second, 60, "the new certificate")
             assert ask(connection, "queue_list")[0] == 200
         shutil.copy(folder / "server.key", tmp_path / "key.pem")  # which is not the certificate's
         process.send_signal(signal.SIGHUP)
         log = tmp_path / "log"
-        wait_for(lambda: "What this file said stays as it was" in log.read_text(), 20, "the files are refused")
+        wait_for(lambda: "What this file said stays as it was" in log.read_text(), 60, "the files are refused")
         with connect(secure, ssl=trusting) as connection:
             assert ask(connection, "queue_list")[0] == 200
 

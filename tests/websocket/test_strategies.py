@@ -101,5 +101,5 @@ def test_who_asks_is_in_the_audit_log(tmp_path: Path) -> None:
         def lines() -> list[dict[str, object]]:
             return [json.loads(line) for line in log.read_text().splitlines()]
 
-        wait_for(lambda: any(line.get("project") == "acme" for line in lines()), 10, "a line")
+        wait_for(lambda: any(line.get("project") == "acme" for line in lines()), 60, "a line")
         assert token["token"] not in log.read_text()
