@@ -30,7 +30,7 @@ def test_lines_are_stored_while_the_next_one_is_awaited(zq: Zq, words: list[str]
         process.stdin.flush()
         wait_for(lambda: total(zq, "topic" if "topic" in words else "queue") == 2, 60, "both lines are stored")
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.read())["stored"] == 2

@@ -115,7 +115,7 @@ def test_handlers_work_side_by_side_and_a_failure_is_theirs_alone(queue: Any) ->
     def handle(message: Any) -> None:
         seen.append(message.body)
         if message.body < 4:
-            together.wait(10)
+            together.wait(60)
         if message.body == 5:
             raise ValueError(message.body)
         if message.body == 7:
@@ -206,7 +206,7 @@ def test_a_signal_ends_the_loop_after_the_message_in_hand(
         process.send_signal(number)
         print(file=process.stdin, flush=True)
         assert process.stdout.read() == "ended well\n"
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         assert left(queue) == [1, 2, 3, 4]
 
 
@@ -221,7 +221,7 @@ def test_a_consumer_that_is_killed_loses_nothing(timed: Server, project: str) ->
         print(file=process.stdin, flush=True)
         assert process.stdout.readline() == "1\n"
         process.kill()
-        process.wait(10)
+        process.wait(60)
         assert left(queue) == []
         timed.clock.advance(301)
         back = bodies(queue.consume(wait=0, until_empty=True))

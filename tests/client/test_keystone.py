@@ -101,8 +101,8 @@ def test_who_waits_or_streams_is_asked_for_again(keystone: tuple[Keystone, ZqSer
         assert not waiter.done()
         assert not stream.done()
         del issuer.tokens[token]
-        assert (waiter.result(40).status, stream.result(40).status) == (401, 200)
-    assert time.monotonic() - begun < 31
+        assert (waiter.result(60).status, stream.result(60).status) == (401, 200)
+    assert time.monotonic() - begun < 55
 
 
 def test_without_keystone_there_is_no_answer(keystone: tuple[Keystone, ZqServer]) -> None:

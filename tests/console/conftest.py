@@ -35,7 +35,7 @@ ARGUMENTS = [
     "--no-first-run",
 ]
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "resultTypes": ["violations"]}
-WITHIN = 10_000
+WITHIN = 60_000
 """Milliseconds that the browser waits for what is expected."""
 expect.set_options(timeout=WITHIN)
 NOTHING = "\N{EN DASH}"

