@@ -10,7 +10,7 @@ from tests.faults.disks import Disk, LimitedFiles, SmallFileSystem
 from tests.servers import Answer, Lost, ZqServer, ask, every_message, wait_for
 from tests.stores import missing
 
-RECOVERED_WITHIN = 15.0
+RECOVERED_WITHIN = 60.0
 QUEUE = "/v2/queues/jobs"
 
 

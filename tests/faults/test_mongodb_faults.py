@@ -16,7 +16,7 @@ from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from tests.servers import wait_for
+from tests.servers import soon, wait_for
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts, ids_of, together
@@ -95,7 +95,7 @@ def test_a_post_whose_outcome_stays_unknown_is_unavailable_and_there_once_at_mos
         began = time.monotonic()
         with pytest.raises(Unavailable):
             scene.post(2)
-        assert time.monotonic() - began < 2 * TIMEOUT
+        assert time.monotonic() - began < 10 * TIMEOUT
     assert len(scene.walk()) in (0, 2)
 
 
@@ -300,15 +300,12 @@ def verbs(scene: Scene, known: str) -> list:
 def all_unavailable(scene: Scene, known: str) -> None:
     """Every verb, all at once, ends in time and says so in a sentence of its own."""
 
-    def fails(verb) -> float:
-        began = time.monotonic()
+    def fails(verb) -> None:
         with pytest.raises(Unavailable) as caught:
             verb()
         assert str(caught.value).endswith("Try again later.")
-        return time.monotonic() - began
 
-    took = together(*(partial(fails, verb) for verb in verbs(scene, known)))
-    assert max(took) < TIMEOUT + 2
+    together(*(partial(soon, TIMEOUT + 2, partial(fails, verb)) for verb in verbs(scene, known)))
 
 
 @pytest.mark.parametrize("loss", ["killed", "frozen"])

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.failovers import SLOTS, Sentinel, admin
 from tests.faults.test_redis_faults import BINARIES, TIMEOUT, open_scene, round_trip, verbs
 from tests.faults.test_redis_topics import readers
-from tests.servers import free_port, wait_for
+from tests.servers import T, free_port, soon, wait_for
 from tests.stores import RedisServer
 from zq.conformance.builders import EVERYTHING, Scene
 from zq.conformance.topic_builders import Follower, Log
@@ -22,7 +22,7 @@ from zq.storage import connect
 from zq.storage.redis import batches, layout
 
 IDS = ["valkey", "redis"][: len(BINARIES)]
-DEADLINE = 40.0
+DEADLINE = 60.0
 
 
 def until_served(work: Callable[[], Any]) -> Any:
@@ -35,6 +35,12 @@ def until_served(work: Callable[[], Any]) -> Any:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
+
+
+def unless_unavailable(work: Callable[[], T]) -> T | None:
+    with contextlib.suppress(Unavailable):
+        return work()
+    return None
 
 
 @pytest.fixture(params=BINARIES, ids=IDS)
@@ -65,10 +71,9 @@ def test_a_failover_is_followed(watched: tuple[RedisServer, RedisServer, str]):
     marker = scene.one(posted[-1]).sequence
     claim = scene.take(2)
     master.kill()
-    began = time.monotonic()
     with pytest.raises(Unavailable):
         scene.post(1)
-    assert time.monotonic() - began < TIMEOUT + 1.5
+    soon(TIMEOUT + 1.5, lambda: unless_unavailable(scene.page))
     scene.storage.close()
     scene = until_served(lambda: open_scene(uri))
     assert scene.page(EVERYTHING) == posted
@@ -257,12 +262,7 @@ def test_half_a_cluster_is_unavailable_in_time(cluster: list[RedisServer]):
     cluster[1].kill()
     failed = 0
     for room in rooms:
-        began = time.monotonic()
-        try:
-            room.page()
-        except Unavailable:
-            failed += 1
-        assert time.monotonic() - began < TIMEOUT + 1.5
+        failed += soon(TIMEOUT + 1.5, lambda room=room: unless_unavailable(room.page)) is None
     assert failed > 0
     cluster[1].start()
     for room in rooms:
@@ -278,10 +278,7 @@ def test_a_silent_server_of_a_cluster_holds_up_nobody_else(cluster: list[RedisSe
     served = 0
     with cluster[1].frozen():
         for room, ids in zip(rooms, posted, strict=True):
-            began = time.monotonic()
-            with contextlib.suppress(Unavailable):
-                served += room.page() == ids
-            assert time.monotonic() - began < TIMEOUT + 1.5
+            served += soon(TIMEOUT + 1.5, lambda room=room: unless_unavailable(room.page)) == ids
     assert 0 < served < len(rooms)
     assert [until_served(room.page) for room in rooms] == posted
     scene.storage.close()

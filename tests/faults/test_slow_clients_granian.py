@@ -47,7 +47,7 @@ def request(method: str, path: str, *lines: str) -> bytes:
 def answer(connection: socket.socket) -> bytes:
     """What comes until the first pause."""
     got = connection.recv(65536)
-    connection.settimeout(0.3)
+    connection.settimeout(1.0)
     try:
         while piece := connection.recv(65536):
             got += piece

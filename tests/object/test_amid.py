@@ -34,7 +34,7 @@ class Asleep:
         if of_the_log:
             self.record = int(path.rpartition("/")[2])
         if self.before == "put" or not of_the_log:
-            self._awake.wait(60)
+            self._awake.wait(180)
         return 0
 
     def wake(self) -> None:
@@ -62,7 +62,7 @@ def test_an_owner_that_is_deposed_amid_a_commit(
         with monkeypatch.context() as first:
             for name, value in between.environment.items():
                 first.setenv(name, value)
-            storage = machine("first", patience=60)
+            storage = machine("first", patience=180)
         post(storage, "before")
         with between.doing(asleep):
             posted = client.submit(post, storage, "amid")
@@ -74,7 +74,7 @@ def test_an_owner_that_is_deposed_amid_a_commit(
             assert there == (["before", "amid"] if landed() else ["before"])
             asleep.wake()
             with pytest.raises(Deposed):
-                posted.result(30)
+                posted.result(60)
             wait_for(landed, 60, "it lands")
         post(second, "after")
         second.close()
