@@ -17,7 +17,7 @@ from tests.servers import ZqServer, ask, soon, wait_for
 from tests.swift import Swift
 from zq.errors import StartRefused, Unavailable
 from zq.storage.api import Storage
-from zq.storage.object import shipping
+from zq.storage.object import epochs, shipping
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("uri", ["swift"], indirect=True)]
 
@@ -90,8 +90,11 @@ def answers(storage: Storage) -> bool:
     return True
 
 
-def test_an_object_store_that_is_down_is_told_at_once(machine: Open, between: Between) -> None:
+def test_an_object_store_that_is_down_is_told_at_once(
+    machine: Open, between: Between, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Long before reads end; and as soon that it is there again."""
+    monkeypatch.setattr(epochs, "PATIENCE", 1.0)
     storage = machine("first", lease=60)
     post(storage, "kept")
     assert answers(storage)
@@ -121,8 +124,11 @@ def test_a_token_that_expired_is_renewed(machine: Open, between: Between) -> Non
     assert between.harmed >= 5
 
 
-def test_a_swift_that_stands_still_ends_reads_with_the_lease(machine: Open, swift: Swift) -> None:
+def test_a_swift_that_stands_still_ends_reads_with_the_lease(
+    machine: Open, swift: Swift, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is answered: posts are 503 within their patience, reads go on for a lease at most; then all is well."""
+    monkeypatch.setattr(epochs, "PATIENCE", 1.0)
     storage = machine("first", patience=PATIENCE)
     acknowledged = posted(storage, 0, 3)
     with swift.frozen():
