@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 from tests.forked import Forked
 from zq.logs import holds_password
 
-READY_WITHIN = 30.0
+READY_WITHIN = 120.0
 """Seconds that a server may take to start on a busy machine."""
 CLIENT = "30387f00c63a4a30ac1f3e2cf1b0c3a1"
 PROJECT = "acme"
@@ -286,7 +286,7 @@ class ZqServer(Startable):
 
     def accepts(self) -> bool:
         """Whether a new connection is taken now."""
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 5):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 20):
             return True
         return False
 
@@ -311,7 +311,7 @@ class ZqServer(Startable):
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait(10)
+        self._process.wait(60)
         wait_for(lambda: not _group(self.pid), 60, "the killed group is gone")
         self._finish()
 
@@ -324,7 +324,7 @@ class ZqServer(Startable):
     def _finish(self) -> None:
         """Read the output to its end."""
         for reader in self._readers:
-            reader.join(5)
+            reader.join(30)
 
 
 def _drain(stream: IO[str] | None, lines: list[str]) -> None:

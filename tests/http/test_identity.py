@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import run
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, down
 from tests.servers import ZqServer, ask, wait_for
@@ -445,11 +446,10 @@ def test_a_strategy_that_cannot_be_is_refused_at_the_start(config: str, sentence
     """Exit code 2, one sentence."""
     file = tmp_path / "zq.conf"
     file.write_text(f"[DEFAULT]\n{config}\n")
-    command = [sys.executable, "-m", "zq.server", "--store", f"rocksdb://{tmp_path}/s", "--config", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert done.stderr.count("zq-server: ") == 1
+    done = run("--store", f"rocksdb://{tmp_path}/s", "--config", file)
+    assert done.code == 2
+    assert sentence in done.error
+    assert done.error.count("zq-server: ") == 1
 
 
 @pytest.mark.one_store
