@@ -392,7 +392,7 @@ class Load:
                 self.taken += ids_of(claim.messages) if claim else []
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", ["step down", "kill"])
 def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: list[Member], way: str):
     """Every acknowledged post is there once, none twice, and no message was given to two claims (L1, L2, L7)."""

@@ -52,7 +52,7 @@ def test_a_store_is_prepared_by_a_command_of_its_own(store: StoreServer) -> None
     expected = "The store is prepared." if isinstance(store, MongoServer) else "This store needs no preparation."
     for _ in range(2):
         with closing(ZqServer(store.uri, "--init-store").launch()) as command:
-            assert command.wait(20) == 0
+            assert command.wait(60) == 0
             assert command.output.strip() == expected
     with ZqServer(store.uri) as server:
         assert post(server, "first").status == 201

@@ -20,7 +20,7 @@ from zq.storage.mongodb import expiry as mongodb_expiry
 from zq.storage.redis import maintenance as redis_maintenance
 
 SIZE, COUNT = 10, 40
-LEASE = 1.0
+LEASE = 4.0
 
 
 class Looks(Steps):
@@ -51,7 +51,7 @@ class Stopped(Looks):
     def step(self) -> int:
         if self.asked == 1:
             self.reached.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(120)
         return super().step()
 
 
@@ -72,11 +72,11 @@ class Servers:
         thread = threading.Thread(target=lambda: removed.append(storage.maintain(self.scene.now, None, pace)))
         thread.start()
         try:
-            assert pace.reached.wait(20)
+            assert pace.reached.wait(60)
             yield pace, removed
         finally:
             pace.go_on.set()
-            thread.join(20)
+            thread.join(60)
 
 
 pytestmark = pytest.mark.shared

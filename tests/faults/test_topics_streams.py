@@ -117,7 +117,7 @@ def test_the_end_of_a_server_ends_its_streams_in_good_order(
         began = time.monotonic()
         os.kill(server.pid, signal.SIGTERM)
         assert [list(events) for events in open_streams] == [[], []]
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
         assert server.wait(60) == 0, server.output
         assert "Traceback" not in server.output
 
@@ -128,7 +128,7 @@ def test_a_reader_that_takes_nothing_does_not_hold_up_the_end(tmp_path: Path) ->
         for number in range(BACKLOG):
             publish(server, f"{number} {LARGE}")
         os.kill(server.pid, signal.SIGTERM)
-        assert server.wait(20) == 0, server.output  # sooner than its usual patience and the engine's, which are 30 s
+        assert server.wait(25) == 0, server.output  # sooner than its usual patience and the engine's, which are 30 s
         assert "Traceback" not in server.output
 
 
