@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from tests.servers import CLIENT, Lost, PROJECT, ZqServer, ask, every_message, soon, wait_for
+from tests.servers import CLIENT, PROJECT, Lost, ZqServer, ask, every_message, soon, wait_for
 from tests.sink import CONFIG, BlackHoles, Sink
 from zq.client.webhooks import verify
 
