@@ -23,7 +23,19 @@ from multiprocessing.connection import Connection
 from typing import IO
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.forked", "zq.server", "zq.storage.rocksdb", "zq.storage.memory"])
+_context.set_forkserver_preload(
+    [
+        *(
+            "tests.forked",
+            "zq.server",
+            "zq.serving",
+            "zq.delivery.running",
+            "zq.engines.gunicorn",
+            "zq.engines.granian",
+        ),
+        *("zq.storage.memory", "zq.storage.mongodb", "zq.storage.redis", "zq.storage.rocksdb"),
+    ]
+)
 # PR_SET_PDEATHSIG
 _PARENT_DEATH_SIGNAL = 1
 
@@ -81,6 +93,7 @@ def _run(
     time.tzset()
     sys.argv = ["", *arguments]
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # Granian has children
+    multiprocessing.set_start_method(None, force=True)  # type: ignore[arg-type]  # which it starts as without us
     sys.modules.pop(module, None)
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

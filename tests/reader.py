@@ -18,7 +18,7 @@ def environment(home: Path, path: str) -> dict[str, str]:
 
 
 def follow(
-    command: list[str], folder: Path, within: float = 120, *, installed: bool = True
+    command: list[str], folder: Path, within: float = 280, *, installed: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """A program as the reader runs it, in a folder that is home too, whatever it comes to.
 
@@ -41,7 +41,7 @@ def follow(
     )
 
 
-def succeed(command: list[str], folder: Path, within: float = 120) -> str:
+def succeed(command: list[str], folder: Path, within: float = 280) -> str:
     """What such a program has said, both ways. Fails if it has."""
     done = follow(command, folder, within)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

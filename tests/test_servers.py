@@ -43,7 +43,7 @@ def test_servers_end_with_the_test_process(how: signal.Signals, engine: str) -> 
         process.wait(20)
     assert len(pids) >= 4
     assert all(alive)
-    wait_for(lambda: not any(running(pid) for pid in pids), 20, "all that it had started is gone")
+    wait_for(lambda: not any(running(pid) for pid in pids), 60, "all that it had started is gone")
 
 
 def running(pid: int) -> bool:

@@ -79,7 +79,7 @@ def test_what_no_reader_has_read_is_not_done(zq: Zq) -> None:
         assert select.select([process.stdout], [], [], 30)[0]
         assert zq("list", "jobs") == []
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
         assert numbers(process.stdout.read()) == [0]
     assert everything(zq) == list(range(5))
     assert len(zq("list", "jobs")) == 5
@@ -197,7 +197,7 @@ def test_a_terminal_is_shown_how_far_it_is(zq: Zq, options: list[str], tmp_path:
         assert "done, 0 given back, " in seen
         assert "/s" in seen
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     for end in (here, there):
         os.close(end)
     target.close()

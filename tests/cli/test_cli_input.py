@@ -28,9 +28,9 @@ def test_lines_are_stored_while_the_next_one_is_awaited(zq: Zq, words: list[str]
         assert process.stdin is not None
         process.stdin.write("1\n2\n3")
         process.stdin.flush()
-        wait_for(lambda: total(zq, "topic" if "topic" in words else "queue") == 2, 10, "both lines are stored")
+        wait_for(lambda: total(zq, "topic" if "topic" in words else "queue") == 2, 60, "both lines are stored")
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(60) == 130
         assert process.stdout is not None
         assert process.stderr is not None
         assert json.loads(process.stdout.read())["stored"] == 2

@@ -59,18 +59,18 @@ def test_what_could_not_be_delivered_is_shown_tried_again_and_dropped(own: Zq) -
         sink.answers["/hook"] = 302  # which is given up at once
         own("post", "jobs", "-", given="1\n2\n3\n")
         of = ["jobs", made["id"]]
-        wait_for(lambda: len(own("deliveries", "list", *of)) == 3, 20, "three dead deliveries")
+        wait_for(lambda: len(own("deliveries", "list", *of)) == 3, 60, "three dead deliveries")
         gone = own("deliveries", "list", *of, "--limit", "1")[0]
         assert (gone["attempts"], "302" in gone["reason"]) == (1, True)
         assert own("deliveries", "delete", *of, gone["id"]) == [{"id": made["id"], "dropped": 1}]
         before, sink.answers["/hook"] = len(sink.came("/hook")), 200
         assert own("deliveries", "redrive", *of, "--limit", "1") == [{"id": made["id"], "moved": 1, "remaining": 1}]
-        wait_for(lambda: len(sink.came("/hook")) == before + 1, 20, "it")
+        wait_for(lambda: len(sink.came("/hook")) == before + 1, 60, "it")
         again = sink.came("/hook")[-1]
         assert verify(rotated["secret"], again.headers, again.body)
         (tested,) = own("subscription", "test", *of)
-        wait_for(lambda: sink.came("/hook")[-1].headers["webhook-id"] == tested["message"], 20, "the test")
-        wait_for(lambda: own("deliveries", "list", *of, "--waiting") == [], 20, "all that waits")
+        wait_for(lambda: sink.came("/hook")[-1].headers["webhook-id"] == tested["message"], 60, "the test")
+        wait_for(lambda: own("deliveries", "list", *of, "--waiting") == [], 60, "all that waits")
         assert own("deliveries", "delete", *of, "--yes") == [{"id": made["id"], "dropped": "all"}]
         assert own("deliveries", "redrive", *of) == [{"id": made["id"], "moved": 0, "remaining": 0}]
 

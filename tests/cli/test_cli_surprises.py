@@ -76,7 +76,7 @@ def test_a_consumer_waits_for_a_queue_that_is_to_come_and_says_so(zq: Zq) -> Non
         stderr = process.stderr.readline()
         assert stderr == "zq: There is no queue later in the project. Waiting for it.\n"
         zq("post", "later", "x")
-        out, stderr = process.communicate(timeout=30)
+        out, stderr = process.communicate(timeout=60)
     assert (process.returncode, json.loads(out)["body"], stderr) == (0, "x", "")
 
 

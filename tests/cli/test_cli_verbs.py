@@ -182,7 +182,7 @@ def test_what_was_changed_is_listed(zq: Zq) -> None:
     zq("post", "jobs", "-", given="1\n2\n")
     zq("queue", "purge", "jobs")
     zq("queue", "delete", "jobs")
-    entries = wait_for(lambda: (found := zq("audit", "--limit", "0"))[1:] and found, 10, "two entries")
+    entries = wait_for(lambda: (found := zq("audit", "--limit", "0"))[1:] and found, 60, "two entries")
     told = [(entry["rule"], entry["object"], entry["messages"]) for entry in entries]
     assert told == [("queues:delete", "queue jobs", 0), ("queues:purge", "queue jobs", 2)]
     assert zq("audit", "--limit", "1") == entries[:1]

@@ -68,7 +68,7 @@ class Proxy:
                 if trouble is None or trouble.passes:
                     status, headers, content = proxy.ask(self.command, self.path, dict(self.headers), body)
                 if trouble is not None and trouble.late:
-                    proxy.gate.wait(30)
+                    proxy.gate.wait(120)
                 elif trouble is not None:
                     status, headers, content = trouble.status, list(trouble.headers), trouble.content
                     if trouble.hangs:
@@ -95,7 +95,7 @@ class Proxy:
 
     def ask(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, list[Any], bytes]:
         """The real server's answer."""
-        connection = HTTPConnection(self.target, timeout=30)
+        connection = HTTPConnection(self.target, timeout=120)
         connection.request(method, path, body, headers)
         reply = connection.getresponse()
         content = reply.read()

@@ -58,11 +58,11 @@ def test_a_break_gives_back_what_is_not_done(queue: Any) -> None:
     for message in queue.consume(wait=1, backoff=0):
         if message.body == 1:
             break
-    assert wait_for(lambda: left(queue) == [1, 2, 3], 10, "all but the first came back")
+    assert wait_for(lambda: left(queue) == [1, 2, 3], 60, "all but the first came back")
     for message in queue.consume(wait=1):
         message.done()
         break
-    assert wait_for(lambda: left(queue) == [1, 3], 10, "what was done is gone: 2, since 1 went behind the others")
+    assert wait_for(lambda: left(queue) == [1, 3], 60, "what was done is gone: 2, since 1 went behind the others")
 
 
 def test_a_worker_decides_what_becomes_of_a_message(queue: Any) -> None:
@@ -115,7 +115,7 @@ def test_handlers_work_side_by_side_and_a_failure_is_theirs_alone(queue: Any) ->
     def handle(message: Any) -> None:
         seen.append(message.body)
         if message.body < 4:
-            together.wait(10)
+            together.wait(60)
         if message.body == 5:
             raise ValueError(message.body)
         if message.body == 7:
@@ -131,7 +131,7 @@ def test_a_claim_is_settled_while_its_last_message_is_still_in_work(queue: Any) 
     queue.post_batch(range(3))
     for message in queue.consume(batch=3, **SHORT):
         if message.body == 2:
-            wait_for(lambda: queue.stats().total == 1, 10, "the first two are deleted")
+            wait_for(lambda: queue.stats().total == 1, 60, "the first two are deleted")
     assert queue.stats().total == 0
 
 
@@ -146,7 +146,7 @@ def test_a_lapsed_claim_is_reported(timed: Server, kind: str) -> None:
             for message in queue.consume(batch=1, wait=0):
                 seen.append(message.body)
                 timed.clock.advance(301)
-                wait_for(lambda: queue.claim(3, ttl=60).messages, 10, "others have them")
+                wait_for(lambda: queue.claim(3, ttl=60).messages, 60, "others have them")
 
         with pytest.raises(errors.ClaimLapsed, match="before 1 of"):
             work()
@@ -206,7 +206,7 @@ def test_a_signal_ends_the_loop_after_the_message_in_hand(
         process.send_signal(number)
         print(file=process.stdin, flush=True)
         assert process.stdout.read() == "ended well\n"
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         assert left(queue) == [1, 2, 3, 4]
 
 
@@ -221,7 +221,7 @@ def test_a_consumer_that_is_killed_loses_nothing(timed: Server, project: str) ->
         print(file=process.stdin, flush=True)
         assert process.stdout.readline() == "1\n"
         process.kill()
-        process.wait(10)
+        process.wait(60)
         assert left(queue) == []
         timed.clock.advance(301)
         back = bodies(queue.consume(wait=0, until_empty=True))

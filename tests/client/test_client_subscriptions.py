@@ -68,7 +68,7 @@ def test_what_comes_is_signed_and_what_failed_is_redriven_or_dropped(source: Any
         sink.answers["/hook"] = 302  # which is given up at once
         for body in ("first", "second", {"third": 3}):
             post(source, body)
-        wait_for(lambda: len(list(source.dead_deliveries(made.id))) == 3, 20, "three dead deliveries")
+        wait_for(lambda: len(list(source.dead_deliveries(made.id))) == 3, 60, "three dead deliveries")
         dead = {str(each.body): each for each in source.dead_deliveries(made.id, page=2)}
         assert dead.keys() == {"first", "second", "{'third': 3}"}
         assert {(each.kind, each.attempts, "302" in each.reason) for each in dead.values()} == {
@@ -79,14 +79,14 @@ def test_what_comes_is_signed_and_what_failed_is_redriven_or_dropped(source: Any
         before, sink.answers["/hook"] = len(sink.came("/hook")), 200
         moved = [source.redrive_deliveries(made.id, limit=1) for _ in range(2)]
         assert moved == [Redriven(1, 1), Redriven(1, 0)]
-        wait_for(lambda: len(sink.came("/hook")) == before + 2, 20, "both")
+        wait_for(lambda: len(sink.came("/hook")) == before + 2, 60, "both")
         for each in sink.came("/hook")[before:]:
             one = dead[str(each.document["body"])]
             assert verify(secret, each.headers, each.body) == one.message_id
             assert verify(made.secret, each.headers, each.body) == one.message_id
         message = source.test_subscription(made.id)
-        wait_for(lambda: sink.came("/hook")[-1].headers["webhook-id"] == message, 20, "the test")
-        wait_for(lambda: not list(source.waiting_deliveries(made.id)), 20, "all that waits")
+        wait_for(lambda: sink.came("/hook")[-1].headers["webhook-id"] == message, 60, "the test")
+        wait_for(lambda: not list(source.waiting_deliveries(made.id)), 60, "all that waits")
         source.drop_deliveries(made.id)
         assert list(source.dead_deliveries(made.id)) == []
         source.confirm_subscription(made.id, False)

@@ -79,7 +79,7 @@ def test_a_token_is_remembered_and_forgotten(keystone: tuple[Keystone, ZqServer]
     assert ask(server.url, "GET", "/v2/queues", headers=headers).status == 200
     before = issuer.seen
     del issuer.tokens[token]
-    wait_for(lambda: ask(server.url, "GET", "/v2/queues", headers=headers).status == 401, 20, "it is refused")
+    wait_for(lambda: ask(server.url, "GET", "/v2/queues", headers=headers).status == 401, 60, "it is refused")
     assert issuer.seen > before
 
 
@@ -96,13 +96,13 @@ def test_who_waits_or_streams_is_asked_for_again(keystone: tuple[Keystone, ZqSer
                 ("X-Auth-Token", "/v2/stream"),
             )
         )
-        wait_for(lambda: issuer.seen, 10, "the token was asked for")
+        wait_for(lambda: issuer.seen, 60, "the token was asked for")
         time.sleep(1)
         assert not waiter.done()
         assert not stream.done()
         del issuer.tokens[token]
-        assert (waiter.result(40).status, stream.result(40).status) == (401, 200)
-    assert time.monotonic() - begun < 31
+        assert (waiter.result(60).status, stream.result(60).status) == (401, 200)
+    assert time.monotonic() - begun < 55
 
 
 def test_without_keystone_there_is_no_answer(keystone: tuple[Keystone, ZqServer]) -> None:
@@ -145,7 +145,7 @@ def test_zaqars_client_takes_no_refusal_for_an_answer(tmp_path: Path) -> None:
                 answer = ask(server.url, "GET", "/v2/queues/jobs/stats", headers=headers)
                 return answer.document["messages"]["total"] if answer.status == 200 else -1
 
-            assert wait_for(lambda: stored() + 1, 20, "the rate allows a look") - 1 == len(posted)
+            assert wait_for(lambda: stored() + 1, 60, "the rate allows a look") - 1 == len(posted)
 
 
 SDK = """\

@@ -155,7 +155,7 @@ def test_a_delayed_queue_hides_messages_until_their_moment(client: Client) -> No
     assert queue.stats["messages"]["free"] == 3
     assert numbers(queue.messages(echo=True, include_delayed=True)) == [0, 1, 2]
     assert numbers(queue.claim(ttl=60, grace=60))[0] == 2
-    late = wait_for(lambda: numbers(queue.claim(ttl=60, grace=60)), 10, "the delay of a second has passed")
+    late = wait_for(lambda: numbers(queue.claim(ttl=60, grace=60)), 60, "the delay of a second has passed")
     assert late == [1]
     assert numbers(queue.messages(echo=True, include_claimed=True)) == [1, 2]
 
@@ -256,7 +256,7 @@ def test_a_subscription_lives_and_is_delivered_to(store_uri: str) -> None:
         client = client_of(server)
         hook = client.subscription("jobs", subscriber=f"{sink.url}/hook", ttl=600, options={"colour": "blue"})
         assert (hook.ttl, hook.options, hook.confirmed) == (600, {"colour": "blue"}, False)
-        asked = wait_for(lambda: sink.came("/hook", "SubscriptionConfirmation"), 20, "the question")[0].document
+        asked = wait_for(lambda: sink.came("/hook", "SubscriptionConfirmation"), 60, "the question")[0].document
         again = client.subscription("jobs", subscriber=f"{sink.url}/hook", ttl=600)
         assert again.id == hook.id
         sink.agree(server.url, asked)
@@ -265,7 +265,7 @@ def test_a_subscription_lives_and_is_delivered_to(store_uri: str) -> None:
         assert client.subscription("jobs", id=hook.id).confirmed
 
         post(client.queue("jobs"), 2)
-        wait_for(lambda: len(sink.came("/hook")) == 2, 20, "both messages")
+        wait_for(lambda: len(sink.came("/hook")) == 2, 60, "both messages")
         assert {body["number"] for body in sink.bodies("/hook")} == {0, 1}
 
         hook.update({"subscriber": f"{sink.url}/other", "ttl": 700, "options": {}})
@@ -297,7 +297,7 @@ def test_what_heats_resources_do(store_uri: str) -> None:
         }
         hook = client.subscription("stack-queue", subscriber=f"{sink.url}/hook", ttl=forever, options=options)
         assert hook.id
-        sink.agree(server.url, wait_for(lambda: sink.asked("/hook"), 20, "the question")[0])
+        sink.agree(server.url, wait_for(lambda: sink.asked("/hook"), 60, "the question")[0])
         shown = client.subscription("stack-queue", id=hook.id)
         assert (shown.subscriber, shown.ttl) == (f"{sink.url}/hook", forever)
         signal = queue.signed_url(paths=["messages"], ttl_seconds=86400, methods=["GET", "POST", "DELETE"])
@@ -305,7 +305,7 @@ def test_what_heats_resources_do(store_uri: str) -> None:
         conf = {"auth_opts": {"backend": "signed-url", "options": given | {"os_project_id": signal["project"]}}}
         deployed = Client(server.url, version=2, conf=conf).queue("stack-queue", auto_create=False)
         deployed.post([{"body": {"deploy_status_code": 0}, "ttl": 600}])
-        told = wait_for(lambda: sink.came("/hook"), 20, "the template")[0].document
+        told = wait_for(lambda: sink.came("/hook"), 60, "the template")[0].document
         assert (told["workflow_id"], told["input"]["event"]["body"]) == ("w1", {"deploy_status_code": 0})
         assert [message.body for message in deployed.pop()] == [{"deploy_status_code": 0}]
         hook.update({"options": {}, "ttl": 3600})

@@ -16,7 +16,7 @@ from websockets.sync.client import ClientConnection, connect
 from tests.servers import free_port, wait_for
 
 PROGRAM: Final = shutil.which("firefox-esr") or shutil.which("firefox")
-WITHIN: Final = 30.0
+WITHIN: Final = 60.0
 
 
 class Firefox:

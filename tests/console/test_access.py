@@ -55,7 +55,7 @@ def test_without_a_token_one_signs_in_and_comes_to_the_same_place(tokened: Token
         assert token in session.values()
         assert token not in str([local, addresses]) + "".join(request.url for request in watch.requests)
         client.revoke_token(token.split("_")[1])
-        expect(page.get_by_label("Token")).to_be_visible(timeout=15_000)
+        expect(page.get_by_label("Token")).to_be_visible(timeout=60_000)
         page.get_by_label("Token").fill(make())
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("heading", name="mail", level=1)).to_be_visible()
@@ -147,7 +147,7 @@ def proxy(server: ZqServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     if shutil.which("nginx") is None:
         missing("nginx is missing, so the console is not tried below a path.", "nginx")
     opened = Proxy(server.url, tmp_path_factory.mktemp("nginx"))
-    wait_for(opened.up, 10, "nginx listens")
+    wait_for(opened.up, 60, "nginx listens")
     yield opened
     opened.close()
 

@@ -57,9 +57,13 @@ def test_a_queue_whose_consumer_has_stopped_is_the_first(client: Client, watch: 
             client.queue(name).post(1)
             client.queue(name).pop(1)
         page.wait_for_timeout(300)
-    expect(oldest.locator("tbody th").first).to_have_text("jobs.23", timeout=30_000)
-    age = float(re.sub(r" s$", "", oldest.locator("tbody td").first.inner_text()))
-    assert abs(age - (time.time() - posted)) <= 10
+    expect(oldest.locator("tbody th").first).to_have_text("jobs.23", timeout=60_000)
+
+    def told() -> bool:
+        age = float(re.sub(r" s$", "", oldest.locator("tbody td").first.inner_text()))
+        return abs(age - (time.time() - posted)) <= 10
+
+    until(told, page, 60)
     letters = page.get_by_role("region", name="Dead letters waiting")
     expect(letters.locator("tbody tr")).to_have_text("dead2")
     expect(page.get_by_text("51 queues")).to_be_visible()
@@ -84,7 +88,7 @@ def test_a_chart_has_its_past_at_opening(client: Client, watch: Watch) -> None:
     for summary in page.locator(".chart summary").all():
         summary.click()
     posted = [float(cell) for cell in cells(page, POSTED, 1) if cell not in (NOTHING, "<0.1")]
-    assert max(posted) == pytest.approx(3 * rounds / 24, rel=0.6)
+    assert 0.4 * 3 * rounds / 24 <= max(posted) <= 3 / 0.25 + 1
     depths = [int(cell.replace(",", "")) for cell in cells(page, "Messages, as a table", 1) if cell != NOTHING]
     assert len(depths) >= 1
     assert depths[0] > 0

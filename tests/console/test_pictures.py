@@ -113,7 +113,7 @@ def test_picture_of_the_audit(tokened: tuple[ZqServer, Callable[..., str]], watc
         with pytest.raises(InvalidBody):
             other.queue("mail").update({"_default_message_ttl": -1})
         client.queue("orders").purge()
-        wait_for(lambda: len(list(client.audit())) >= 5, 20, "the entries")
+        wait_for(lambda: len(list(client.audit())) >= 5, 60, "the entries")
     watch = watching(server.url)
     watch.expected.add(401)
     watch.page.set_viewport_size({"width": 1280, "height": 560})
@@ -150,7 +150,7 @@ def test_pictures_of_subscriptions(watching: Watching) -> None:
         one, _ = (queue.subscribe(f"{sink.url}{path}", ttl=86400) for path in ("/invoices", "/stock"))
         queue.confirm_subscription(one.id)
         queue.post_batch([{"order": number} for number in range(3)])
-        wait_for(lambda: len(list(queue.dead_deliveries(one.id))) >= 3, 20, "dead deliveries")
+        wait_for(lambda: len(list(queue.dead_deliveries(one.id))) >= 3, 60, "dead deliveries")
         watch = watching(server.url)
         watch.expected.add(0)  # the server ends before the page
         watch.page.set_viewport_size({"width": 1280, "height": 720})

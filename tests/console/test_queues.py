@@ -59,8 +59,9 @@ def test_at_rest_it_asks_once_a_second_at_most(client: Client, watch: Watch) -> 
     watch.page.add_init_script(hide)
     page = watch.open(QUEUES)
     expect(page.locator("[data-name=Ready]").last).to_have_text("0")
+    began = time.monotonic()
     asked = count(watch, 6)
-    assert 1 <= asked <= 7
+    assert 1 <= asked <= time.monotonic() - began + 1
     page.evaluate("window.away = true; document.dispatchEvent(new Event('visibilitychange'))")
     assert count(watch, 2.5) <= 1  # one may be under way
     assert count(watch, 1.5) == 0

@@ -37,7 +37,7 @@ def test_an_administrator_sees_each_server(watching: Watching, tmp_path_factory:
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("heading", name="Server", level=1)).to_be_visible()
         row = page.get_by_role("region", name="Servers").locator("tbody tr")
-        expect(row).to_have_count(1, timeout=40_000)
+        expect(row).to_have_count(1, timeout=60_000)
         expect(row.get_by_role("rowheader")).to_contain_text(f":{server.port}")
         expect(row.locator("[data-name=Waiters]")).to_contain_text("0 of ")
         expect(row.locator("[data-name=Store]")).to_have_text("rocksdb")

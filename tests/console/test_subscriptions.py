@@ -28,7 +28,7 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
     with Sink() as sink, Client(delivering.url, PROJECT) as client:
         source: Queue | Topic = client.queue("news") if kind == "queue" else client.topic("news")
         made = source.subscribe(f"{sink.url}/hook-{kind}")
-        wait_for(lambda: sink.asked(f"/hook-{kind}"), 20, "the question")
+        wait_for(lambda: sink.asked(f"/hook-{kind}"), 60, "the question")
         watch = watching(delivering.url)
         page = watch.open("#/p/acme/subscriptions")
         page.get_by_label("Of a").select_option(kind)
@@ -41,7 +41,7 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
         page.get_by_role("button", name="Confirm").click()
         expect(page.locator("tbody [data-name=State]")).to_have_text("is delivered to")
         test.click()
-        wait_for(lambda: sink.bodies(f"/hook-{kind}") == [{"test": True}], 20, "the test")
+        wait_for(lambda: sink.bodies(f"/hook-{kind}") == [{"test": True}], 60, "the test")
 
         sink.answers[f"/hook-{kind}"] = 302
         test.click()
@@ -54,7 +54,7 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
         page.get_by_role("button", name="Redeliver…").click()
         page.get_by_role("dialog").get_by_role("button", name="Redeliver").click()
         expect(page.locator(".announcer")).to_contain_text("1 message to be delivered again; 0 remain.")
-        wait_for(lambda: len(sink.came(f"/hook-{kind}")) == 3, 20, "it again")
+        wait_for(lambda: len(sink.came(f"/hook-{kind}")) == 3, 60, "it again")
         expect(given_up).to_have_count(0)
 
         page.get_by_role("button", name="Pause…").click()
@@ -72,7 +72,7 @@ def test_what_was_given_up_is_dropped_by_the_word(delivering: ZqServer, watching
     with Sink() as sink, Client(delivering.url, PROJECT) as client:
         queue = client.queue("mail")
         made = queue.subscribe(f"{sink.url}/dead")
-        wait_for(lambda: sink.asked("/dead"), 20, "the question")
+        wait_for(lambda: sink.asked("/dead"), 60, "the question")
         queue.confirm_subscription(made.id)
         sink.answers["/dead"] = 302
         queue.post({"n": 9007199254740993})

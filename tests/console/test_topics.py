@@ -75,7 +75,7 @@ def test_topics_are_listed_with_what_the_log_has_of_them(topics: Client, watch: 
     assert found + page.locator("tbody th").all_inner_texts() == [*names, "news"]
     expect(rows.last.locator("[data-name=Messages]")).to_have_text("3")
     page.get_by_role("button", name="In/s").click()
-    expect(rows.first.locator("th")).to_have_text("news", timeout=30_000)
+    expect(rows.first.locator("th")).to_have_text("news", timeout=60_000)
     expect(rows.first.locator("[data-name='In/s']")).not_to_have_text(NOTHING)
     assert page.url.endswith("?sort=in")
     page.get_by_label("Part of a topic's name").fill("new")

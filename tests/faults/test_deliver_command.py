@@ -46,21 +46,21 @@ def test_it_delivers_what_servers_leave_until_it_is_told_to_end(store: RedisServ
         with delivering(store.uri, tmp_path) as process:
             sink.subscribe(server.url, "jobs", "/good")
             post(server, 1)
-            wait_for(lambda: sink.bodies("/good") == [1], 20, "a delivery")
+            wait_for(lambda: sink.bodies("/good") == [1], 60, "a delivery")
             config, log = tmp_path / "zq.conf", tmp_path / "log"
             config.write_text(f"{CONFIG}[log]\nlevel = DEBUG\n")
             process.send_signal(signal.SIGHUP)
-            wait_for(lambda: "Reloaded: [log] level = DEBUG" in log.read_text(), 20, "its options are read again")
+            wait_for(lambda: "Reloaded: [log] level = DEBUG" in log.read_text(), 60, "its options are read again")
             config.write_text("nonsense")
             process.send_signal(signal.SIGHUP)
-            wait_for(lambda: "Nothing was reloaded" in log.read_text(), 20, "a wrong file changes nothing")
+            wait_for(lambda: "Nothing was reloaded" in log.read_text(), 60, "a wrong file changes nothing")
             began = time.monotonic()
             process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0, (tmp_path / "log").read_text()
-            assert time.monotonic() - began < 10
+            assert process.wait(60) == 0, (tmp_path / "log").read_text()
+            assert time.monotonic() - began < 25
         post(server, 2)
         with delivering(store.uri, tmp_path):
-            wait_for(lambda: sink.bodies("/good") == [1, 2], 20, "a delivery by the next one")
+            wait_for(lambda: sink.bodies("/good") == [1, 2], 60, "a delivery by the next one")
         assert "Traceback" not in (tmp_path / "log").read_text()
 
 
@@ -78,7 +78,7 @@ def test_it_ends_while_a_subscriber_does_not_answer(store: RedisServer, tmp_path
             sink.subscribe(server.url, "jobs", "/slow")
             sink.answers["/slow"] = hang
             post(server, 1)
-            assert asked.wait(20)
+            assert asked.wait(60)
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 0, (tmp_path / "log").read_text()
         sink.answers.pop("/slow")

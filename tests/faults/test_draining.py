@@ -28,28 +28,28 @@ def test_a_stopping_server_refuses_new_connections_at_once(engine: str, tmp_path
         upload.endheaders(BODY[:5])
         assert ask(server.url, "GET", "/healthz").status == 200
         os.kill(server.pid, signal.SIGTERM)
-        wait_for(lambda: not server.accepts(), 6, "new connections are refused")
+        wait_for(lambda: not server.accepts(), 60, "new connections are refused")
         assert server.worker_pids, "the upload is not over"
         upload.send(BODY[5:])
         answer = upload.getresponse()
         assert answer.status == 201
         assert answer.getheader("Connection") == "close"
         upload.close()
-        assert server.wait(20) == 0, server.output
+        assert server.wait(60) == 0, server.output
 
 
 def test_a_draining_server_says_so_and_serves_on(engine: str, tmp_path: Path) -> None:
     """For ``drain_delay`` seconds readiness fails, health does not, and each answer ends its connection."""
-    config = "[server]\ndrain_delay = 4\n"
+    config = "[server]\ndrain_delay = 10\n"
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, config=config) as server:
-        kept = HTTPConnection("127.0.0.1", server.port, timeout=10)
+        kept = HTTPConnection("127.0.0.1", server.port, timeout=30)
         kept.request("GET", "/v2/limits", headers=HEADERS)
         first = kept.getresponse()
         first.read()
         assert first.getheader("Connection") != "close"
         began = time.monotonic()
         os.kill(server.pid, signal.SIGTERM)
-        unready = wait_for(lambda: (got := ask(server.url, "GET", "/readyz")).status == 503 and got, 3, "it says so")
+        unready = wait_for(lambda: (got := ask(server.url, "GET", "/readyz")).status == 503 and got, 9, "it says so")
         assert unready.document["title"] == "Stopping"
         assert unready.headers["retry-after"] == "1"
         assert ask(server.url, "GET", "/healthz").status == 200
@@ -57,8 +57,8 @@ def test_a_draining_server_says_so_and_serves_on(engine: str, tmp_path: Path) ->
         answer = kept.getresponse()
         assert answer.status == 201
         assert answer.getheader("Connection") == "close"
-        assert server.wait(20) == 0, server.output
-        assert time.monotonic() - began >= 4
+        assert server.wait(60) == 0, server.output
+        assert time.monotonic() - began >= 10
 
 
 class Producer:
@@ -127,7 +127,7 @@ def test_a_rolling_restart_fails_no_request(engine: str, store: RedisServer) -> 
                 assert server.terminate() == 0, server.output
                 server.start()
                 for producer, posted in before.items():
-                    wait_for(partial(producer.is_beyond, posted), 20, "the producer goes on")
+                    wait_for(partial(producer.is_beyond, posted), 60, "the producer goes on")
         assert [failure for producer in producers for failure in producer.failures] == []
         with socket.create_connection(("127.0.0.1", ports[0]), 5):
             pass
@@ -155,7 +155,7 @@ def test_who_is_connected_when_the_end_begins_is_heard(engine: str, tmp_path: Pa
         with stopped(*server.worker_pids):
             connections += [stack.enter_context(closing(connected(server))) for _ in range(5)]
             os.kill(server.pid, signal.SIGTERM)
-        wait_for(lambda: not server.accepts(), 6, "new connections are refused")
+        wait_for(lambda: not server.accepts(), 60, "new connections are refused")
         assert [post(connection) for connection in connections] == [(201, "close")] * 15
-        assert server.wait(20) == 0, server.output
+        assert server.wait(60) == 0, server.output
         assert "foresaw" not in server.output

@@ -44,15 +44,15 @@ def test_keys_are_taken_over_at_hup_and_no_body_is_in_the_files(tmp_path: Path) 
         post("cleartext-one")
         keys.write_text("nonsense")
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "stays as it was" in server.output, 20, "the log says that the file is refused")
+        wait_for(lambda: "stays as it was" in server.output, 60, "the log says that the file is refused")
         assert bodies() == ["cleartext-one"]
         keys.write_text(NEW)
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: bodies() == [], 20, "the old key is gone")
+        wait_for(lambda: bodies() == [], 60, "the old key is gone")
         post("cleartext-two")
         keys.write_text(NEW + OLD)
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: bodies() == ["cleartext-one", "cleartext-two"], 20, "both keys are known")
+        wait_for(lambda: bodies() == ["cleartext-one", "cleartext-two"], 60, "both keys are known")
     held = b"".join(file.read_bytes() for file in store.rglob("*") if file.is_file())
     assert b"cards" in held
     assert b"cleartext" not in held
@@ -97,16 +97,16 @@ def test_a_master_key_is_replaced_at_once(kind: str, tmp_path: Path) -> None:
         assert bodies() == [["cleartext"], ["cleartext"]]
         keys.write_text(NEW)
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: bodies() == [[], []], 20, "the old key is gone")
+        wait_for(lambda: bodies() == [[], []], 60, "the old key is gone")
         refused = rekey()
         assert refused.returncode == 2
         assert "their master keys are not in the file" in refused.stderr
         keys.write_text(NEW + OLD)
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: bodies() == [["cleartext"], ["cleartext"]], 20, "both keys are known")
+        wait_for(lambda: bodies() == [["cleartext"], ["cleartext"]], 60, "both keys are known")
         done = rekey()
         assert (done.returncode, "1 projects" in done.stdout) == (0, True), done
         keys.write_text(NEW)
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: server.output.count("Reloaded") >= 3, 20, "the old key is gone again")
+        wait_for(lambda: server.output.count("Reloaded") >= 3, 60, "the old key is gone again")
         assert bodies() == [["cleartext"], ["cleartext"]]

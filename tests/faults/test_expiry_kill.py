@@ -119,8 +119,8 @@ class Churner:
     def __exit__(self, *_: object) -> None:
         """Kill it, and return when all that it said is heard."""
         self._process.kill()
-        self._process.wait(10)
-        self._reader.join(10)
+        self._process.wait(60)
+        self._reader.join(60)
 
     def has_dropped(self, count: int) -> bool:
         """Whether its compactions have dropped so many messages."""

@@ -80,5 +80,5 @@ def test_a_page_of_somebody_else_reaches_nothing(tmp_path: Path, engine: str) ->
             answer = ask(server.url, "GET", "/v2/queues", headers=EVIL)
             return answer if answer.status == 200 else None
 
-        assert wait_for(served, 20, "the name that HUP has allowed is served")
+        assert wait_for(served, 60, "the name that HUP has allowed is served")
         assert ask(server.url, "GET", "/v2/queues", headers={"Host": "other.example"}).status == 421

@@ -69,7 +69,7 @@ def rounds(seconds: float) -> Iterator[tuple[str, float]]:
         yield f"-{number}", min(ROUND, seconds)
 
 
-@pytest.mark.timeout(300 + 5 * TOTAL)
+@pytest.mark.timeout(600 + 5 * TOTAL)
 def test_the_storage_verbs_keep_the_laws(store_uri: str) -> None:
     """Claims lapse after a second or two, messages expire, and late holders come back."""
     for project_suffix, seconds in rounds(SECONDS):
@@ -85,7 +85,7 @@ def test_the_storage_verbs_keep_the_laws(store_uri: str) -> None:
             clear(target, project_suffix)
 
 
-@pytest.mark.timeout(300 + 5 * TOTAL)
+@pytest.mark.timeout(600 + 5 * TOTAL)
 @pytest.mark.parametrize("kind", NEMESES)
 def test_the_servers_keep_the_laws_whatever_befalls_them(kind: str, tmp_path: Path) -> None:
     """Each call goes to any server; what was under way when harm was done has happened, or has not, never by half."""

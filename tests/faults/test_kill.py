@@ -59,11 +59,11 @@ def after_the_kills(server: ZqServer) -> tuple[ZqServer, Traffic]:
     with traffic:
         for _ in range(KILLS):
             before, enough = traffic.acknowledged, random.randint(30, 150)
-            wait_for(lambda: traffic.acknowledged >= before + enough, 20, f"{enough} more answers")  # noqa: B023
+            wait_for(lambda: traffic.acknowledged >= before + enough, 60, f"{enough} more answers")  # noqa: B023
             server.kill()
             server.start()
         before = traffic.acknowledged
-        wait_for(lambda: traffic.acknowledged > before, 20, "an answer after the last restart")
+        wait_for(lambda: traffic.acknowledged > before, 60, "an answer after the last restart")
     server.kill()
     server.start()
     return server, traffic
@@ -131,8 +131,8 @@ def test_a_killed_worker_is_replaced_with_everything_in_place(server: ZqServer) 
     names = seed(server.url, "jobs")
     for worker in server.worker_pids:
         os.kill(worker, signal.SIGKILL)
-    wait_for(lambda: not server.ready() or server.worker_pids, 10, "the kill is noticed")
-    wait_for(server.ready, 20, "a new worker serves")
+    wait_for(lambda: not server.ready() or server.worker_pids, 60, "the kill is noticed")
+    wait_for(server.ready, 60, "a new worker serves")
     assert bodies(server.url, "jobs") == names
 
 

@@ -25,7 +25,7 @@ def test_metrics_have_an_address_of_their_own(engine: str, tmp_path: Path) -> No
     env = {"OS_METRICS__PORT": str(port), "OS_METRICS__ON_MAIN_PORT": "false"}
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine, env=env) as server:
         url = f"http://127.0.0.1:{port}"
-        page = wait_for(lambda: served(url, "/metrics") and ask(url, "GET", "/metrics"), 10, "the page is served")
+        page = wait_for(lambda: served(url, "/metrics") and ask(url, "GET", "/metrics"), 60, "the page is served")
         assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
         assert b"zq_info{" in page.body
         assert b'zq_refused_total{reason="overload"} 0.0' in page.body
@@ -42,11 +42,11 @@ def test_an_address_that_is_taken_stops_no_start_and_is_tried_again(engine: str,
     url = f"http://127.0.0.1:{port}"
     with ExitStack() as stack:
         first = stack.enter_context(ZqServer(f"rocksdb://{tmp_path}/a", engine=engine, env=env))
-        wait_for(lambda: served(url, "/metrics") == 200, 10, "the first serves it")
+        wait_for(lambda: served(url, "/metrics") == 200, 60, "the first serves it")
         second = stack.enter_context(ZqServer(f"rocksdb://{tmp_path}/b", engine=engine, env=env))
         assert second.ready()
         first.kill()
-        wait_for(lambda: served(url, "/metrics") == 200, 20, "the second serves it")
+        wait_for(lambda: served(url, "/metrics") == 200, 60, "the second serves it")
         assert ask(second.url, "GET", "/healthz").status == 200
 
 
@@ -57,7 +57,7 @@ def test_probes_answer_beside_a_server_that_takes_nobody(engine: str, store: Red
     with ExitStack() as stack:
         server = stack.enter_context(ZqServer(store.uri, engine=engine, config=config))
         url = f"http://127.0.0.1:{port}"
-        wait_for(lambda: served(url, "/readyz") == 200, 10, "ready")
+        wait_for(lambda: served(url, "/readyz") == 200, 60, "ready")
         assert served(url, "/metrics") == 404
         stack.enter_context(store.frozen())
         request = f"GET /v2/queues HTTP/1.1\r\nHost: a\r\nClient-ID: {'a' * 32}\r\nX-Project-ID: a\r\n\r\n".encode()
@@ -90,8 +90,8 @@ def test_addresses_of_ipv6_are_listened_on(engine: str, bind: str, tmp_path: Pat
     server.url = f"http://[::1]:{server.port}"
     with server:
         assert ask(server.url, "GET", "/v2/queues").status == 200
-        wait_for(lambda: served(f"http://[::1]:{probes}", "/readyz") == 200, 10, "the probes are served")
-        wait_for(lambda: served(f"http://[::1]:{metrics}", "/metrics") == 200, 10, "the page is served")
+        wait_for(lambda: served(f"http://[::1]:{probes}", "/readyz") == 200, 60, "the probes are served")
+        wait_for(lambda: served(f"http://[::1]:{metrics}", "/metrics") == 200, 60, "the page is served")
 
 
 def test_this_machine_by_its_name_is_listened_on(engine: str, tmp_path: Path) -> None:

@@ -36,6 +36,6 @@ def test_a_worker_ends_when_its_master_is_gone(tmp_path, engine: str) -> None:
         assert ask(server.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
         assert server.worker_pids
         os.kill(server.pid, signal.SIGKILL)
-        wait_for(lambda: not server.worker_pids, 12, "the worker has ended")
+        wait_for(lambda: not server.worker_pids, 60, "the worker has ended")
         with ZqServer(uri, engine=engine) as heir:
             assert len(every_message(heir.url, "jobs")) == 1

@@ -172,7 +172,7 @@ def test_whoever_agrees_gets_messages_by_smtp(mailbox: Mailbox) -> None:
     with ZqServer("memory:", config=config, env={"SSL_CERT_FILE": str(mailbox.certificate)}) as server:
         id = subscribe(server, "mailto:bob@example.org", **{"from": "alarms@example.org", "subject": "News"})
         post(server, "before it agreed")
-        wait_for(lambda: mailbox.came, 20, "a mail that asks")
+        wait_for(lambda: mailbox.came, 60, "a mail that asks")
         sender, to, asked = mailbox.came[0]
         assert (sender, to) == ("us@example.org", ["bob@example.org"])
         assert (asked["Subject"], asked["From"], asked["To"]) == ("Join, please", "Us <us@example.org>", to[0])
@@ -183,13 +183,13 @@ def test_whoever_agrees_gets_messages_by_smtp(mailbox: Mailbox) -> None:
         assert (link["Paths"], link["Url"], link["Queue"]) == (path, f"https://zq.test{path}", "jobs")
         agree(server, link)
         post(server, {"n": "é"})
-        wait_for(lambda: len(mailbox.came) > 1, 20, "a message")
+        wait_for(lambda: len(mailbox.came) > 1, 60, "a message")
         sender, to, told = mailbox.came[1]
         assert (sender, told["From"], told["Subject"]) == ("alarms@example.org", "alarms@example.org", "News")
         document = {"ttl": 3600, "body": {"n": "é"}, "Message_Type": "Notification", "queue_name": "jobs"}
         assert json.loads(told.get_content()) == document
         assert ask(server.url, "PUT", path, {"confirmed": False}).status == 204
-        wait_for(lambda: len(mailbox.came) > 2, 20, "a mail to one that left")
+        wait_for(lambda: len(mailbox.came) > 2, 60, "a mail to one that left")
         left = mailbox.came[2][2]
         assert (left["Subject"], left["From"]) == ("Left", "alarms@example.org")
         assert left.get_content().startswith(f"{PAGE}?Signature=")
@@ -200,11 +200,11 @@ def test_whoever_agrees_gets_messages_by_a_command(command: tuple[str, Path]) ->
     line, folder = command
     with ZqServer("memory:", config=f"{CONFIG}{TEMPLATES}smtp_command = {line}\n") as server:
         subscribe(server, "mailto:bob@example.org?Subject=$(id)", **{"from": "boss@example.org", "subject": "other"})
-        [asked] = wait_for(lambda: mails_in(folder), 20, "a mail that asks")
+        [asked] = wait_for(lambda: mails_in(folder), 60, "a mail that asks")
         assert link_of(asked)["Url"] == ""
         agree(server, link_of(asked))
         post(server, 1)
-        wait_for(lambda: len(mails_in(folder)) > 1, 20, "a message")
+        wait_for(lambda: len(mails_in(folder)) > 1, 60, "a message")
         [told] = [each for each in mails_in(folder) if each["Subject"] != "Join, please"]
         assert (told["To"], told["From"], told["Subject"]) == ("bob@example.org", "ops@example.org", "$(id)")
         assert json.loads(told.get_content())["body"] == 1
@@ -215,7 +215,7 @@ def test_without_a_page_nobody_is_asked_by_mail(command: tuple[str, Path]) -> No
     line, folder = command
     with ZqServer("memory:", config=f"{CONFIG}smtp_command = {line}\n") as server:
         subscribe(server, "mailto:bob@example.org")
-        wait_for(lambda: "external_confirmation_url is not set" in server.output, 20, "a warning")
+        wait_for(lambda: "external_confirmation_url is not set" in server.output, 60, "a warning")
     assert mails_in(folder) == []
 
 

@@ -14,7 +14,7 @@ from zq.model.topics import Entry, Retention, TopicRef
 from zq.storage.mongodb import connect
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_the_ttl_monitor_removes_what_has_expired():
     """As it comes: documents of every kind go within two rounds; the living and what a claim keeps alive stay (L9).
 

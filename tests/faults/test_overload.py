@@ -2,15 +2,15 @@
 """More requests than a server can answer in time."""
 
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, suppress
 from http.client import HTTPConnection, HTTPException
+from itertools import islice
 
 import pytest
 
-from tests.servers import CLIENT, PROJECT, Answer, ZqServer, ask, wait_for
+from tests.servers import CLIENT, PROJECT, Answer, ZqServer, ask, soon, wait_for
 from tests.stores import RedisServer
 
 ENGINES = ["gunicorn", "granian"]
@@ -34,15 +34,12 @@ def test_what_cannot_be_answered_in_time_is_refused(engine: str, store: RedisSer
         frozen = stack.enter_context(ExitStack())
         frozen.enter_context(store.frozen())
         pool = stack.enter_context(ThreadPoolExecutor(30))
-        held = [pool.submit(ask, server.url, "POST", "/v2/queues/q/messages", POST, timeout=60) for _ in range(9)]
-        time.sleep(1)  # they are at work
-        began = time.monotonic()
-        refused = list(pool.map(lambda _: ask(server.url, "POST", "/v2/queues/q/messages", POST), range(20)))
-        took = time.monotonic() - began
+        posts = [pool.submit(ask, server.url, "POST", "/v2/queues/q/messages", POST, timeout=60) for _ in range(9 + 20)]
+        refused = [each.result() for each in islice(as_completed(posts, 18), 20)]
         assert [each.status for each in refused] == [503] * 20
         assert all(well_refused(each) for each in refused), refused
-        assert took < 10, took
-        assert ask(server.url, "GET", "/healthz", timeout=5).status == 200
+        assert ask(server.url, "GET", "/healthz").status == 200
+        held = [each for each in posts if not each.done()]
         frozen.close()
         assert [each.result().status for each in held] == [201] * 9
         assert ask(server.url, "POST", "/v2/queues/q/messages", POST).status == 201
@@ -55,18 +52,14 @@ def well_refused(answer: Answer) -> bool:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_health_answers_beside_many_busy_connections(engine: str, tmp_path) -> None:
-    """1,200 connections that post without a pause, more than once had a place: health needs about a second at most, and
-    does not wait for one of them to go."""
+    """1,200 connections that post without a pause, more than once had a place: health does not wait for one of them to
+    go, which none does."""
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server:
         load = Load(server, 1200)
         with load:
             wait_for(lambda: load.answered > 1200, 60, "the load has begun")
-            took = []
             for _ in range(8):
-                began = time.monotonic()
-                assert ask(server.url, "GET", "/healthz", timeout=30).status == 200
-                took.append(time.monotonic() - began)
-        assert sorted(took)[4] < 2, took
+                assert soon(5, lambda: ask(server.url, "GET", "/healthz", timeout=60)).status == 200
         assert load.failed == 0
 
 

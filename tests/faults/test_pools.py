@@ -80,11 +80,11 @@ def test_what_is_posted_in_every_pool_is_delivered(deployment: Deployment) -> No
             sink.subscribe(deployment.servers[0].url, f"in-{name}", f"/{name}")
             deployment.post(f"in-{name}", *range(10), server=1)
         for name in deployment.stores:
-            wait_for(lambda n=name: sorted(set(sink.bodies(f"/{n}"))) == list(range(10)), 30, f"all of {name}")
+            wait_for(lambda n=name: sorted(set(sink.bodies(f"/{n}"))) == list(range(10)), 60, f"all of {name}")
         assert deployment.ask("DELETE", "/v2/queues/in-safe").status == 204
         assert deployment.ask("PUT", "/v2/queues/in-safe", {"_flavor": "safe"}, server=1).status == 201
         deployment.post("in-safe", "again", server=0)
-        wait_for(lambda: "again" in sink.bodies("/safe"), 30, "what was posted anew")
+        wait_for(lambda: "again" in sink.bodies("/safe"), 60, "what was posted anew")
 
 
 def test_a_pool_that_is_gone_takes_its_own_queues_alone(deployment: Deployment) -> None:

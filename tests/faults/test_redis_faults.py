@@ -5,11 +5,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 import redis
 
-from tests.servers import free_port, wait_for
+from tests.servers import free_port, soon, wait_for
 from tests.stores import REDIS_ON_PATH, RedisServer
 from zq.broker.redelivery import DeadLetters
 from zq.clock import ManualClock
@@ -150,7 +151,7 @@ def test_what_was_acknowledged_survives_a_kill(binary: str | None):
         producers = [threading.Thread(target=produce) for _ in range(4)]
         for producer in producers:
             producer.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(acknowledged) < 60 and time.monotonic() < deadline:
             time.sleep(0.01)
         claim = scene.take(10)
@@ -158,7 +159,7 @@ def test_what_was_acknowledged_survives_a_kill(binary: str | None):
         scene.delete(deleted, claim.id)
         server.kill()
         for producer in producers:
-            producer.join(20)
+            producer.join(60)
         server.start()
         found = ids_of(scene.walk())
         assert len(found) == len(set(found))
@@ -214,7 +215,7 @@ def test_a_full_store_refuses_posts_whole_and_lets_messages_go(scene: Scene, ser
         assert ids_of(scene.walk(limit=100)) == acknowledged[200:]
         connect(server.uri).close()
         scene.storage.queues.purge(scene.queue)
-        wait_for(lambda: posted(scene), 20, "a post is taken again, once UNLINK gave the memory back")
+        wait_for(lambda: posted(scene), 60, "a post is taken again, once UNLINK gave the memory back")
 
 
 def posted(scene: Scene) -> list[str]:
@@ -226,13 +227,17 @@ def posted(scene: Scene) -> list[str]:
 
 def assert_unavailable(scene: Scene) -> None:
     """Every verb fails with the same error, in time."""
-    for name, verb in verbs(scene).items():
-        began = time.monotonic()
-        with pytest.raises(Unavailable) as error:
-            verb()
-        assert time.monotonic() - began < TIMEOUT + 1.5, name
-        assert "Error" not in str(error.value)
-        assert error.value.__cause__ is not None
+    for verb in verbs(scene).values():
+        error = soon(TIMEOUT + 1.5, partial(unavailable, verb))
+        assert "Error" not in str(error)
+        assert error.__cause__ is not None
+
+
+def unavailable(verb: Callable[[], object]) -> Unavailable:
+    """What the verb fails with."""
+    with pytest.raises(Unavailable) as error:
+        verb()
+    return error.value
 
 
 @each_server
@@ -264,14 +269,9 @@ def test_a_store_that_hangs_is_unavailable_in_time(scene: Scene, server: RedisSe
     """A server that takes connections and never answers holds up nobody for longer than the timeout."""
     with server.frozen():
         calls = [verbs(scene)[name] for name in ("post", "claim", "get queue", "pop")]
-        slowest = 0.0
         for verb in calls:
-            began = time.monotonic()
-            with pytest.raises(Unavailable):
-                verb()
-            slowest = max(slowest, time.monotonic() - began)
-    assert slowest < TIMEOUT + 1.5
-    deadline = time.monotonic() + 10
+            soon(TIMEOUT + 1.5, partial(unavailable, verb))
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             scene.storage.ping()
@@ -338,7 +338,7 @@ def test_used_memory_returns_when_messages_have_expired():
         assert full - before > 50_000 * 400
         scene.tick(60)
         assert scene.storage.maintain(scene.now) == 50_000
-        left = wait_for(lambda: shrunk(admin, before + (full - before) // 50), 10, "memory returns")
+        left = wait_for(lambda: shrunk(admin, before + (full - before) // 50), 60, "memory returns")
         assert left < full
         scene.storage.close()
 
@@ -435,24 +435,22 @@ def test_too_few_replicas_leave_a_change_unconfirmed(server: RedisServer, scene:
     """With wait_replicas a write that no replica confirms is refused in time; reads are not held up."""
     careful = open_scene(server.uri, wait_replicas=1)
     for write in (careful.post, careful.storage.ping):
-        began = time.monotonic()
-        with pytest.raises(Unavailable, match="replicas"):
-            write()
-        assert time.monotonic() - began < TIMEOUT + 1.5
-    began = time.monotonic()
-    assert careful.page() == scene.page()
-    assert time.monotonic() - began < TIMEOUT
+        assert "replicas" in str(soon(TIMEOUT + 1.5, partial(unavailable, write)))
+    assert soon(TIMEOUT, careful.page) == scene.page()
     careful.storage.close()
 
 
 def refused(uri: str) -> str:
     """The sentence with which a store refuses to be opened."""
-    began = time.monotonic()
-    with pytest.raises(StartRefused) as refusal:
-        connect(uri, {"timeout": TIMEOUT})
-    assert time.monotonic() - began < 2 * TIMEOUT
-    assert "geheim" not in str(refusal.value)
-    return str(refusal.value)
+
+    def sentence() -> str:
+        with pytest.raises(StartRefused) as refusal:
+            connect(uri, {"timeout": TIMEOUT})
+        return str(refusal.value)
+
+    said = soon(2 * TIMEOUT, sentence)
+    assert "geheim" not in said
+    return said
 
 
 def test_a_wrong_password_is_told():

@@ -13,7 +13,7 @@ import pytest
 from tests.faults.failovers import SLOTS, Sentinel, admin
 from tests.faults.test_redis_faults import BINARIES, TIMEOUT, open_scene, round_trip, verbs
 from tests.faults.test_redis_topics import readers
-from tests.servers import free_port, wait_for
+from tests.servers import T, free_port, soon, wait_for
 from tests.stores import RedisServer
 from zq.conformance.builders import EVERYTHING, Scene
 from zq.conformance.topic_builders import Follower, Log
@@ -22,7 +22,7 @@ from zq.storage import connect
 from zq.storage.redis import batches, layout
 
 IDS = ["valkey", "redis"][: len(BINARIES)]
-DEADLINE = 40.0
+DEADLINE = 60.0
 
 
 def until_served(work: Callable[[], Any]) -> Any:
@@ -37,6 +37,12 @@ def until_served(work: Callable[[], Any]) -> Any:
             time.sleep(0.2)
 
 
+def unless_unavailable(work: Callable[[], T]) -> T | None:
+    with contextlib.suppress(Unavailable):
+        return work()
+    return None
+
+
 @pytest.fixture(params=BINARIES, ids=IDS)
 def watched(request: pytest.FixtureRequest) -> Iterator[tuple[RedisServer, RedisServer, str]]:
     """A master, its replica, and the URI of their Sentinel."""
@@ -48,11 +54,11 @@ def watched(request: pytest.FixtureRequest) -> Iterator[tuple[RedisServer, Redis
                 "state=online" in str(admin(master).execute_command("INFO", "replication"))
                 or admin(replica).info("replication")["master_link_status"] == "up"
             ),
-            30,
+            60,
             "the replica follows",
         )
         sentinel = stack.enter_context(Sentinel(request.param, master.port, patience=2000))
-        wait_for(lambda: admin(sentinel).sentinel_slaves("main") != [], 30, "the Sentinel knows the replica")
+        wait_for(lambda: admin(sentinel).sentinel_slaves("main") != [], 60, "the Sentinel knows the replica")
         yield master, replica, f"redis://127.0.0.1:{sentinel.port},127.0.0.1:{sentinel.port}/0?master=main"
 
 
@@ -65,10 +71,9 @@ def test_a_failover_is_followed(watched: tuple[RedisServer, RedisServer, str]):
     marker = scene.one(posted[-1]).sequence
     claim = scene.take(2)
     master.kill()
-    began = time.monotonic()
     with pytest.raises(Unavailable):
         scene.post(1)
-    assert time.monotonic() - began < TIMEOUT + 1.5
+    soon(TIMEOUT + 1.5, lambda: unless_unavailable(scene.page))
     scene.storage.close()
     scene = until_served(lambda: open_scene(uri))
     assert scene.page(EVERYTHING) == posted
@@ -139,7 +144,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[list[RedisServer]]:
         second.execute_command("CLUSTER", "SET-CONFIG-EPOCH", 2)
         first.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, buses[1])
         for node in (first, second):
-            wait_for(lambda node=node: node.cluster("info")["cluster_state"] == "ok", 30, "the cluster is whole")
+            wait_for(lambda node=node: node.cluster("info")["cluster_state"] == "ok", 60, "the cluster is whole")
         yield nodes
 
 
@@ -257,12 +262,7 @@ def test_half_a_cluster_is_unavailable_in_time(cluster: list[RedisServer]):
     cluster[1].kill()
     failed = 0
     for room in rooms:
-        began = time.monotonic()
-        try:
-            room.page()
-        except Unavailable:
-            failed += 1
-        assert time.monotonic() - began < TIMEOUT + 1.5
+        failed += soon(TIMEOUT + 1.5, lambda room=room: unless_unavailable(room.page)) is None
     assert failed > 0
     cluster[1].start()
     for room in rooms:
@@ -278,10 +278,7 @@ def test_a_silent_server_of_a_cluster_holds_up_nobody_else(cluster: list[RedisSe
     served = 0
     with cluster[1].frozen():
         for room, ids in zip(rooms, posted, strict=True):
-            began = time.monotonic()
-            with contextlib.suppress(Unavailable):
-                served += room.page() == ids
-            assert time.monotonic() - began < TIMEOUT + 1.5
+            served += soon(TIMEOUT + 1.5, lambda room=room: unless_unavailable(room.page)) == ids
     assert 0 < served < len(rooms)
     assert [until_served(room.page) for room in rooms] == posted
     scene.storage.close()

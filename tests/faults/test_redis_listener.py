@@ -15,7 +15,7 @@ from zq.storage.api import Storage
 from zq.storage.redis.connections import CONNECTIONS
 
 QUEUE = QueueRef("acme", "jobs")
-SOON = 10
+SOON = 60
 
 
 @pytest.fixture

@@ -84,7 +84,7 @@ def test_folders_of_killed_servers_are_cleared_at_the_next_start(tmp_path: Path)
         assert len(left()) == 2
         before = set(left())
         with ZqServer(f"rocksdb://{tmp_path}/c", env=env) as third:
-            wait_for(lambda: len(left()) == 2, 10, "the folder of the killed server is gone")
+            wait_for(lambda: len(left()) == 2, 60, "the folder of the killed server is gone")
             assert len(before & set(left())) == 1
             third.terminate()
         assert living.ready()

@@ -20,7 +20,7 @@ from zq.storage.mongodb import expiry as mongodb_expiry
 from zq.storage.redis import maintenance as redis_maintenance
 
 SIZE, COUNT = 10, 40
-LEASE = 1.0
+LEASE = 4.0
 
 
 class Looks(Steps):
@@ -51,7 +51,7 @@ class Stopped(Looks):
     def step(self) -> int:
         if self.asked == 1:
             self.reached.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(120)
         return super().step()
 
 
@@ -72,11 +72,11 @@ class Servers:
         thread = threading.Thread(target=lambda: removed.append(storage.maintain(self.scene.now, None, pace)))
         thread.start()
         try:
-            assert pace.reached.wait(20)
+            assert pace.reached.wait(60)
             yield pace, removed
         finally:
             pace.go_on.set()
-            thread.join(20)
+            thread.join(60)
 
 
 pytestmark = pytest.mark.shared
@@ -155,6 +155,6 @@ def test_a_server_that_slept_through_its_turn_leaves_the_queue_to_its_successor(
         wait_for(taken_over, 5 * LEASE, "the turn is over")
         with servers.stopped(servers.second):
             slept.go_on.set()
-            wait_for(lambda: removed, 10, "the first round is over")
+            wait_for(lambda: removed, 60, "the first round is over")
             assert removed == [SIZE]
     assert servers.first.maintain(servers.scene.now) == 0

@@ -16,7 +16,7 @@ def test_a_signal_for_another_worker_is_ignored(tmp_path: Path, number: signal.S
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
         workers = server.worker_pids
         os.kill(server.pid, number)
-        wait_for(lambda: "Ignored a signal" in server.output, 10, "the log line")
+        wait_for(lambda: "Ignored a signal" in server.output, 60, "the log line")
         assert server.worker_pids == workers
         assert server.ready()
         assert server.terminate() == 0

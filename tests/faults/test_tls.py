@@ -103,7 +103,7 @@ def serving(
     with ExitStack() as ending:
         ending.callback(server.close)
         server.launch()
-        wait_for(caller.serves, 30, f"it serves by TLS:\n{server.output}")
+        wait_for(caller.serves, 60, f"it serves by TLS:\n{server.output}")
         yield server, caller
 
 
@@ -187,11 +187,11 @@ def test_a_certificate_is_a_credential(folder: Path, tmp_path: Path) -> None:
         assert unknown.ask("GET", "/v2/queues", **{"zq.certificate": SUBJECT, "zq-certificate": SUBJECT}).status == 401
         holders.write_text("[nonsense]\n")
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "What this file said stays as it was" in server.output, 20, "the file is refused")
+        wait_for(lambda: "What this file said stays as it was" in server.output, 60, "the file is refused")
         assert billing.ask("POST", "/v2/queues/jobs/messages", posted).status == 201
         holders.write_text("['CN=nobody,O=Acme']\nproject = 'acme'\n")
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: unknown.ask("GET", "/v2/queues").status == 200, 20, "it is read again")
+        wait_for(lambda: unknown.ask("GET", "/v2/queues").status == 200, 60, "it is read again")
         assert billing.ask("POST", "/v2/queues/jobs/messages", posted).status == 401
 
 
@@ -201,12 +201,12 @@ def test_a_new_certificate_serves_from_hup_on(folder: Path, tmp_path: Path) -> N
         assert caller.subject_of_server() == ((("commonName", "first"),),)
         shutil.copy(folder / "second.pem", tmp_path / "cert.pem")  # the key is still the other's
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "What this file said stays as it was" in server.output, 20, "the files are refused")
+        wait_for(lambda: "What this file said stays as it was" in server.output, 60, "the files are refused")
         assert caller.subject_of_server() == ((("commonName", "first"),),)
         put(folder, tmp_path, "second")
         os.kill(server.pid, signal.SIGHUP)
         second = ((("commonName", "second"),),)
-        wait_for(lambda: caller.subject_of_server() == second, 20, "the new one serves")
+        wait_for(lambda: caller.subject_of_server() == second, 60, "the new one serves")
         assert caller.ask("GET", "/readyz").status == 200
 
 
@@ -228,7 +228,7 @@ def test_half_a_handshake_holds_no_thread_and_ends(engine: str, folder: Path, tm
             for each in slow:
                 while _last(each):
                     pass
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 29
 
 
 def _last(connection: socket.socket) -> bytes:

@@ -60,7 +60,7 @@ def agree(server: ZqServer, posted: int) -> None:
             for page in pages
         )
 
-    wait_for(told, 25, f"every page tells of {posted} messages")
+    wait_for(told, 60, f"every page tells of {posted} messages")
 
 
 def folder_of(server: ZqServer) -> Path:
@@ -78,7 +78,7 @@ def test_workers_are_counted_together(store: StoreServer, engine: str) -> None:
         agree(server, 60)
         victim = server.worker_pids[0]
         os.kill(victim, signal.SIGKILL)
-        wait_for(lambda: len(set(server.worker_pids) - {victim}) == WORKERS, 20, "another worker is there")
+        wait_for(lambda: len(set(server.worker_pids) - {victim}) == WORKERS, 60, "another worker is there")
         agree(server, 60)
         post(server, 40)
         agree(server, 100)

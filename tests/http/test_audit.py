@@ -134,7 +134,7 @@ def test_what_was_counted_is_told_by_a_thread_of_its_own(log: Path) -> None:
     writer = Audit(lambda: 7.0)
     for _ in range(MOST + 3):
         writer.refused(Entry(outcome="refused", why="no"))
-    wait_for(lambda: len(lines(log)) > MOST, 30, "the line with the number")
+    wait_for(lambda: len(lines(log)) > MOST, 60, "the line with the number")
     assert lines(log)[MOST]["why"] == "3 more refusals within a second are not listed"
 
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``GET /v2/queues/{queue}/depth``: what autoscalers ask, as KEDA does."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from tests.http.api import Api
 from tests.http.scoped import Scoped
-from zq.broker import rules
+from zq.broker import queues, rules
 from zq.clock import ManualClock
 
 pytestmark = pytest.mark.every_store
@@ -67,12 +66,15 @@ def test_what_is_counted_is_bounded(compose: Callable[..., Api]) -> None:
     assert told["delayed"] <= 3
 
 
-def test_an_answer_is_remembered_for_a_second(api: Api) -> None:
+def test_an_answer_is_remembered_for_a_second(compose: Callable[..., Api], monkeypatch: pytest.MonkeyPatch) -> None:
     """However many ask, the store counts once a second."""
+    now = [7.0]
+    monkeypatch.setattr(queues, "ReadThroughCache", lambda ask: rules.ReadThroughCache(ask, lambda: now[0]))
+    api = compose()
     assert api.get(DEPTH, 200).json["ready"] == 0
     api.send("jobs", 1)
     assert api.get(DEPTH, 200).json["ready"] == 0
-    time.sleep(1.1)
+    now[0] += rules.RECENT
     assert api.get(DEPTH, 200).json["ready"] == 1
 
 

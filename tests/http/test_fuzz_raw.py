@@ -161,7 +161,7 @@ async def storm(port: int, requests: list[Request], count: int, seed: str) -> tu
     return came, wrong
 
 
-@pytest.mark.timeout(300 * TIMES)
+@pytest.mark.timeout(600 * TIMES)
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_damaged_requests_break_nothing(store_uri: str, engine: str) -> None:
     """No 5xx, no connection that stays open, no traceback; another project's things are untouched."""

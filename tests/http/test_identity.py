@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.commands import run
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, down
 from tests.servers import ZqServer, ask, wait_for
@@ -345,7 +346,7 @@ def test_a_request_that_waits_ends_with_its_credential(impatient: Api, tokens: T
     threading.Timer(0.3, tokens.revoke, [made.token.id]).start()
     begun = time.monotonic()
     impatient.call(method, path, 401, headers=bearer(made.text))
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 18
 
 
 def test_a_request_that_waits_is_answered_if_its_credential_stays(impatient: Api, tokens: Tokens) -> None:
@@ -364,7 +365,7 @@ def test_a_stream_ends_with_its_credential(impatient: Api, tokens: Tokens) -> No
     headers = bearer(made.text) | {"Accept": "text/event-stream"}
     begun = time.monotonic()
     assert impatient.unchecked().get("/v2/stream", 200, headers).body
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < 60
 
 
 # Real servers.
@@ -445,11 +446,10 @@ def test_a_strategy_that_cannot_be_is_refused_at_the_start(config: str, sentence
     """Exit code 2, one sentence."""
     file = tmp_path / "zq.conf"
     file.write_text(f"[DEFAULT]\n{config}\n")
-    command = [sys.executable, "-m", "zq.server", "--store", f"rocksdb://{tmp_path}/s", "--config", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert sentence in done.stderr
-    assert done.stderr.count("zq-server: ") == 1
+    done = run("--store", f"rocksdb://{tmp_path}/s", "--config", file)
+    assert done.code == 2
+    assert sentence in done.error
+    assert done.error.count("zq-server: ") == 1
 
 
 @pytest.mark.one_store
@@ -479,11 +479,11 @@ def test_a_server_believes_a_proxy_and_reads_its_secrets_again(engine: str, tmp_
         assert [status(SECRET), status(OTHER_SECRET), status("x" * 32), status("")] == [200, 200, 401, 401]
         secrets.write_text("n" * 32)
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: status("n" * 32) == 200, 20, "the new secret counts")
+        wait_for(lambda: status("n" * 32) == 200, 60, "the new secret counts")
         assert status(SECRET) == 401
         secrets.write_text("short")
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "What this file said stays as it was" in server.output, 20, "the log says so")
+        wait_for(lambda: "What this file said stays as it was" in server.output, 60, "the log says so")
         assert status("n" * 32) == 200
 
 

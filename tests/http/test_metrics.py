@@ -168,10 +168,10 @@ def test_a_moved_and_a_buried_message_finish_differently(watched: Watched) -> No
 def test_a_request_that_waits_is_seen_and_timed_apart(watched: Watched) -> None:
     """As a waiter while it waits, then as a long poll and a wake-up that found something."""
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(watched.api.post, f"{CLAIMS}?wait=10", 201, LEASE)
-        wait_for(lambda: watched.shown()["waiters"] == 1, 5, "the request waits")
+        answer = pool.submit(watched.api.post, f"{CLAIMS}?wait=30", 201, LEASE)
+        wait_for(lambda: watched.shown()["waiters"] == 1, 60, "the request waits")
         post(watched.api, 1)
-        answer.result(9)
+        answer.result(25)
     page = watched.shown()
     assert page["waiters"] == 0
     assert page["waiters_limit"] == 3
@@ -183,10 +183,10 @@ def test_a_request_that_waits_is_seen_and_timed_apart(watched: Watched) -> None:
 def test_a_request_that_is_woken_in_vain_is_counted(watched: Watched) -> None:
     """Here by the end of the server."""
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(watched.api.post, f"{CLAIMS}?wait=10", 204, LEASE)
-        wait_for(lambda: watched.shown()["waiters"] == 1, 5, "the request waits")
+        answer = pool.submit(watched.api.post, f"{CLAIMS}?wait=30", 204, LEASE)
+        wait_for(lambda: watched.shown()["waiters"] == 1, 60, "the request waits")
         watched.broker.waiters.close()
-        answer.result(9)
+        answer.result(25)
     assert watched.shown()["wakeups_total false"] == 1
     assert watched.shown()["wakeups_total true"] == 0
 

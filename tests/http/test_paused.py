@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import RESERVED, TOPIC_RESERVED, Api
+from zq.broker import waiting as module
 
 pytestmark = pytest.mark.every_store
 
@@ -16,10 +17,8 @@ QUEUE = "/v2/queues/jobs"
 MESSAGES = f"{QUEUE}/messages"
 CLAIMS = f"{QUEUE}/claims"
 ONE = {"messages": [{"body": 1}]}
-SOON = 3
-"""Seconds within which whoever is woken has answered: a server looks by itself after five."""
-LOOK = 8
-"""Seconds within which a server has looked by itself."""
+SOON = 15
+"""Seconds within which whoever waits has answered, unless it waits until its time, 20 seconds, is up."""
 PAUSE = 0.3
 """Seconds after which a request that was sent is surely waiting."""
 Sent = Callable[..., "Future[Any]"]
@@ -78,6 +77,12 @@ def send() -> Iterator[Sent]:
             return running
 
         yield begin
+
+
+@pytest.fixture
+def never_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that looks at no queue by itself."""
+    monkeypatch.setattr(module, "RECHECK", 1000.0)
 
 
 @pytest.mark.parametrize("value", ["claims", "posts", "all", None])
@@ -294,7 +299,7 @@ def test_the_other_server_refuses_posts_once_a_pause_was_acknowledged(pair: tupl
     ids=["claim", "named", "pop"],
 )
 def test_who_waits_is_woken_when_the_queue_is_resumed(
-    jobs: Api, send: Sent, method: str, path: str, status: int
+    jobs: Api, send: Sent, never_looking: None, method: str, path: str, status: int
 ) -> None:
     """At once, not at the next look; new messages wake nobody to take them meanwhile."""
     pause(jobs, "claims")
@@ -307,7 +312,7 @@ def test_who_waits_is_woken_when_the_queue_is_resumed(
     assert waiting.result(SOON)
 
 
-def test_all_who_wait_are_woken(jobs: Api, send: Sent) -> None:
+def test_all_who_wait_are_woken(jobs: Api, send: Sent, never_looking: None) -> None:
     """One wakes the next, as long as there is something."""
     pause(jobs, "claims")
     waiting = [send(jobs.post, f"{CLAIMS}?wait=20&limit=1", 201, {}) for _ in range(3)]
@@ -316,13 +321,16 @@ def test_all_who_wait_are_woken(jobs: Api, send: Sent) -> None:
         assert each.result(SOON)
 
 
-def test_who_waits_at_another_server_finds_out(pair: tuple[Api, Api], send: Sent) -> None:
+def test_who_waits_at_another_server_finds_out(
+    pair: tuple[Api, Api], send: Sent, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """At its next look."""
+    monkeypatch.setattr(module, "RECHECK", 1.0)
     one, other = pair
     pause(one, "claims")
     waiting = send(other.post, f"{CLAIMS}?wait=20", 201, {})
     resume(one)
-    assert waiting.result(LOOK)
+    assert waiting.result(SOON)
 
 
 def test_a_wait_of_a_paused_queue_ends_in_time(jobs: Api) -> None:

@@ -15,8 +15,8 @@ pytestmark = pytest.mark.every_store
 
 TOPIC = "/v2/topics/news"
 URL = f"{TOPIC}/messages"
-SOON = 8
-"""Seconds within which whoever is woken has answered."""
+SOON = 60
+"""Seconds within which whoever waits has answered: it was woken, or the answer is another."""
 
 
 def publish(api: Api, *bodies: Any, topic: str = "news", **fields: Any) -> list[int]:
@@ -245,7 +245,7 @@ def test_without_a_place_to_wait_the_answer_comes_at_once(compose: Any) -> None:
     api = compose(max_waiters=0)
     began = time.monotonic()
     assert api.get(f"{URL}?wait=20", 200).headers["Retry-After"] == "1"
-    assert time.monotonic() - began < SOON
+    assert time.monotonic() - began < 20
 
 
 def test_a_body_keeps_its_bytes(api: Api, storage: Storage) -> None:

@@ -16,7 +16,7 @@ from tests.http.test_publishing import TOPIC, URL, publish
 from zq.broker import streams as broker_streams
 from zq.http import streams
 
-SOON = 8
+SOON = 60
 
 
 class Reader:

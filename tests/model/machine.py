@@ -178,7 +178,7 @@ class StoreMachine(Settlements, Batches):
         """Every queue that exists, and what is in it, exactly, once no expired message is on its way out: figures look
         at so many of them at most, and examples before this one have left theirs."""
         expected = {queue: self.oracle.depth(queue, self.now) for queue in self.queues if queue in self.oracle.queues}
-        deadline = time.monotonic() + 2
+        deadline = time.monotonic() + 60
         while (found := self.depths_found()) != expected and time.monotonic() < deadline:
             time.sleep(0.01)
             self.holder.storage.maintain(self.now, Expiry())

@@ -20,7 +20,7 @@ from tests.stores import IN_OBJECTS, object_store
 from tests.swift import Swift
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.object import objects_of
+from zq.storage.object import epochs, objects_of
 from zq.storage.object.objects import Objects
 
 LEASE = 2
@@ -99,12 +99,16 @@ def objects(uri: str) -> Objects:
 
 
 @pytest.fixture
-def machine(uri: str, tmp_path: Path) -> Iterator[Open]:
-    """A function that opens the store on a machine of that name, which has a disk of its own, and options."""
+def machine(uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """A function that opens the store on a machine of that name, which has a disk of its own, and options.
+
+    It has time to prove that it owns the store: an object store on a busy machine answers late.
+    """
+    monkeypatch.setattr(epochs, "PATIENCE", 10.0)
     opened: list[Storage] = []
 
     def start(name: str, **options: object) -> Storage:
-        own = {"cache": str(tmp_path / name), "lease": LEASE, "takeover": "now", "patience": 5, **options}
+        own = {"cache": str(tmp_path / name), "lease": LEASE, "takeover": "now", "patience": 20, **options}
         opened.append(connect(uri, own))
         return opened[-1]
 

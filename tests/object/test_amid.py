@@ -34,7 +34,7 @@ class Asleep:
         if of_the_log:
             self.record = int(path.rpartition("/")[2])
         if self.before == "put" or not of_the_log:
-            self._awake.wait(60)
+            self._awake.wait(180)
         return 0
 
     def wake(self) -> None:
@@ -62,20 +62,20 @@ def test_an_owner_that_is_deposed_amid_a_commit(
         with monkeypatch.context() as first:
             for name, value in between.environment.items():
                 first.setenv(name, value)
-            storage = machine("first", patience=60)
+            storage = machine("first", patience=180)
         post(storage, "before")
         with between.doing(asleep):
             posted = client.submit(post, storage, "amid")
-            wait_for(lambda: asleep.record, 10, "the record")
+            wait_for(lambda: asleep.record, 60, "the record")
             if asleep.before == "look":
-                wait_for(landed, 10, "it is there")
+                wait_for(landed, 60, "it is there")
             second = machine("second")
             there = bodies(second)
             assert there == (["before", "amid"] if landed() else ["before"])
             asleep.wake()
             with pytest.raises(Deposed):
-                posted.result(30)
-            wait_for(landed, 10, "it lands")
+                posted.result(60)
+            wait_for(landed, 60, "it lands")
         post(second, "after")
         second.close()
         assert bodies(machine("third")) == [*there, "after"]

@@ -45,7 +45,7 @@ def test_a_checkpoint_is_made_and_the_rest_of_the_log_is_read(machine: Open, obj
     """The next owner reads nothing that lies before it: that can as well be gone."""
     first = machine("first", checkpoint_records=10)
     posted(first, 0, 20)
-    mark = wait_for(lambda: head(objects).checkpoints, 30, "a checkpoint")[-1]
+    mark = wait_for(lambda: head(objects).checkpoints, 60, "a checkpoint")[-1]
     posted(first, 20, 30)
     first.close()
     for position in range(1, mark.position + 1):
@@ -91,7 +91,7 @@ def test_what_no_kept_checkpoint_needs_is_removed(machine: Open, objects: Object
     """Records and checkpoints that are older than is kept, and table files that only those had; the rest is whole."""
     first = machine("first", lease=1, keep=10, checkpoint_records=5)
     posted(first, 0, 10)
-    oldest = wait_for(lambda: head(objects).checkpoints, 30, "a checkpoint")[0]
+    oldest = wait_for(lambda: head(objects).checkpoints, 60, "a checkpoint")[0]
     old = read(objects, checkpoint_name(oldest), Manifest)
     assert old is not None
     deadline = time.monotonic() + 60
@@ -117,11 +117,11 @@ def test_a_checkpoint_uploads_what_is_new(machine: Open, objects: Objects) -> No
     """Table files that the one before had are named again; also by the next owner."""
     first = machine("first", checkpoint_records=10)
     posted(first, 0, 12)
-    before = wait_for(lambda: head(objects).checkpoints, 30, "a checkpoint")[-1]
+    before = wait_for(lambda: head(objects).checkpoints, 60, "a checkpoint")[-1]
     first.close()
     second = machine("second", checkpoint_records=10)
     posted(second, 12, 24)
-    after = wait_for(lambda: head(objects, 2).checkpoints[1:], 30, "another checkpoint")[-1]
+    after = wait_for(lambda: head(objects, 2).checkpoints[1:], 60, "another checkpoint")[-1]
     files = [read(objects, checkpoint_name(mark), Manifest) for mark in (before, after)]
     old, new = ({file.digest for file in found.files if file.name.endswith(".sst")} for found in files if found)
     assert old & new
@@ -132,7 +132,7 @@ def store(machine: Open, objects: Objects) -> Iterator[tuple[Storage, float]]:
     """A store whose owner serves, with a checkpoint between, and a moment when it had half of what it has."""
     storage = machine("first", checkpoint_records=15)
     posted(storage, 0, 15)
-    wait_for(lambda: head(objects).checkpoints, 30, "a checkpoint")
+    wait_for(lambda: head(objects).checkpoints, 60, "a checkpoint")
     time.sleep(0.1)
     moment = time.time()
     time.sleep(0.1)

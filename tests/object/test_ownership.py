@@ -141,7 +141,7 @@ def test_a_standby_waits_while_the_owner_lives(machine: Open) -> None:
             post(first, f"{number}")
         assert not second.done()
         first.close()
-        assert bodies(second.result(30)) == [f"{number}" for number in range(10)]
+        assert bodies(second.result(60)) == [f"{number}" for number in range(10)]
 
 
 def test_two_processes_do_not_share_a_local_directory(uri: str, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_a_deposed_owner_learns_it_from_its_upload(machine: Open, objects: Objec
     posted(first, 0, 10)
     with ThreadPoolExecutor(1) as other:
         second = other.submit(machine, "second", lease=1, **BY_POSITION)
-        wait_for(lambda: objects.exists("open/2"), 30, "the second one takes over")
+        wait_for(lambda: objects.exists("open/2"), 60, "the second one takes over")
         with pytest.raises(Deposed):
             post(first, "too late")
         with pytest.raises(Deposed):
@@ -84,7 +84,7 @@ def test_an_old_record_behind_the_fence_is_void(machine: Open, objects: Objects,
     Names that it might have had are taken; those who read the log later, and a standby, do not meet it."""
     first = machine("first", owner_timeout=3, **BY_POSITION)
     posted(first, 0, 5)
-    last = wait_for(lambda: head(objects).acknowledged, 30, "the owner's word")
+    last = wait_for(lambda: head(objects).acknowledged, 60, "the owner's word")
     while objects.exists(log_name(1, last + 1, True)):
         last += 1
     record = entries.decode(objects.get(log_name(1, last, True)) or b"", "the last record")

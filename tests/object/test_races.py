@@ -97,7 +97,7 @@ def test_only_the_newest_is_read_after_a_device_was_broken(objects: SwiftObjects
         assert all(objects.get(name) == b"new" for _ in range(10))
         return any(objects.ask("GET", objects.path(name)).body == b"old" for _ in range(10))
 
-    wait_for(found_old, 60, "a read of what is old")
+    wait_for(found_old, 120, "a read of what is old")
 
 
 def test_of_two_puts_the_one_that_began_later_stays(objects: SwiftObjects, server: Swift) -> None:
@@ -141,4 +141,4 @@ def test_objects_elect_nobody(objects: SwiftObjects) -> None:
 
         if winners(run) > 1:
             return
-        assert number < 100, "Swift told one winner only in 100 rounds"
+        assert number < 1000, "Swift told one winner only in 1,000 rounds"

@@ -99,7 +99,7 @@ def test_the_same_machine_serves_again_at_once(machines: Machines) -> None:
     with Producers(server.url, "early") as producers:
         wait_for(lambda: len(producers.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
         server.kill()
-    server.start(60)
+    server.start(120)
     whole(listed(server.url), producers.acknowledged)
 
 
@@ -124,7 +124,7 @@ def test_an_owner_that_slept_is_fenced(machines: Machines, loaded: bool, engine:
             decided = set(producers.acknowledged)
         with pytest.raises(Lost):  # it has ended
             refuses(first)
-        assert first.wait(30) == GIVEN_UP
+        assert first.wait(60) == GIVEN_UP
     left = set(producers.acknowledged) - decided
     assert left <= set(there), "what was acknowledged after it woke is not with its successor"
     whole(there, [*early.acknowledged, *producers.acknowledged])
@@ -176,8 +176,8 @@ def test_a_server_that_ended_well_is_followed_at_once(machines: Machines) -> Non
     assert not standby.ready()
     assert first.terminate() == 0
     ended = time.monotonic()
-    wait_for(standby.ready, 30, "the standby serves")
-    assert time.monotonic() - ended < 30
+    wait_for(standby.ready, 60, "the standby serves")
+    assert time.monotonic() - ended < 60
     whole(listed(standby.url), producers.acknowledged)
 
 
@@ -190,5 +190,5 @@ def test_a_standby_ends_at_once(machines: Machines, engine: str) -> None:
     wait_for(lambda: "follows the log" in standby.output, 60, "the standby follows")
     began = time.monotonic()
     assert standby.terminate() == 0
-    assert time.monotonic() - began < 15, "it was killed after its graceful timeout"
+    assert time.monotonic() - began < 25, "it was killed after its graceful timeout"
     assert ask(first.url, "POST", "/v2/queues/jobs/messages", MESSAGE).status == 201

@@ -26,7 +26,7 @@ from zq.storage.object.store import ShippedStore
 
 pytestmark = pytest.mark.slow
 
-WITHIN = 30
+WITHIN = 60
 
 
 @pytest.fixture

@@ -141,9 +141,9 @@ def test_a_second_query_of_the_same_consumer_stops_the_first(spark, client, opti
     try:
         client.queue("in").post("a")
         wait_for(lambda: bodies(client) == ["a"], 60, "the first query works")
-        wait_for(lambda: client.queue("in").stats().total == 0, 30, "it has settled")
+        wait_for(lambda: client.queue("in").stats().total == 0, 60, "it has settled")
         finish(writing(taking(spark, options), options))
-        wait_for(lambda: not first.isActive, 30, "the first query has stopped")
+        wait_for(lambda: not first.isActive, 60, "the first query has stopped")
         assert "Another query has started as consumer etl of queue in" in str(first.exception())
         client.queue("in").post("b")
         finish(writing(taking(spark, options), options))
@@ -159,10 +159,10 @@ def test_an_idle_stream_waits_at_the_server(spark, client, options, proxy: Proxy
     try:
         wait_for(lambda: any(method == "PUT" for method, *_ in proxy.seen), 60, "the first look")
         client.queue("in").post("a")
-        wait_for(lambda: bodies(client) == ["a"], 30, "the message is copied")
+        wait_for(lambda: bodies(client) == ["a"], 60, "the message is copied")
         client.queue("in").delete()
         client.queue("in").post("b")
-        wait_for(lambda: bodies(client) == ["a", "b"], 30, "the message is copied")
+        wait_for(lambda: bodies(client) == ["a", "b"], 60, "the message is copied")
         assert sum(method == "PUT" for method, *_ in proxy.seen) < 12
         assert query.isActive
     finally:

@@ -67,13 +67,13 @@ def test_while_there_is_a_backlog_the_next_batch_is_prefetched(reader, client) -
     client.queue("in").post_many(range(45))
     one = reader()
     first = one.latestOffset(one.initialOffset(), LIMIT)
-    wait_for(lambda: held(client) == 40, 10, "two batches are held")
+    wait_for(lambda: held(client) == 40, 60, "two batches are held")
     second = one.latestOffset(first, LIMIT)
-    wait_for(lambda: (held(client), client.queue("in").stats().total) == (25, 25), 10, "one is settled, one claimed")
+    wait_for(lambda: (held(client), client.queue("in").stats().total) == (25, 25), 60, "one is settled, one claimed")
     third = one.latestOffset(second, LIMIT)
     assert read(one, second, third) == list(range(40, 45))
     client.queue("in").post_many(range(3))
-    wait_for(lambda: client.queue("in").stats().total == 8, 10, "the second is settled")
+    wait_for(lambda: client.queue("in").stats().total == 8, 60, "the second is settled")
     assert held(client) == 5
 
 
@@ -93,7 +93,7 @@ def test_a_crash_between_two_settlements_leaves_nothing_behind(reader, client) -
     first = one.latestOffset(one.initialOffset(), LIMIT)
     second = one.latestOffset(first, LIMIT)
     names = [f"etl.{second['run']}.{batch}.0" for batch in (1, 2, 3)]
-    wait_for(lambda: client.queue("in").stats().total == 40, 10, "the first batch is settled")
+    wait_for(lambda: client.queue("in").stats().total == 40, 60, "the first batch is settled")
     client.queue("in").post_many(range(100, 105))
     again = client.queue("in").claim(20, name=names[0])  # as if it had not been
     assert [message.body for message in again.messages] == [*range(100, 105)]
@@ -139,7 +139,7 @@ def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Server, project
         client.queue("in").post_many(range(50))
         start = before.initialOffset()
         end = before.latestOffset(start, LIMIT)
-        wait_for(lambda: held(client) == 40, 10, "one batch is prefetched")
+        wait_for(lambda: held(client) == 40, 60, "one batch is prefetched")
         timed.clock.advance(290)
         assert len(read(after, start, end)) == 20
         assert client.queue("in").held(f"etl.{end['run']}.1.0").age < 10
@@ -161,10 +161,10 @@ def test_claims_are_renewed_while_a_batch_is_worked_on(timed: Server, project) -
     heartbeat.keep_alive(["etl.1.1.0"])
     for _ in range(3):
         timed.clock.advance(40)
-        wait_for(lambda: queue.held("etl.1.1.0").age < 40, 10, "it is renewed")
+        wait_for(lambda: queue.held("etl.1.1.0").age < 40, 60, "it is renewed")
     heartbeat.fence = connection.client().fence("etl")
     connection.client().fence("etl")
-    wait_for(heartbeat.is_stopped, 10, "it stops")
+    wait_for(heartbeat.is_stopped, 60, "it stops")
 
 
 def test_names_of_one_consumer_are_not_those_of_another(reader, options) -> None:

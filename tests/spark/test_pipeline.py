@@ -91,7 +91,7 @@ def test_a_commit_whose_answer_is_lost_counts(spark, client, make: Make, proxy: 
     assert sorted(map(int, bodies(client))) == sorted([*range(0, 100, 2)] * 2)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_driver_that_was_killed_is_followed_by_another(spark, server, client, project, tmp_path, make) -> None:
     """Started by ``zq pipeline run``; it dies in its second round, with the third one's claims made. The next run goes
     on behind its commit and finds the claims by their names, not by what it would take itself."""
@@ -108,7 +108,7 @@ def test_a_driver_that_was_killed_is_followed_by_another(spark, server, client, 
         reached = (tmp_path / "reached").exists
         wait_for(lambda: driver.poll() is not None or reached(), 150, "it is in its second round")
         assert driver.poll() is None, "the driver ended by itself"
-        wait_for(lambda: client.queue("in").stats().claimed == 40, 10, "it has prefetched the third one's")
+        wait_for(lambda: client.queue("in").stats().claimed == 40, 60, "it has prefetched the third one's")
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait(20)
@@ -133,7 +133,7 @@ def test_a_run_that_starts_when_claims_have_lapsed_takes_their_messages(spark, m
             died.claim()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_a_server_that_is_killed_in_a_round_is_waited_for(spark, make: Make, tmp_path: Path) -> None:
     """Everything is there, once, when it is back."""
     with ZqServer(f"rocksdb://{tmp_path}/store", config=LIMITS) as own:

@@ -123,7 +123,7 @@ def test_a_job_prints_its_progress_without_a_terminal(
     assert (again.exit_code, again.stderr) == (0, "")
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_job_as_a_program_prints_nothing_else(server, project, tmp_path) -> None:
     """Spark's own warnings at its start do not stand before it; Java's "WARNING:" cannot be told to be quiet."""
     prepared()

@@ -37,7 +37,7 @@ def test_a_run_prefetches_the_next_round(client, make: Make) -> None:
     runner = begun(make(doubled, max_messages=20))
     first = runner.claim()
     runner._start_prefetch(first)
-    wait_for(lambda: client.queue("in").stats().claimed == 40, 10, "two rounds are claimed")
+    wait_for(lambda: client.queue("in").stats().claimed == 40, 60, "two rounds are claimed")
     second = runner.claim()
     assert [*second.claims] == ["in.out.2.0"]
     runner._start_prefetch(second)

@@ -428,9 +428,9 @@ def test_many_threads_read_one_rising_time(world: World, clock: StoreClock):
     with ThreadPoolExecutor(4) as pool:
         beside = pool.submit(refresher)
         rising = [pool.submit(reader) for _ in range(3)]
-        results = [future.result(30) for future in rising]
+        results = [future.result(120) for future in rising]
         stop.set()
-        beside.result(30)
+        beside.result(120)
     assert results == [True] * 3
 
 

@@ -10,7 +10,7 @@ import pytest
 from zq.errors import Unavailable
 from zq.storage.concurrency import GroupCommit, StripedLocks
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Executor:
@@ -33,7 +33,7 @@ class Executor:
 def waiting(commit: GroupCommit[int, int], count: int) -> None:
     """Return when so many wait for the next group."""
     deadline = threading.Event()
-    for _ in range(1000):
+    for _ in range(6000):
         if len(commit._waiting) == count:
             return
         deadline.wait(0.01)

@@ -17,7 +17,7 @@ def test_signs_of_life_are_given_until_the_application_is_loaded(monkeypatch: py
 
     def load(_: LoopWorker) -> None:
         for _sign in range(3):
-            assert signs.acquire(timeout=10)
+            assert signs.acquire(timeout=60)
         raise RuntimeError("no store")
 
     monkeypatch.setattr(gunicorn, "BEAT", 0.01)
@@ -27,5 +27,5 @@ def test_signs_of_life_are_given_until_the_application_is_loaded(monkeypatch: py
         worker.load_wsgi()
     (beating,) = [thread for thread in threading.enumerate() if thread.name == "zq-loading"] or [None]
     if beating is not None:
-        beating.join(10)
+        beating.join(60)
         assert not beating.is_alive()

@@ -424,13 +424,13 @@ class Pages(BaseHTTPRequestHandler):
         elif self.path == "/slow-head":
             self.wfile.write(b"HTTP/1.1 200 OK\r\nX-Slow: ")
             with suppress(OSError):
-                for _ in range(100):
+                for _ in range(1000):
                     time.sleep(0.05)
                     self.wfile.write(b"x")
         elif self.path == "/slow":
             self.send_response(200)
             self.end_headers()
-            for _ in range(100):
+            for _ in range(1000):
                 time.sleep(0.05)
                 self.wfile.write(b" ")
         else:
@@ -487,7 +487,7 @@ def test_keys_are_fetched_by_https(issuer_url: str, monkeypatch: pytest.MonkeyPa
         begun = time.monotonic()
         with pytest.raises(TimeoutError):
             fetched(issuer_url + path)
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < 25
     with pytest.raises(ValueError, match="no user"):
         fetched("https://u:p@localhost/keys")
 

@@ -23,7 +23,7 @@ def begin() -> tuple[subprocess.Popen[str], Path]:
 
 def end(process: subprocess.Popen[str], how: signal.Signals) -> None:
     process.send_signal(how)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
 
 
 def test_a_folder_goes_with_its_owner_or_with_the_next_one_to_begin() -> None:
@@ -33,10 +33,10 @@ def test_a_folder_goes_with_its_owner_or_with_the_next_one_to_begin() -> None:
     assert its.is_dir()
     end(killed, signal.SIGKILL)
     assert left.is_dir()
-    third = subprocess.run([sys.executable, "-c", BEGIN], capture_output=True, text=True, timeout=20, check=True)
+    third = subprocess.run([sys.executable, "-c", BEGIN], capture_output=True, text=True, timeout=60, check=True)
     assert not left.exists()
     assert its.is_dir()
     assert not os.path.exists(third.stdout.strip())
     end(living, signal.SIGKILL)
-    subprocess.run([sys.executable, "-c", BEGIN], timeout=20, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", BEGIN], timeout=60, check=True, stdout=subprocess.DEVNULL)
     assert not its.exists()

@@ -14,7 +14,7 @@ from zq.model.topics import Batch, Entry
 from zq.storage.mongodb import topic_log
 from zq.storage.mongodb.feed import CARRIED, Feed, Notice, encoded
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 JOBS = QueueRef("acme", "jobs")
 OTHER = QueueRef("\ud800", "other")
 

@@ -236,4 +236,4 @@ def test_no_compaction_destroys_bodies_while_a_leap_is_doubted(opened, shifted: 
         storage.ping()
     shifted.slept = LASTING + 1
     storage.now()
-    wait_for(compacted, 30, "the body is gone")
+    wait_for(compacted, 60, "the body is gone")

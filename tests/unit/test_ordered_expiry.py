@@ -71,7 +71,7 @@ def test_what_a_reader_meets_is_removed_behind_its_back(storage: OrderedStorage,
     await_stored(storage, 0)
     assert all(stored(storage, family) == 0 for family in ("bodies", "available", "expiry", "ids"))
     # They are counted when they have gone.
-    wait_for(lambda: figure(storage, "expired_removed_total", "read") == 300, 10, "all are counted")
+    wait_for(lambda: figure(storage, "expired_removed_total", "read") == 300, 60, "all are counted")
     assert storage.maintain(NOW + 60) == 0
 
 

@@ -159,7 +159,7 @@ def test_the_space_of_removed_batches_comes_back_without_more_writes(storage: Or
     for _ in range(2):
         storage._housekeeping._looked = -math.inf
         storage.maintain(NOW + 60)
-    wait_for(lambda: size() < 100_000, 30, "the space is back")
+    wait_for(lambda: size() < 100_000, 60, "the space is back")
 
 
 def test_a_restart_skips_sequences_and_tells_no_gap(storage: OrderedStorage, path: Path):
@@ -252,7 +252,7 @@ def test_a_batch_waits_for_its_own_settling(storage: OrderedStorage, monkeypatch
     threads = [threading.Thread(target=publish, args=(storage, 1), name=name) for name in gates]
     for number, thread in enumerate(threads, 1):
         thread.start()
-        wait_for(lambda last=number: storage.topics.read("acme", 0, 10, ALL).last == last, 30, "the batch is published")
+        wait_for(lambda last=number: storage.topics.read("acme", 0, 10, ALL).last == last, 60, "the batch is published")
     assert told == []
     for number, thread in enumerate(threads, 1):
         gates[thread.name].set()

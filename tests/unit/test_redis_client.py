@@ -1,23 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long an answer of Redis is waited for, on a connection that says what the test wants."""
 
-import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from zq.errors import Unavailable
+from zq.storage.redis import client
 from zq.storage.redis.client import Client
 
 TIMEOUT = 0.2
+NOW = [7.0]
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time passes only where somebody waits for an answer."""
+    monkeypatch.setattr(client, "time", SimpleNamespace(monotonic=lambda: NOW[0]))
 
 
 class Slow:
     """A connection whose answer comes after ``delay`` seconds, and is an error if it is an exception."""
 
     def __init__(self, answer: Any, delay: float = 0.0) -> None:
-        self.answer, self.due = answer, time.monotonic() + delay
+        self.answer, self.due = answer, NOW[0] + delay
         self.is_connected = True
 
     def pack_commands(self, commands: Any) -> list[bytes]:
@@ -31,8 +39,8 @@ class Slow:
     def read_response(
         self, *, disable_decoding: bool, timeout: float = TIMEOUT / 4, disconnect_on_error: bool = True
     ) -> Any:
-        left = self.due - time.monotonic()
-        time.sleep(max(0.0, min(left, timeout)))
+        left = self.due - NOW[0]
+        NOW[0] += max(0.0, min(left, timeout))
         if left > timeout:
             self.is_connected = not disconnect_on_error
             raise TimeoutError
@@ -73,10 +81,10 @@ def test_an_answer_is_read_until_the_timeout_of_the_verb(delay: float):
 
 def test_a_connection_without_an_answer_is_closed_at_the_timeout():
     """Its answer must not be read as that of the next command."""
-    connection, began = Slow(b"value", 2 * TIMEOUT), time.monotonic()
+    connection, began = Slow(b"value", 2 * TIMEOUT), NOW[0]
     with pytest.raises(Unavailable):
         ask(connection)
-    assert time.monotonic() - began < 2 * TIMEOUT
+    assert NOW[0] - began == pytest.approx(TIMEOUT)
     assert not connection.is_connected
 
 

@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError
 from zq.storage.redis import connections
 from zq.storage.redis.connections import Pool
 
-SOON = 5
+SOON = 60
 
 
 class Plain(Connection):
@@ -86,6 +86,7 @@ def test_whoever_waits_for_a_connection_gets_the_next_that_is_released():
 def test_a_connection_released_just_now_is_used_again_without_a_look(monkeypatch: pytest.MonkeyPatch):
     """A look takes a system call. One that was idle for longer is looked at, for the server may have closed it."""
     made, looks = pool(), []
+    monkeypatch.setattr(connections, "FRESH", 1000.0)
     monkeypatch.setattr(Plain, "can_read", lambda connection, timeout=0: bool(looks.append(connection)))
     used = made.get_connection()
     looks.clear()

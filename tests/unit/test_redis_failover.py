@@ -16,7 +16,7 @@ from zq.storage.redis.failover import Watched
 
 OLD, NEW = ("old", 1), ("new", 2)
 FIRST, SECOND = ("s1", 3), ("s2", 4)
-SOON = 10.0
+SOON = 60.0
 
 
 class Says:

@@ -13,8 +13,8 @@ from tests.servers import wait_for
 from zq.storage.redis import notices, subscriber
 from zq.storage.redis.subscriber import Notice, Subscriber
 
-PIECES = 50
-SOON = 5
+PIECES = 300
+SOON = 60
 
 
 class Said:
@@ -77,10 +77,8 @@ class Ear(Subscriber):
 def test_it_pauses_only_when_nothing_more_is_waiting():
     """Many notices that are there already are read one after the other."""
     ear = Ear([b"x"] * PIECES, 0.2)
-    began = time.monotonic()
     ear.start()
     wait_for(lambda: len(ear.read) == PIECES, 0.1 * PIECES, "all is heard")
-    assert time.monotonic() - began < 0.1 * PIECES
     ear.close()
 
 

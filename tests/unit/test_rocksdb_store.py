@@ -63,7 +63,7 @@ def test_nobody_is_served_by_a_flush_after_one_that_failed(store: Store, monkeyp
         def flush_wal(self, sync: bool) -> None:
             if not started.is_set():
                 started.set()
-                assert gate.wait(10)
+                assert gate.wait(60)
                 raise Exception("IO error: fsync")
             real.flush_wal(sync)
 
@@ -77,14 +77,14 @@ def test_nobody_is_served_by_a_flush_after_one_that_failed(store: Store, monkeyp
     monkeypatch.setattr(store, "_db", Failing())
     threads = [threading.Thread(target=settle) for _ in range(3)]
     threads[0].start()
-    assert started.wait(10)
+    assert started.wait(60)
     for thread in threads[1:]:
         thread.start()
     while len(store._group_sync._waiting) < 2:
         pass
     gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     monkeypatch.undo()
     assert len(refused) == 3
     store.failure = None
@@ -143,7 +143,7 @@ def test_one_flush_serves_all_that_came_before_it():
 
     def flush() -> None:
         flushes.append(threading.current_thread().name)
-        assert gate.wait(10)
+        assert gate.wait(60)
 
     group_sync = GroupSync(flush)
     threads = [threading.Thread(target=group_sync.wait) for _ in range(17)]
@@ -156,7 +156,7 @@ def test_one_flush_serves_all_that_came_before_it():
         pass
     gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert len(flushes) == 2
 
@@ -167,7 +167,7 @@ def test_a_failed_flush_is_told_to_all_that_it_should_have_served():
 
     def flush() -> None:
         started.set()
-        assert gate.wait(10)
+        assert gate.wait(60)
         raise Unavailable("no")
 
     group_sync = GroupSync(flush)
@@ -179,12 +179,12 @@ def test_a_failed_flush_is_told_to_all_that_it_should_have_served():
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     threads[0].start()
-    assert started.wait(10)
+    assert started.wait(60)
     for thread in threads[1:]:
         thread.start()
     gate.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(told) == 8
 
 

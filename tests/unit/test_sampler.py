@@ -17,6 +17,7 @@ from zq.figures import Figures
 from zq.figures.counting import REST, Counts
 from zq.figures.exchange import MOST_BYTES, Record, Server, Span, encoded
 from zq.figures.ranking import MOST_ROWS, Ranking
+from zq.figures.sampler import TICK
 from zq.figures.series import CLOSE, FINE, Ring, Series, Window
 from zq.model import QueueRef
 from zq.model.stats import Depth
@@ -82,8 +83,10 @@ def within(seconds: float, ask: Callable[[], object], threads: int) -> None:
 
 def test_twenty_viewers_cost_what_one_costs(store: Counting, figures: Figures) -> None:
     """Acceptance 10: the store counts the queue once in two seconds, whoever looks; unwatched, it is not counted."""
+    began = time.monotonic()
     within(3.0, lambda: figures.queue(QUEUE, 300), 20)
-    assert 1 <= store.looks <= 4
+    wait_for(lambda: store.looks, 60, "it is counted")
+    assert store.looks <= (time.monotonic() - began) / TICK + 2
 
 
 def test_watched_queues_are_bounded(store: Counting, figures: Figures) -> None:
@@ -99,11 +102,11 @@ def test_a_store_that_does_not_answer_leaves_no_zeros(store: Counting, figures: 
     store.queues.create(QUEUE, b"{}")
     figures.queue(QUEUE, 300)
     store.down = True
-    wait_for(lambda: figures.sampler.failing, 30, "The store is seen to be down")
+    wait_for(lambda: figures.sampler.failing, 60, "The store is seen to be down")
     with pytest.raises(Unavailable):
         figures.queue(QUEUE, 300)
     store.down = False
-    wait_for(lambda: not figures.sampler.failing, 30, "The store is seen to be up")
+    wait_for(lambda: not figures.sampler.failing, 60, "The store is seen to be up")
     ready = figures.queue(QUEUE, 600)["depth"]["ready"]
     assert set(ready) <= {0.0, None}
     assert ready.count(0.0) <= 4

@@ -30,7 +30,7 @@ class Gate(Dictionary):
 
     def put(self, name: str, value: bytes) -> bool:
         self.began += 1
-        assert self.open.wait(60)
+        assert self.open.wait(120)
         return super().put(name, value)
 
 
@@ -73,8 +73,8 @@ def test_what_nobody_waits_for_is_uploaded_soon(ship: Ship, objects: Gate) -> No
     shipper = ship()
     settle(shipper)
     shipper.append(WRITE, ())
-    wait_for(lambda: batches(objects, 2), 10, "an upload")
-    wait_for(lambda: shipper.acknowledged == 2, 10, "its acknowledgement")
+    wait_for(lambda: batches(objects, 2), 60, "an upload")
+    wait_for(lambda: shipper.acknowledged == 2, 60, "its acknowledgement")
 
 
 def test_all_that_waits_shares_an_upload(ship: Ship, objects: Gate) -> None:
@@ -83,13 +83,13 @@ def test_all_that_waits_shares_an_upload(ship: Ship, objects: Gate) -> None:
     objects.open.clear()
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(settle, shipper)
-        wait_for(lambda: objects.began == 1, 10, "an upload")
+        wait_for(lambda: objects.began == 1, 60, "an upload")
         others = [threads.submit(settle, shipper) for _ in range(8)]
-        wait_for(lambda: shipper.waiting_bytes == 9 * len(b"keyvalue"), 10, "eight more")
+        wait_for(lambda: shipper.waiting_bytes == 9 * len(b"keyvalue"), 60, "eight more")
         assert not first.done()
         objects.open.set()
         for other in others:
-            other.result(10)
+            other.result(60)
     assert (batches(objects, 1), batches(objects, 2)) == (1, 8)
 
 
@@ -101,11 +101,11 @@ def test_uploads_go_on_beside_one_that_stands_still(ship: Ship, objects: Gate) -
         settled = []
         for number in range(3):
             settled.append(threads.submit(settle, shipper))
-            wait_for(lambda: objects.began == number + 1, 10, "an upload")  # noqa: B023
+            wait_for(lambda: objects.began == number + 1, 60, "an upload")  # noqa: B023
         assert not any(each.done() for each in settled)
         objects.open.set()
         for each in settled:
-            each.result(10)
+            each.result(60)
     assert shipper.acknowledged == 3
 
 
@@ -117,7 +117,7 @@ def test_patience_ends(ship: Ship, objects: Gate) -> None:
         settle(shipper)
     objects.open.set()
     shipper.append(WRITE, ())
-    wait_for(lambda: shipper.acknowledged == 2, 10, "both")
+    wait_for(lambda: shipper.acknowledged == 2, 60, "both")
 
 
 def test_who_waits_when_the_server_is_deposed_is_told_at_once(ship: Ship, objects: Gate) -> None:
@@ -126,11 +126,11 @@ def test_who_waits_when_the_server_is_deposed_is_told_at_once(ship: Ship, object
     objects.open.clear()
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(settle, shipper) for _ in range(4)]
-        wait_for(lambda: shipper.waiting_bytes == 4 * len(b"keyvalue") and objects.began, 10, "all four")
+        wait_for(lambda: shipper.waiting_bytes == 4 * len(b"keyvalue") and objects.began, 60, "all four")
         Dictionary.put(objects, fence_name(1), b"")
         objects.open.set()
         for each in waiting:
             with pytest.raises(Deposed):
-                each.result(10)
+                each.result(60)
     with pytest.raises(Deposed):
         settle(shipper)

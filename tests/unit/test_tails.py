@@ -218,7 +218,7 @@ def test_who_comes_while_a_tail_cannot_begin_does_not_wait_anew(log: FakeLog, bo
         threading.Event().wait(0.001)
     log.gate.set()
     for thread in joining:
-        thread.join(5)
+        thread.join(60)
     assert (len(refused), log.reads, log.followed) == (5, 1, [])
 
 
@@ -228,7 +228,7 @@ def test_closing_wakes_all(log: FakeLog, both: Tails, tail: Tail) -> None:
     waiting = threading.Thread(target=lambda: answers.append(tail.after(3, 60)))
     waiting.start()
     both.close()
-    waiting.join(5)
+    waiting.join(60)
     assert answers == [[]]
     assert tail.after(3, 60) == []
 
@@ -268,5 +268,5 @@ def test_whatever_is_told_readers_get_everything_once_and_in_order(
             if chance.random() < 0.8:
                 late.pop()
     for reader in readers:
-        reader.join(20)
+        reader.join(60)
     assert collected == [list(range(1, end + 1))] * len(readers)

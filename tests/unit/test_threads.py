@@ -14,7 +14,7 @@ ENDING = """
 import atexit
 from zq.delivery.threads import Threads
 threads = Threads(1, "t")
-atexit.register(lambda: print(threads.submit(pow, 2, 5).result(10)))
+atexit.register(lambda: print(threads.submit(pow, 2, 5).result(60)))
 """
 
 
@@ -27,14 +27,14 @@ def test_they_work_while_the_interpreter_ends() -> None:
 def test_results_errors_and_calls_that_were_given_up() -> None:
     """As of any executor; what was submitted before the end is done."""
     threads, begun, go = Threads(1, "t"), threading.Event(), threading.Event()
-    first = threads.submit(lambda: begun.set() or go.wait(10))
-    assert begun.wait(10)
+    first = threads.submit(lambda: begun.set() or go.wait(60))
+    assert begun.wait(60)
     given_up, failing, last = threads.submit(int, "1"), threads.submit(int, "x"), threads.submit(int, "7")
     assert given_up.cancel()
     threads.shutdown()
     go.set()
-    assert (first.result(10), last.result(10)) == (True, 7)
+    assert (first.result(60), last.result(60)) == (True, 7)
     with pytest.raises(ValueError, match="x"):
-        failing.result(10)
+        failing.result(60)
     with pytest.raises(CancelledError):
-        given_up.result(10)
+        given_up.result(60)

@@ -69,9 +69,9 @@ def test_a_round_that_had_to_end_is_followed_by_the_next_at_once(storage: Ordere
     """Though the interval is an hour once it has begun."""
     kept, heard = upkeep(storage, Expiry(sweep_batch_size=10, sweep_max_deletes=10), interval=0.1)
     kept.start()
-    wait_for(lambda: heard.rounds, 10, "the first round")
+    wait_for(lambda: heard.rounds, 60, "the first round")
     kept.configure(Expiry(sweep_batch_size=10, sweep_max_deletes=10), 3600)
-    wait_for(lambda: heard.gone == COUNT, 10, "every message is gone")
+    wait_for(lambda: heard.gone == COUNT, 60, "every message is gone")
     kept.stop()
     assert len(heard.rounds) >= COUNT / 10
 
@@ -90,6 +90,6 @@ def test_a_shorter_interval_counts_at_once(storage: OrderedStorage) -> None:
     kept, heard = upkeep(storage, Expiry(), interval=3600)
     kept.start()
     kept.configure(Expiry(), 0.1)
-    wait_for(lambda: len(heard.rounds) >= 3, 10, "rounds of the new interval")
+    wait_for(lambda: len(heard.rounds) >= 3, 60, "rounds of the new interval")
     kept.stop()
     assert heard.gone == COUNT

@@ -22,7 +22,7 @@ from tests.servers import OWN_PORT_ONLY, ZqServer, free_port
 from zq.auth.tokens import write
 
 HEADERS = {"Client-ID": "30387f00c63a4a30ac1f3e2cf1b0c3a1", "X-Project-ID": "acme"}
-WITHIN = 30.0
+WITHIN = 120.0
 
 
 @contextmanager

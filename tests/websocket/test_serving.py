@@ -56,7 +56,7 @@ def test_by_tls_with_a_certificate_that_is_read_again_at_hup(folder: Path, tmp_p
     def subject(url: str) -> object:
         parts = urlsplit(url)
         with (
-            socket.create_connection((str(parts.hostname), parts.port or 0), 5) as plain,
+            socket.create_connection((str(parts.hostname), parts.port or 0), 60) as plain,
             trusting.wrap_socket(plain, server_hostname="127.0.0.1") as wrapped,
         ):
             return (wrapped.getpeercert() or {})["subject"]
@@ -73,12 +73,12 @@ def test_by_tls_with_a_certificate_that_is_read_again_at_hup(folder: Path, tmp_p
             put("second")
             process.send_signal(signal.SIGHUP)
             second = ((("commonName", "second"),),)
-            wait_for(lambda: subject(url) == second, 20, "the new certificate")
+            wait_for(lambda: subject(url) == second, 60, "the new certificate")
             assert ask(connection, "queue_list")[0] == 200
         shutil.copy(folder / "server.key", tmp_path / "key.pem")  # which is not the certificate's
         process.send_signal(signal.SIGHUP)
         log = tmp_path / "log"
-        wait_for(lambda: "What this file said stays as it was" in log.read_text(), 20, "the files are refused")
+        wait_for(lambda: "What this file said stays as it was" in log.read_text(), 60, "the files are refused")
         with connect(secure, ssl=trusting) as connection:
             assert ask(connection, "queue_list")[0] == 200
 
@@ -87,7 +87,7 @@ def test_probes_are_answered_at_its_port(tmp_path: Path) -> None:
     with served(tmp_path) as (url, _):
         parts = urlsplit(url)
         for path in ("/healthz", "/readyz"):
-            asking = HTTPConnection(str(parts.hostname), parts.port, timeout=10)
+            asking = HTTPConnection(str(parts.hostname), parts.port, timeout=60)
             asking.request("GET", path)
             answer = asking.getresponse()
             assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
@@ -106,7 +106,7 @@ def test_a_reader_that_takes_nothing_is_cut_off_and_its_subscription_ends(tmp_pa
         for _ in range(60):
             began = time.monotonic()
             assert ask(other, "message_post", q | {"messages": [{"body": body, "ttl": 300}]})[0] == 201
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 20, "the slow one is cut off after thirty"
 
         def ended() -> bool:
             return ask(other, "subscription_list", q) == (200, {"subscriptions": []})

@@ -19,6 +19,8 @@ from tests.websocket.connections import WITHIN, ask, closed, guarded, made, serv
 pytestmark = pytest.mark.slow
 
 SECRET = "s" * 32
+# Seconds for which a token is good.
+LIVES = 10
 
 
 def test_a_connection_ends_with_its_json_web_token(tmp_path: Path) -> None:
@@ -33,30 +35,31 @@ def test_a_connection_ends_with_its_json_web_token(tmp_path: Path) -> None:
         "OS_AUTH__JWT_JWKS": str(keys),
         "OS_AUTH__JWT_LEEWAY": "0",
     }
-    with served(tmp_path, **options) as (url, _), connect(url) as silent, connect(url) as busy:
+    with served(tmp_path, **options) as (url, _), connect(url) as busy:
         now = int(time.time())
-        claims = {"iss": "https://id.example", "aud": "zq", "iat": now, "exp": now + 5, "zq_project": "acme"}
+        claims = {"iss": "https://id.example", "aud": "zq", "iat": now, "exp": now + LIVES, "zq_project": "acme"}
 
         def token(signer: ed25519.Ed25519PrivateKey) -> str:
             return jwt.encode(claims | {"sub": "ann"}, signer, "EdDSA", {"kid": "o"})
 
         for wrong in ({"X-Auth-Token": token(stranger)}, {"X-Auth-Token": token(key), "X-Project-ID": "other"}):
             assert ask(busy, "authenticate", **wrong)[0] == 401
-        for each in (silent, busy):
-            assert ask(each, "authenticate", **{"X-Auth-Token": token(key)})[0] == 200
+        assert ask(busy, "authenticate", **{"X-Auth-Token": token(key)})[0] == 200
         assert ask(busy, "queue_list", **{"X-Project-ID": "other"})[0] == 403
 
         def work() -> None:
-            while time.time() < now + WITHIN:
+            while time.time() < now + LIVES + WITHIN:
                 assert ask(busy, "queue_list")[0] == 200
-                time.sleep(0.01)  # below the rate that a project has
+                time.sleep(0.05)  # below the rate that a project has
 
-        with pytest.raises(ConnectionClosed) as ended:
-            work()
-        assert ended.value.rcvd is not None
-        assert ended.value.rcvd.code == 4003
-        assert closed(silent) == 4003
-        assert now + 5 <= time.time() < now + 10
+        with connect(url) as silent:
+            assert ask(silent, "authenticate", **{"X-Auth-Token": token(key)})[0] == 200
+            with pytest.raises(ConnectionClosed) as ended:
+                work()
+            assert ended.value.rcvd is not None
+            assert ended.value.rcvd.code == 4003
+            assert closed(silent) == 4003
+        assert now + LIVES <= time.time() < now + LIVES + WITHIN
 
 
 def test_tokens_of_keystone(tmp_path: Path) -> None:
@@ -68,7 +71,7 @@ def test_tokens_of_keystone(tmp_path: Path) -> None:
             assert ask(connection, "queue_list")[0] == 403
             assert ask(connection, "authenticate", **{"X-Auth-Token": keystone.token("ann")})[0] == 200
             assert ask(connection, "queue_create", {"queue_name": "orders"})[0] == 201
-            both = {"X-Project-ID": "other", "X-Auth-Token": keystone.token("ben", lives=6)}
+            both = {"X-Project-ID": "other", "X-Auth-Token": keystone.token("ben", lives=LIVES)}
             assert ask(connection, "authenticate", **both)[0] == 200
             assert ask(connection, "queue_list", None, **{"X-Project-ID": "other"}) == (200, {"queues": []})
             assert closed(connection) == 4003
@@ -101,5 +104,5 @@ def test_who_asks_is_in_the_audit_log(tmp_path: Path) -> None:
         def lines() -> list[dict[str, object]]:
             return [json.loads(line) for line in log.read_text().splitlines()]
 
-        wait_for(lambda: any(line.get("project") == "acme" for line in lines()), 10, "a line")
+        wait_for(lambda: any(line.get("project") == "acme" for line in lines()), 60, "a line")
         assert token["token"] not in log.read_text()

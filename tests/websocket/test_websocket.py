@@ -246,7 +246,7 @@ def test_a_connection_subscribes_and_is_sent_what_is_posted(url: str, binary: bo
         assert ask(other, "subscription_get", q | {"subscription_id": id})[0] == 404
         assert ask(connection, "subscription_create", q, binary)[0] == 201
         connection.close()
-        wait_for(lambda: not ask(other, "subscription_list", q)[1]["subscriptions"], 10, "no subscription")
+        wait_for(lambda: not ask(other, "subscription_list", q)[1]["subscriptions"], 60, "no subscription")
 
 
 def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest
     for id in (kept, gone):
         pusher.add(source, id, False)
     broker.subscriptions.delete(source, gone)
-    wait_for(lambda: list(pusher._formats) == [(source, kept)], 5, "one subscription")
+    wait_for(lambda: list(pusher._formats) == [(source, kept)], 60, "one subscription")
     pusher.end()
     assert broker.subscriptions.of(source).items == ()
     storage.close()
@@ -273,7 +273,7 @@ def test_other_subscribers_are_asked_as_over_http_and_said_twice_are_a_conflict(
         assert ask(connection, "subscription_create", q)[0] == 201
         status, refusal = ask(connection, "subscription_create", q)
         assert (status, "subscribed" in refusal["error"]) == (409, True)
-        wait_for(lambda: sink.came("/hook", "SubscriptionConfirmation"), 10, "the question")
+        wait_for(lambda: sink.came("/hook", "SubscriptionConfirmation"), 60, "the question")
         for subscriber in ("websocket:0123", "gopher://x/", 7):
             assert ask(connection, "subscription_create", q | {"subscriber": subscriber})[0] == 400
         assert ask(connection, "subscription_create", {"queue_name": "orders", "ttl": 1})[0] == 400

@@ -48,7 +48,7 @@ from zq.storage.capabilities import BOUNDS
 EVERYTHING = ListFilter(claimed=True, delayed=True)
 FAR = 9_999_999_999.0
 """A moment that no test comes to."""
-DEADLINE = 30
+DEADLINE = 120
 """Seconds after which a test with threads fails instead of hanging."""
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from zq.storage.api import Storage
 
 pytestmark = [pytest.mark.needs("listen"), pytest.mark.every_server]
 
-SOON = 5.0
+SOON = 30.0
 """Seconds within which a listener must have heard; drivers need milliseconds."""
 SPARE = ".spare"
 """What the name of a queue ends with in which a deed is done once more, for a hint may be lost."""

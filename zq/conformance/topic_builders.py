@@ -13,7 +13,7 @@ from zq.storage.api import Storage
 
 ROOMY = Retention(10**12, 10**9)
 """Nothing falls off."""
-SOON = 5.0
+SOON = 30.0
 """Seconds within which a listener must have heard; drivers need milliseconds."""
 RECHECK = 2.0
 """Seconds after which a follower reads what it was not told: the last hint of all may be lost."""
