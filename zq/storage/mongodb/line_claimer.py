@@ -9,8 +9,8 @@ and places the entries: the write of an entry meets every other change of its li
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from itertools import takewhile
-from typing import Final
+from itertools import islice, takewhile
+from typing import Final, NamedTuple
 
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
@@ -130,8 +130,16 @@ class LineClaimer:
         readings: list[Reading] = []
         found: list[BsonDocument] = []
         left = attempt.most_bytes
+        ahead: dict[str, Read] = {}
         while walk and len(found) < attempt.limit and left > 0:
-            readings.append(self._read(walk.popleft(), attempt.limit - len(found), left, attempt.now, session))
+            want = attempt.limit - len(found)
+            if readings and not ahead:
+                ahead = self._read_ahead(list(islice(walk, want)), want, left, session)
+            line = walk.popleft()
+            read = ahead.get(line, NOT_READ)
+            if read.is_cut and len(read.found) <= want:
+                read = self._read(line, want, left, session)
+            readings.append(_reading(line, read, want, attempt.now))
             found += readings[-1].ready
             left -= sum(map(len, map(body_of, readings[-1].ready)))
         candidates = attempt.candidates(found)
@@ -142,20 +150,32 @@ class LineClaimer:
             (self._pop if attempt.request is None else self._claim)(attempt, living, readings, session)
         return readings
 
-    def _read(self, line: str, want: int, most_bytes: int, now: int, session: Session) -> Reading:
-        order = order_of(line)
-        found = self._client.find(
-            self._client.where(self._key, h1=line),
-            limit=want + 1,
-            sort=PLACES[order],
-            hint=order,
-            most_bytes=most_bytes,
-            session=session,
-        )
-        living = [one for one in found if int(one["e"]) > now]
-        ready = list(takewhile(lambda one: int(one["d"]) <= now, living))[:want]
-        is_cut = len(found) > want or sum(map(len, map(body_of, found))) >= most_bytes
-        return Reading(line, living, ready, head_of(found[-1]) if is_cut else None, len(living) < len(found))
+    def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "Read":
+        """One more than are wanted of the line, so that its next head is known."""
+        found = self._find(self._client.where(self._key, h1=line), order_of(line), want + 1, most_bytes, session)
+        return Read(found, len(found) > want or sum(map(len, map(body_of, found))) >= most_bytes)
+
+    def _read_ahead(self, names: Sequence[str], want: int, most_bytes: int, session: Session) -> dict[str, "Read"]:
+        """The same of several lines in one command; where some have much, not of all."""
+        if len(names) < 2:
+            return {}
+        most = want + 2 * len(names)
+        where = self._client.where(self._key, h1={"$in": list(names)})
+        found = self._find(where, order_of(names[0]), most, most_bytes, session)
+        is_cut = len(found) == most or sum(map(len, map(body_of, found))) >= most_bytes
+        by_line: dict[str, list[BsonDocument]] = {line: [] for line in sorted(names)}
+        for one in found:
+            by_line[one["h1"]].append(one)
+        if not is_cut:
+            return {line: Read(its, is_cut=False) for line, its in by_line.items()}
+        last = found[-1]["h1"]
+        return {line: Read(its, is_cut=line == last) for line, its in by_line.items() if line <= last}
+
+    def _find(
+        self, where: BsonDocument, order: str, limit: int, most_bytes: int, session: Session
+    ) -> list[BsonDocument]:
+        sort = {"h1": 1, **PLACES[order]}
+        return self._client.find(where, limit=limit, sort=sort, hint=order, most_bytes=most_bytes, session=session)
 
     def _claim(
         self, attempt: ClaimAttempt, living: Sequence[BsonDocument], readings: Sequence[Reading], session: Session
@@ -178,3 +198,21 @@ class LineClaimer:
         attempt.messages = list(living)
         for reading in readings:
             reading.popped = set(doc_ids)
+
+
+class Read(NamedTuple):
+    """What was read of a line, and whether there may be more."""
+
+    found: list[BsonDocument]
+    is_cut: bool
+
+
+NOT_READ: Final = Read([], is_cut=True)
+
+
+def _reading(line: str, read: Read, want: int, now: int) -> Reading:
+    """The reading, of which so many are wanted at most."""
+    living = [one for one in read.found if int(one["e"]) > now]
+    ready = list(takewhile(lambda one: int(one["d"]) <= now, living))[:want]
+    last = head_of(read.found[-1]) if read.is_cut else None
+    return Reading(line, living, ready, last, len(living) < len(read.found))

@@ -68,7 +68,7 @@ def place(
     """
     names = sorted({one["h1"] for one in changed if "h1" in one})
     if names:
-        write(client, session, key, {line: _head(client, session, key, line, now) for line in names}, now, until)
+        write(client, session, key, _heads(client, session, key, names, now), now, until)
 
 
 def write(
@@ -113,6 +113,34 @@ AT_ONCE: Final = 100
 BEFORE_ALL: Final = 0
 
 
+def _heads(
+    client: StoreClient, session: Session, key: QueueKey, names: Sequence[str], now: int
+) -> dict[str, Head | None]:
+    """The heads of lines, all of one order."""
+    if client.sharded or len(names) == 1:
+        return {line: _head(client, session, key, line, now) for line in names}
+    firsts = {
+        one["_id"]: head_of(one) for one in client.aggregate(first_stages(key, names), order_of(names[0]), session)
+    }
+    return {
+        line: _head(client, session, key, line, now)
+        if line in firsts and firsts[line].expires <= now
+        else firsts.get(line)
+        for line in names
+    }
+
+
+def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
+    """What finds the first of each of these lines, living or not. MongoDB reads one key of the index for each, as long
+    as nothing but the index's fields is asked for: so not on a cluster, where a filter says the shard."""
+    firsts = {field: {"$first": f"${field}"} for field in ("d", "k", "e")}
+    return [
+        {"$match": {"q": key.messages, "h1": {"$in": list(names)}}},
+        {"$sort": {"h1": 1, **PLACES[order_of(names[0])]}},
+        {"$group": {"_id": "$h1", **firsts}},
+    ]
+
+
 def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: int) -> Head | None:
     """The line's head; None if nothing lives in it. Where much has expired, claims are to look for it."""
     order = order_of(line)
@@ -142,35 +170,29 @@ def _entry(shard: str, line: str) -> BsonDocument:
 
 def _joining(shard: str, line: str, joined: Sequence[Head]) -> BsonDocument:
     """The statement that makes the line's entry, or lets it stand; a fair line has it sooner if it is ready sooner."""
-    first = min(joined) if order_of(line) == FAIR else min(joined, key=lambda one: one.sequence)
+    is_fair = order_of(line) == FAIR
+    first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)
     moment = min(first.available, first.expires)
-    stands = {"$lte": [{"$ifNull": ["$d", LAST]}, moment]} if order_of(line) == FAIR else {"$gt": ["$d", None]}
-    change = {
-        "q": "t" + shard,
-        "j": line,
-        "d": {"$cond": [stands, "$d", moment]},
-        "k": {"$cond": [stands, "$k", first.sequence]},
-        "e": {"$max": ["$e", DatetimeMS(max(one.expires for one in joined))]},
-        "v": WRITTEN,
-    }
-    return {"q": _entry(shard, line), "u": [{"$set": change}], "upsert": True}
+    until = DatetimeMS(max(one.expires for one in joined))
+    made = {"q": "t" + shard, "j": line, "d": moment, "k": first.sequence}
+    change: BsonDocument | list[BsonDocument] = {"$setOnInsert": made, "$max": {"e": until}, "$inc": {"v": 1}}
+    if is_fair:
+        stands = {"$lte": [{"$ifNull": ["$d", LAST]}, moment]}
+        sooner = {field: {"$cond": [stands, f"${field}", made[field]]} for field in "dk"}
+        change = [{"$set": {**made, **sooner, "e": {"$max": ["$e", until]}, "v": WRITTEN}}]
+    return {"q": _entry(shard, line), "u": change, "upsert": True}
 
 
 def _placing(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
     """The statement that gives the line's entry this head. While it is the same and is ready, the line keeps its
     turn."""
-    moment: int | BsonDocument = min(head.available, head.expires)
+    end = DatetimeMS(max(head.expires, until))
+    made = {"q": key.entries, "j": line, "d": min(head.available, head.expires), "k": head.sequence}
+    change: BsonDocument | list[BsonDocument] = {"$set": made, "$max": {"e": end}, "$inc": {"v": 1}}
     if head.available <= now:
-        moment = {"$cond": [{"$eq": ["$k", head.sequence]}, {"$min": ["$d", now]}, now]}
-    change = {
-        "q": key.entries,
-        "j": line,
-        "d": moment,
-        "k": head.sequence,
-        "e": {"$max": ["$e", DatetimeMS(max(head.expires, until))]},
-        "v": WRITTEN,
-    }
-    return {"q": _entry(key.shard, line), "u": [{"$set": change}], "upsert": True}
+        turn = {"$cond": [{"$eq": ["$k", head.sequence]}, {"$min": ["$d", now]}, now]}
+        change = [{"$set": {**made, "d": turn, "e": {"$max": ["$e", end]}, "v": WRITTEN}}]
+    return {"q": _entry(key.shard, line), "u": change, "upsert": True}
 
 
 # Above all moments.
