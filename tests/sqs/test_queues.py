@@ -142,10 +142,8 @@ def test_names_of_attributes_are_known_or_refused(sqs: Any) -> None:
     assert sqs.list_queues()["QueueUrls"] == [queue]
 
 
-def test_a_queue_is_standard_for_ever(sqs: Any) -> None:
-    """6: FIFO queues are refused, and no queue becomes one."""
-    with refused("UnsupportedOperation"):
-        created(sqs, "jobs.fifo", FifoQueue="true")
+def test_a_queue_is_fifo_or_standard_for_ever(sqs: Any) -> None:
+    """2, 6: its name says which, and no queue becomes the other."""
     fifo_name = (
         "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with "
         ".fifo suffix and be 1 to 80 in length"

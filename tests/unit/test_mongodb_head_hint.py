@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from zq.storage.mongodb import queue_claimer
-from zq.storage.mongodb.queue_claimer import BELIEVED, MARGIN, SKIPS, HeadHint
+from zq.storage.mongodb import head_hint
+from zq.storage.mongodb.head_hint import BELIEVED, MARGIN, SKIPS, HeadHint
 
 
 def test_the_head_follows_what_was_found():
@@ -48,9 +48,9 @@ def test_a_collision_long_ago_disturbs_no_order(monkeypatch: pytest.MonkeyPatch)
     """Once the other processes have stopped, a single claimer meets the messages in their order (L5)."""
     hint = HeadHint()
     hint.collided()
-    monkeypatch.setattr(queue_claimer, "random", FarOff)
+    monkeypatch.setattr(head_hint, "random", FarOff)
     moment = time.monotonic()
-    monkeypatch.setattr(queue_claimer, "time", SimpleNamespace(monotonic=lambda: moment + BELIEVED + 1))
+    monkeypatch.setattr(head_hint, "time", SimpleNamespace(monotonic=lambda: moment + BELIEVED + 1))
     assert hint.start(10)[1] == 0
 
 

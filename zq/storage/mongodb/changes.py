@@ -20,10 +20,10 @@ from pymongo.errors import DuplicateKeyError
 
 from zq.errors import Fenced
 from zq.model import Fence, Move, Outcome
-from zq.storage.mongodb import layout
+from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import Arrivals, advance
-from zq.storage.mongodb.layout import CLAIM_FIELDS, BsonDocument, QueueKey
+from zq.storage.mongodb.layout import CLAIM_FIELDS, IN_NO_LINE, BsonDocument, QueueKey
 
 
 def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> BsonDocument:
@@ -42,8 +42,35 @@ def reserved_id(claim: str) -> Binary:
 
 
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> BsonDocument:
-    """The statement that updates all that the claim holds."""
-    return {"q": held_filter(client, key, claim, now), "u": step, "multi": True, "hint": layout.HELD}
+    """The statement that updates all that the claim holds, in no line."""
+    return {"q": {**held_filter(client, key, claim, now), **IN_NO_LINE}, "u": step, "multi": True, "hint": layout.HELD}
+
+
+def update_in_lines(
+    client: StoreClient,
+    key: QueueKey,
+    claim: str,
+    now: int,
+    step: list[BsonDocument],
+    until: int = 0,
+    fence: Fence | None = None,
+) -> int:
+    """Update what the claim holds of a grouped queue; how many messages. ``until``: the latest expiry of one."""
+    held = held_filter(client, key, claim, now)
+
+    def work(session: Session) -> int:
+        if fence is not None:
+            check_fence(client, session, key.ref.project, fence)
+        found = client.find(held, fields={"h1": 1}, hint=layout.HELD, session=session)
+        named = client.where(key, _id={"$in": [one["_id"] for one in found]})
+        if found:
+            client.update([{"q": named, "u": step, "multi": True, "hint": "_id_"}], session)
+            lines.place(client, session, key, found, now, until)
+        return len(found)
+
+    if not client.find(held, limit=1, fields={"_id": 1}, hint=layout.HELD):
+        return 0
+    return client.transaction(work)
 
 
 # Messages that one update turns into history entries.
@@ -115,6 +142,7 @@ def leave_copies(
             "z": message["e"],
             "e": DatetimeMS(finished + history * 1000),
         }
+        copy.pop("h1", None)
         if "c" in copy:
             copy["c"] = {field: copy["c"][field] for field in ("n", "f") if field in copy["c"]}
         copies.append(copy)
@@ -134,7 +162,7 @@ def _recording(
         "d": {"$ifNull": ["$y.d", "$d"]},
         "e": DatetimeMS(finished + ending.history * 1000),
     }
-    return [{"$set": record}, {"$unset": [*CLAIM_FIELDS, "y"]}]
+    return [{"$set": record}, {"$unset": [*CLAIM_FIELDS, "y", "h1"]}]
 
 
 def _position(client: StoreClient, session: Session, key: QueueKey, number: int, now: int) -> tuple[int, int]:
@@ -179,6 +207,8 @@ def move(
         gone = client.update([{"q": one, "u": arrival, "hint": "_id_"} for one, arrival in statements], session)
     if gone != len(moved):
         raise Aborted
+    lines.join(client, session, arrivals)
+    lines.place(client, session, source, [found for found, _ in moved], now)
     if history:
         finished = [(found, Outcome.DEAD_LETTERED if each.reason else Outcome.MOVED) for found, each in moved]
         leave_copies(client, session, source, finished, now, history)
@@ -200,7 +230,8 @@ def _arrivals(
         target = targets[each.to]
         available = now + each.delay * 1000 if each.delay else ranges[target].available
         position = {"s": target.shard, "q": target.messages, "k": next_sequence[each.to], "d": available}
-        arrivals.append({**_anew(source, found, each, now), **position})
+        line = layout.line_of(ranges[target].grouping, layout.original(found.get("h", "")))
+        arrivals.append({**_anew(source, found, each, now), **position, **line})
         next_sequence[each.to] += 1
     return arrivals
 
@@ -214,7 +245,7 @@ def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
 
 def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:
     """The message unclaimed, its life from now on."""
-    made = {field: value for field, value in found.items() if field not in ("c", "o", "r")}
+    made = {field: value for field, value in found.items() if field not in ("c", "o", "r", "h1")}
     made["t"] = found["t"] if each.ttl is None else each.ttl
     made["e"] = DatetimeMS(now + made["t"] * 1000)
     if each.reason:

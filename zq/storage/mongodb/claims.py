@@ -1,12 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of the MongoDB store, and their settlement. A claim is nothing but what its messages say of it.
+"""Claims of the MongoDB store, and their settlement. A claim is nothing but what its messages say of it."""
 
-A claim under a name that the caller chose is made once, however many callers and processes want to make it: all of them
-write the name's document, in the transaction that claims the messages; so the second one finds what the first one got.
-"""
-
-import random
-import time
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +9,7 @@ from typing import Final
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
 
-from zq.errors import ClaimNotFound, Fenced, Unavailable, ZqError
+from zq.errors import ClaimNotFound, Fenced, ZqError
 from zq.model import (
     Claim,
     Claimed,
@@ -34,17 +28,27 @@ from zq.model import (
     Settled,
     Settlement,
 )
-from zq.storage.mongodb import layout, observing
-from zq.storage.mongodb.changes import Ending, check_fence, counters, finish, held_by, held_filter, move, update_held
-from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
+from zq.storage.mongodb import layout, lines, observing
+from zq.storage.mongodb.changes import (
+    Ending,
+    check_fence,
+    counters,
+    finish,
+    held_by,
+    held_filter,
+    move,
+    update_held,
+    update_in_lines,
+)
+from zq.storage.mongodb.claim_attempt import ClaimAttempt
+from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.exclusive_claim import ExclusiveClaim, claimed
 from zq.storage.mongodb.group_commit import ShardGroups, key_ids, remember, unless_known
 from zq.storage.mongodb.handling import Handler, HandleRequest
-from zq.storage.mongodb.layout import BsonDocument, QueueKey
-from zq.storage.mongodb.queue_claimer import MAX_ATTEMPTS, Announce, ClaimAttempt, QueueClaimer, QueueClaimers
+from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
+from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 from zq.storage.mongodb.reservations import visible_held
 
-# Milliseconds after its last use for which a name's document is kept; nothing rests on it.
-NAME_TTL: Final = 3_600_000
 # Messages that one transaction settles.
 CAPACITY: Final = 256
 # Messages for which a settlement counts at least: it may not name what it settles.
@@ -118,9 +122,10 @@ class Settler:
         self._client = client
         self._groups = ShardGroups[SettleRequest, Settled](client, self._together, _weight, CAPACITY, _exclusive)
 
-    def settle(self, request: SettleRequest) -> Settled:
-        """Return when it is done. Raises as the verb does."""
-        if request.is_plain:
+    def settle(self, request: SettleRequest, is_grouped: bool) -> Settled:
+        """Return when it is done. Raises as the verb does. ``is_grouped``: whether messages are likely to stand in
+        lines."""
+        if request.is_plain and not is_grouped:
             try:
                 return self._client.transaction(partial(self._presume, request))
             except Aborted:
@@ -128,15 +133,15 @@ class Settler:
         return self._groups.submit(request)
 
     def _presume(self, request: SettleRequest, session: Session) -> Settled:
-        """Settle what was named; raises ``Aborted`` if the claim does not hold all of it."""
+        """Settle what was named; raises ``Aborted`` if the claim does not hold all of it, in no line."""
         asked = request.settlement
         if asked.rest:
-            everything = held_filter(self._client, request.key, request.claim, request.now)
+            everything = {**held_filter(self._client, request.key, request.claim, request.now), **IN_NO_LINE}
             gone = self._client.delete_all(everything, hint=layout.HELD, session=session)
             if not gone:
-                raise ClaimNotFound
+                raise Aborted
             return Settled(gone)
-        holding = {**held_by(request.claim, request.now), "e": {"$gt": DatetimeMS(request.now)}}
+        holding = {**held_by(request.claim, request.now), "e": {"$gt": DatetimeMS(request.now)}, **IN_NO_LINE}
         doc_ids = [request.doc_id(one) for one in asked.delete]
         finish(self._client, session, request.key, doc_ids, Ending(Outcome.DELETED, request.now, 0), holding)
         releases = self._releasing(request.key, asked.release, request.now, holding)
@@ -185,7 +190,7 @@ class Settler:
             "e": {"$gt": DatetimeMS(now)},
             **self._client.shards(request.key.shard for request in requests),
         }
-        fields = None if any(request.settlement.move for request in requests) else {"q": 1, "k": 1, "c.i": 1}
+        fields = None if any(request.settlement.move for request in requests) else {"q": 1, "k": 1, "c.i": 1, "h1": 1}
         found = self._client.find(conditions, fields=fields, hint=layout.HELD, session=session)
         by_claim: defaultdict[tuple[str, str], list[BsonDocument]] = defaultdict(list)
         for one in sorted(found, key=lambda one: int(one["k"])):
@@ -208,6 +213,7 @@ class Settler:
             deleted = [doc_id for resolution in its for doc_id in resolution.deleted]
             finish(self._client, session, key, deleted, Ending(Outcome.DELETED, now, history))
             move(self._client, session, key, [one for resolution in its for one in resolution.moved], now, history)
+            lines.place(self._client, session, key, [one for resolution in its for one in resolution.held], now)
 
     def _releasing(
         self, key: QueueKey, releases: Sequence[Release], now: int, conditions: BsonDocument | None = None
@@ -254,7 +260,7 @@ class ClaimController:
             if request.named or request.fence:
                 return ExclusiveClaim(self._client, claimer, key, request, attempt).create()
             claimer.submit(attempt)
-        return _claimed(key, request, attempt)
+        return claimed(key, request, attempt)
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         moment, key = layout.ms(now), layout.key(queue)
@@ -270,22 +276,24 @@ class ClaimController:
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         moment, key = layout.ms(now), layout.key(queue)
-        statement = update_held(self._client, key, lease.claim, moment, layout.renewing(lease, moment))
+        step, until = layout.renewing(lease, moment), moment + (lease.ttl + lease.grace) * 1000
 
         def work(session: Session | None = None) -> int:
             if fence is not None and session is not None:
                 check_fence(self._client, session, queue.project, fence)
-            return self._client.update([statement], session)
+            return self._client.update([update_held(self._client, key, lease.claim, moment, step)], session)
 
         with self._client.verb():
-            if not (work() if fence is None else self._client.transaction(work)):
+            renewed = work() if fence is None else self._client.transaction(work)
+            if not (renewed or update_in_lines(self._client, key, lease.claim, moment, step, until, fence)):
                 raise ClaimNotFound
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
         moment, key = layout.ms(now), layout.key(queue)
-        statement = update_held(self._client, key, claim, moment, layout.releasing(moment, delay))
+        step = layout.releasing(moment, delay)
         with self._client.verb():
-            if self._client.update([statement]):
+            released = self._client.update([update_held(self._client, key, claim, moment, step)])
+            if released or update_in_lines(self._client, key, claim, moment, step):
                 self._claimers.invalidate(key)
                 self._announce(queue)
 
@@ -301,10 +309,11 @@ class ClaimController:
         key = layout.key(queue)
         request = SettleRequest(key, claim, settlement, layout.ms(now), idempotency_key, fence)
         with self._client.verb():
-            settled = self._settler.settle(request)
+            is_grouped = self._claimers.is_grouped(key)
+            settled = self._settler.settle(request, is_grouped)
         if settled.released:
             self._claimers.invalidate(key)
-        for name in {*([queue.name] if settled.released else []), *(one.to for one in settlement.move)}:
+        for name in {*([queue.name] if settled.released or is_grouped else []), *(one.to for one in settlement.move)}:
             self._announce(queue._replace(name=name))
         return settled
 
@@ -316,83 +325,6 @@ class ClaimController:
             handled, sooner = self._handler.handle(HandleRequest(key, grips, layout.ms(now), late, history))
         if sooner:
             self._claimers.invalidate(key)
+        if sooner or self._claimers.is_grouped(key):
             self._announce(queue)
         return handled
-
-
-class ExclusiveClaim:
-    """One caller's claim that a transaction makes: under a name, or under a fence."""
-
-    def __init__(
-        self, client: StoreClient, claimer: QueueClaimer, key: QueueKey, request: ClaimRequest, attempt: ClaimAttempt
-    ) -> None:
-        self._client = client
-        self._claimer = claimer
-        self._key = key
-        self._request = request
-        self._attempt = attempt
-
-    def create(self) -> Claimed:
-        """The claim, made or found. Raises ``Fenced``, ``Unavailable``."""
-        attempt = self._attempt
-        for _ in range(MAX_ATTEMPTS):
-            found = self._claimer.search(attempt.limit, attempt.now, attempt.most_bytes).ready
-            if found and not self._claimer.check_metadata([attempt]):
-                return Claimed(metadata=attempt.metadata)
-            ready = attempt.living(attempt.candidates(found))
-            try:
-                existing = self._claim_or_find(ready)
-            except Aborted:  # another process was at the messages, or at the name
-                self._claimer.head_hint.collided()
-                time.sleep(random.uniform(0, LONGEST_PAUSE))
-                continue
-            if existing:
-                return Claimed(layout.claim(self._key, existing, attempt.now), existing=True)
-            return _claimed(self._key, self._request, attempt)
-        raise Unavailable
-
-    def _claim_or_find(self, ready: Sequence[BsonDocument]) -> Sequence[BsonDocument]:
-        """What a living claim of the name holds; none if there is none, and then the ready messages are claimed."""
-        if not ready and not self._request.fence:  # nothing to write: whoever waits asks again and again
-            return self._living_claim()
-        return self._client.transaction(partial(self._claim, ready), retry_conflicts=False)
-
-    def _claim(self, ready: Sequence[BsonDocument], session: Session) -> Sequence[BsonDocument]:
-        request, now = self._request, self._attempt.now
-        if request.fence:
-            check_fence(self._client, session, self._key.ref.project, request.fence)
-        if request.named:
-            self._write_name(session)
-        existing = self._living_claim(session)
-        self._attempt.messages = []
-        if existing or not ready:
-            return existing
-        if self._client.update([self._claimer.claiming(request, ready, now)], session) != len(ready):
-            raise Aborted
-        messages = [dict(one) for one in ready]  # the transaction may be run again with what was found
-        for one in messages:
-            layout.put_under(one, request, now)
-        self._attempt.messages = messages
-        self._attempt.lapsed = sum(map(layout.names_claim, ready))
-        return existing
-
-    def _living_claim(self, session: Session | None = None) -> Sequence[BsonDocument]:
-        if not self._request.named:
-            return []
-        return visible_held(self._client, self._key, self._request.lease.claim, self._attempt.now, session)
-
-    def _write_name(self, session: Session) -> None:
-        """Conflict with every other transaction that makes a claim of this name."""
-        name = {"_id": self._key.named("n", self._request.lease.claim), "s": self._key.shard}
-        expiry = {"$set": {"e": DatetimeMS(self._attempt.now + NAME_TTL)}, "$inc": {"v": 1}}
-        self._client.update([{"q": name, "u": expiry, "upsert": True}], session)
-
-
-def _claimed(key: QueueKey, request: ClaimRequest, attempt: ClaimAttempt) -> Claimed:
-    """What became of an attempt."""
-    spent = [layout.message_id(key, found) for found in attempt.spent]
-    if not attempt.messages:
-        return Claimed(spent=spent, metadata=attempt.metadata)
-    messages = [layout.message(key, found, attempt.now) for found in attempt.messages]
-    lease = request.lease
-    return Claimed(Claim(lease.claim, lease.ttl, attempt.now / 1000, messages, attempt.lapsed), spent=spent)

@@ -232,10 +232,14 @@ class StoreClient:
         bound: Mapping[str, Any] = {"limit": most} if most else {}
         return self._again(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
 
-    def aggregate(self, stages: Sequence[BsonDocument], hint: str) -> list[BsonDocument]:
+    def aggregate(
+        self, stages: Sequence[BsonDocument], hint: str, session: Session | None = None
+    ) -> list[BsonDocument]:
         """What becomes of the documents of ``messages``."""
         command: BsonDocument = {"aggregate": MESSAGES, "pipeline": stages, "cursor": {}, "hint": hint}
-        return self._again(lambda: list(self.database.cursor_command(command, codec_options=CODEC)), None)
+        return self._again(
+            lambda: list(self.database.cursor_command(command, session=session, codec_options=CODEC)), session
+        )
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
         """Run update statements in order; how many documents fitted. May be repeated, but in a transaction."""

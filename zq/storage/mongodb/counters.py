@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from cachetools import LRUCache
 
 from zq.errors import QueueNotFound
+from zq.model import Grouping
 from zq.model.moments import FALSE_FUTURE
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb.client import Session, StoreClient
@@ -42,11 +43,13 @@ class Arrivals(NamedTuple):
 
 
 class SequenceRange(NamedTuple):
-    """Where they enter: the first one's sequence, the moment from which those without delay are available, metadata."""
+    """Where they enter: the first one's sequence, the moment from which those without delay are available; the queue's
+    metadata and grouping."""
 
     sequence: int
     available: int
     metadata: bytes
+    grouping: Grouping
 
 
 class Stale(Exception):
@@ -61,11 +64,12 @@ SHARED: Final = 1.0
 
 
 class Remembered(NamedTuple):
-    """How this process has left a counter: last sequence given, last available-at without delay, metadata."""
+    """How this process has left a counter: last sequence given, last available-at without delay, metadata, grouping."""
 
     sequence: int
     available: int
     metadata: bytes
+    grouping: Grouping
 
 
 class CounterMemory:
@@ -85,10 +89,10 @@ class CounterMemory:
         """A transaction that took these ranges, of so many sequences, was committed."""
         now = time.monotonic()
         with self._lock:
-            for key, (sequence, available, metadata) in ranges.items():
+            for key, (sequence, available, metadata, grouping) in ranges.items():
                 if available and len(metadata) <= LARGEST_METADATA and self._shared.get(key.counter, 0.0) < now:
                     last = sequence + numbers[key] - 1
-                    self._counters[key.counter] = Remembered(last, available, metadata)
+                    self._counters[key.counter] = Remembered(last, available, metadata, grouping)
 
     def forget(self, keys: Sequence[QueueKey]) -> None:
         """Others write the counter of one of these queues."""
@@ -159,10 +163,12 @@ def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[Bso
         believed = available <= arrival.fresh + FALSE_FUTURE * 1000
         available = max(available, arrival.fresh) if believed else arrival.fresh
     where = {**_identity(key), "k1": known.sequence, "d1": known.available, "b": known.metadata}
+    where["h"] = known.grouping or None  # since it was remembered, the queue may have been made anew
+    known_range = SequenceRange(known.sequence + 1, available, known.metadata, known.grouping)
     change: BsonDocument = {"$set": {"k1": known.sequence + arrival.number, "d1": available}}
     if arrival.messages or arrival.bytes:
         change["$inc"] = {"n1": arrival.messages, "w1": arrival.bytes}
-    return {"q": where, "u": change, "hint": "_id_"}, SequenceRange(known.sequence + 1, available, known.metadata)
+    return {"q": where, "u": change, "hint": "_id_"}, known_range
 
 
 def advance(
@@ -173,7 +179,7 @@ def advance(
     Always in the order of names, so that two that need the same queues do not each hold what the other waits for.
     """
     steps = {key: _step(key, arrival) for key, arrival in arrivals.items()}
-    counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1})
+    counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1, "h": 1})
     return {key: _range(counter, arrivals[key].number) for key, counter in counters.items()}
 
 
@@ -199,7 +205,8 @@ def _counters_of(client: StoreClient, keys: Sequence[QueueKey]) -> BsonDocument:
 
 
 def _range(counter: BsonDocument, number: int) -> SequenceRange:
-    return SequenceRange(counter["k1"] - number + 1, counter.get("d1", 0), counter["b"])
+    grouping = Grouping(counter.get("h", ""))
+    return SequenceRange(counter["k1"] - number + 1, counter.get("d1", 0), counter["b"], grouping)
 
 
 def _identity(key: QueueKey) -> BsonDocument:
@@ -221,20 +228,33 @@ def _step(key: QueueKey, arrival: Arrivals) -> list[BsonDocument]:
     return [{"$set": made}, {"$unset": "e"}]
 
 
+class Known(NamedTuple):
+    """What a queue's document says of it."""
+
+    metadata: bytes
+    grouping: Grouping
+
+
 class MetadataLookup:
-    """Reads the metadata of queues, for all threads of a process: concurrent lookups are coalesced."""
+    """Reads what the documents of queues say, for all threads of a process: concurrent lookups are coalesced."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._group_commit = GroupCommit[QueueKey, bytes | None](
+        self._group_commit = GroupCommit[QueueKey, Known | None](
             self._read, capacity=LOOKUPS_AT_ONCE, timeout=client.timeout
         )
 
-    def get(self, key: QueueKey) -> bytes | None:
-        """The queue's metadata; None if there is no such queue."""
+    def get(self, key: QueueKey) -> Known | None:
+        """What is known of the queue; None if there is no such queue."""
         return self._group_commit.submit(key)
 
-    def _read(self, keys: Sequence[QueueKey]) -> Sequence[bytes | None]:
+    def metadata(self, key: QueueKey) -> bytes:
+        """The queue's metadata; of a missing one, those of a queue that a post makes."""
+        known = self.get(key)
+        return NO_METADATA if known is None else known.metadata
+
+    def _read(self, keys: Sequence[QueueKey]) -> Sequence[Known | None]:
         named = _counters_of(self._client, keys)
-        found = {counter["_id"]: counter.get("b") for counter in self._client.find(named, fields={"b": 1})}
+        counters = self._client.find({**named, "b": {"$exists": True}}, fields={"b": 1, "h": 1})
+        found = {one["_id"]: Known(one["b"], Grouping(one.get("h", ""))) for one in counters}
         return [found.get(key.counter) for key in keys]

@@ -8,9 +8,10 @@ MongoDB's own clock; two that remove side by side would only do the same work tw
 
 A purge or deletion is decided in one step: it notes in the queue's document up to which sequence (``g``) its messages
 go; a post is wholly before it or wholly after, since both write that document. Then the messages go, whatever a claim
-makes of them meanwhile, then, after a deletion (``g1``), the history entries and idempotency keys that belong to
-them, and the note is taken away. The verb returns when all are gone. Should the server die before, ``resume`` of any
-other one goes on. A deleted queue keeps its counters for a while, so that markers stay below whatever comes later.
+makes of them meanwhile, and the entries of lines that were about them are placed anew; then, after a deletion (``g1``),
+the history entries and idempotency keys that belong to them go, and the note is taken away. The verb returns when all
+are gone. Should the server die before, ``resume`` of any other one goes on. A deleted queue keeps its counters for a
+while, so that markers stay below whatever comes later.
 Purged topics and trimmed batches go the same way: see ``topic_log``.
 """
 
@@ -25,7 +26,7 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.model import QueueRef
 from zq.model.expiry import Pace
-from zq.storage.mongodb import layout, topic_log
+from zq.storage.mongodb import layout, lines, topic_log
 from zq.storage.mongodb.client import StoreClient, end_orphans
 from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.feed import Feed
@@ -101,7 +102,7 @@ class PendingDeletes:
         step: list[BsonDocument] = [{"$set": {"g": last}}]
         if forget:
             step[0]["$set"] |= {"g1": last, "e": {"$add": ["$$NOW", REMEMBERED]}}
-            step.append({"$unset": ["n", "b", "n1", "w1"]})
+            step.append({"$unset": ["n", "b", "h", "n1", "w1"]})
         # A queue that was deleted by a server that died half-way is deleted once more.
         concerned = {"$or": [{"n": {"$exists": True}}, {"g": {"$exists": True}}]}
         command: BsonDocument = {
@@ -137,7 +138,9 @@ class PendingDeletes:
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
                 return self._log_step(pending, most)
-            removed = self._batch({"q": "m" + pending["s"]}, pending, "g", most)
+            removed = self._batch({"q": "m" + pending["s"]}, pending, "g", most) or lines.replace_up_to(
+                self._client, layout.key(layout.queue_of(pending["s"])), pending["g"], most
+            )
             if not removed and "g1" in pending:
                 known, records = {"q": "o" + pending["s"]}, {"q": "h" + pending["s"]}
                 removed = self._batch(records, pending, "g1", most) or self._batch(known, pending, "g1", most)

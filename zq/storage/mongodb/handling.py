@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from zq.model import Grip, Handled, Outcome
-from zq.storage.mongodb import layout
+from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.changes import Ending, finish
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.group_commit import ShardGroups
@@ -56,12 +56,14 @@ class Handler:
         now = max(request.now for request in requests)  # side by side is as if all had read the latest clock
         ids = {layout.doc_id(request.key, grip.id) for request in requests for grip in request.grips}
         named = {"_id": {"$in": list(ids)}, **self._client.shards(request.key.shard for request in requests)}
-        met = self._client.find(named, fields={"q": 1, "d": 1, "e": 1, "c": 1}, hint="_id_", session=session)
+        met = self._client.find(named, fields={"q": 1, "d": 1, "e": 1, "c": 1, "h1": 1}, hint="_id_", session=session)
         work = _Work({one["_id"]: one for one in met if int(one["e"]) > now}, now)
         answers = [work.do(request) for request in requests]
         self._client.update(work.updates(self._client), session)
         for (key, history), doc_ids in sorted(work.deleted.items(), key=lambda item: item[0][0].shard):
             finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
+        for key, changed in work.changed.items():
+            lines.place(self._client, session, key, changed, now)
         return answers
 
 
@@ -74,6 +76,7 @@ class _Work:
         self._now = now
         self._held: dict[str, QueueKey] = {}
         self.deleted: defaultdict[tuple[QueueKey, int], list[str]] = defaultdict(list)
+        self.changed: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
 
     def do(self, request: HandleRequest) -> Answer:
         """Note what the caller wants, in order."""
@@ -110,6 +113,7 @@ class _Work:
         handled = grip.judge(known, claim["n"], claim.get("e", 0) > self._now, request.late)
         if handled is not Handled.DONE:
             return handled
+        self.changed[request.key].append(found)
         if grip.hold is None:
             del self._found[doc_id]
             self._held.pop(doc_id, None)

@@ -20,6 +20,8 @@ field     of a message                           of a queue, which is its counte
 ``b``     raw JSON body                          raw JSON metadata; absent = there is no such queue
 ``m``     checksum, if there is one              -
 ``v``     extra, if there is any                 -
+``h``     group, if it has one                   grouping, if it has one: see ``lines``
+``h1``    line, in a grouped queue               -
 ``c``     claim, if there ever was one:          -
           ``i`` id, ``s`` start, ``t`` ttl,
           ``e`` end, ``n`` how often claimed,
@@ -54,19 +56,24 @@ An idempotency key is ``{_id: "o" length of P name:P name/key, s, q: "o" P name,
 ``k`` is a sequence, so that a removal of the queue up to ``g1`` takes it along. A claim's chosen name is
 ``{_id: "n" length of P name:P name/claim, s, e}``: the document that all who make that claim write to.
 
+In a grouped queue each line has an entry, ``_id`` "t" length of P name:P name/line, ``s``, ``q`` "t" P name, ``j`` the
+line, ``d`` when claims are to look at it, ``k`` the sequence of the message that this is about, ``e`` an expiry that no
+message of the line outlives, ``v`` counted up by each write: see ``lines``.
+
 The logs of topics, and notes of topics' purges, are drawn in ``log``, documents (of any kind, not of messages) in
 ``documents``.
 """
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Final
 
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.datetime_ms import DatetimeMS
 from msgspec import Struct
 
-from zq.model import Claim, ClaimRequest, Draft, Holder, Lease, Message, QueueRef, Seconds
+from zq.model import Claim, ClaimRequest, Draft, Grouping, Holder, Lease, Message, QueueRef, Seconds
 
 BsonDocument = dict[str, Any]
 MESSAGES: Final = "messages"
@@ -84,6 +91,10 @@ PENDING_DELETES: Final = "doomed"
 FINISHED: Final = "finished"
 COPIES: Final = "copies"
 DUE: Final = "due"
+ORDERED: Final = "ordered"
+FAIR: Final = "fair"
+IN_ORDER: Final = {"h1": {"$gte": "o"}}
+IN_TURN: Final = {"h1": {"$lt": "o"}}
 INDEXES: Final[tuple[BsonDocument, ...]] = (
     {"name": CLAIMS, "key": {"q": 1, "d": 1, "k": 1, "e": 1}},
     {"name": OBSERVERS, "key": {"q": 1, "k": 1, "d": 1, "e": 1}},
@@ -94,8 +105,11 @@ INDEXES: Final[tuple[BsonDocument, ...]] = (
     {"name": FINISHED, "key": {"q": 1, "p": 1, "f": 1, "e": 1}, "partialFilterExpression": {"p": {"$exists": True}}},
     {"name": COPIES, "key": {"i": 1}, "partialFilterExpression": {"i": {"$exists": True}}},
     {"name": DUE, "key": {"due": 1}, "partialFilterExpression": {"due": {"$exists": True}}},
+    {"name": ORDERED, "key": {"q": 1, "h1": 1, "k": 1, "d": 1, "e": 1}, "partialFilterExpression": IN_ORDER},
+    {"name": FAIR, "key": {"q": 1, "h1": 1, "d": 1, "k": 1, "e": 1}, "partialFilterExpression": IN_TURN},
 )
 LARGEST_MARKER: Final = 2**63 - 1
+CLAIM_ORDER: Final = {"d": 1, "k": 1}
 SHARD_KEY: Final[BsonDocument] = {"s": "hashed"}
 
 
@@ -120,6 +134,11 @@ class QueueKey(Struct, frozen=True):
     def finishing(self) -> str:
         """``_id`` of its counter of finishing."""
         return "c" + self.shard
+
+    @property
+    def entries(self) -> str:
+        """``q`` of the entries of its lines."""
+        return "t" + self.shard
 
     @property
     def known(self) -> str:
@@ -173,7 +192,24 @@ def ms(moment: Seconds) -> int:
     return round(moment * 1000)
 
 
-def document(key: QueueKey, draft: Draft, sequence: int, available: int, now: int) -> BsonDocument:
+def line_of(grouping: Grouping, group: str) -> BsonDocument:
+    """The fields that say in which line a message of the group stands in a queue of this grouping; none in one without.
+
+    A line's name begins with that of its order, which is also that of the index that has it.
+    """
+    if not grouping:
+        return {}
+    name = group.encode("utf-8", "surrogatepass")
+    return {"h1": grouping[0] + blake2b(name, digest_size=8).hexdigest()}
+
+
+# The condition that a message stands in no line: all that changes or removes messages alone is bound to it.
+IN_NO_LINE: Final[BsonDocument] = {"h1": None}
+
+
+def document(
+    key: QueueKey, draft: Draft, sequence: int, available: int, now: int, grouping: Grouping = Grouping.NONE
+) -> BsonDocument:
     """A new message."""
     made: BsonDocument = {
         "_id": key.project + text(draft.id),
@@ -191,6 +227,10 @@ def document(key: QueueKey, draft: Draft, sequence: int, available: int, now: in
         made["m"] = text(draft.checksum)
     if draft.extra:
         made["v"] = draft.extra
+    if draft.group:
+        made["h"] = text(draft.group)
+    if grouping:
+        made |= line_of(grouping, draft.group)
     return made
 
 
@@ -241,6 +281,7 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
         original(found.get("r", "")),
         found.get("v", b""),
         first_claimed(found) / 1000,
+        original(found.get("h", "")),
     )
 
 

@@ -1,11 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the MongoDB store.
-
-Concurrent posts, and concurrent deletions, share a group commit, whatever their queues. A command waits for the journal
-once, which costs more than a handful of deletions; its reply tells only how many went, so if they are fewer than asked,
-each caller has to look for itself. Deletions that leave a history entry go together in a transaction, since any two of
-one queue would write its counter of finishing.
-"""
+"""Messages of the MongoDB store. Concurrent posts share a group
+commit, whatever their queues."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +9,6 @@ from typing import Final, NamedTuple
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.errors import ClaimNotHeld, MessageClaimed
 from zq.model import (
     UNBOUNDED,
     Browsed,
@@ -25,7 +19,6 @@ from zq.model import (
     Message,
     Messages,
     Move,
-    Outcome,
     Page,
     Position,
     QueueRef,
@@ -34,9 +27,9 @@ from zq.model import (
     portion,
 )
 from zq.model.quotas import OVERHEAD
-from zq.storage.concurrency import GroupCommit
-from zq.storage.mongodb import layout, observing
-from zq.storage.mongodb.changes import Ending, counters, finish, held_by, move
+from zq.storage.mongodb import layout, lines, observing
+from zq.storage.mongodb.changes import counters, move
+from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import (
     NO_METADATA,
@@ -49,9 +42,10 @@ from zq.storage.mongodb.counters import (
     advance_remembered,
     unless_missing,
 )
+from zq.storage.mongodb.deletions import Deletion, Deletions
 from zq.storage.mongodb.group_commit import AT_LEAST, ShardGroups, remember, unless_known
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
-from zq.storage.mongodb.queue_claimer import Announce, ClaimAttempt, QueueClaimers
+from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 
 
 class Post(NamedTuple):
@@ -131,19 +125,20 @@ class Poster:
         documents = group.documents
         answered: list[tuple[Post, Sequence[str], int]] = []
         for key, its in by_queue.items():
-            sequence, available, _ = ranges[key]
+            sequence, available, _, grouping = ranges[key]
             for post, drafts in its:
                 if not post.fits(ranges[post.key].metadata):
                     continue
                 for draft in drafts:
                     moment = post.now + draft.delay * 1000 if draft.delay else available
-                    documents.append(layout.document(key, draft, sequence, moment, post.now))
+                    documents.append(layout.document(key, draft, sequence, moment, post.now, grouping))
                     sequence += 1
                 if post.idempotency_key and key == post.key:
                     answered.append((post, [draft.id for draft in drafts], sequence - 1))
         remember(self._client, session, answered)
         if documents:
             self._client.insert(documents, session)
+            lines.join(self._client, session, documents)
         found = [ranges[post.key].metadata for post in posts]
         return [None if post.fits(data) else data for post, data in zip(posts, found, strict=True)]
 
@@ -174,77 +169,6 @@ def _arrivals(parts: Sequence[tuple[Post, Sequence[Draft]]]) -> Arrivals:
 
 def _weight(post: Post) -> int:
     return sum(max(AT_LEAST, draft.size) for _, drafts in post.parts for draft in drafts)
-
-
-# Deletions in one group.
-CAPACITY: Final = 256
-
-
-class Deletion(NamedTuple):
-    """One caller's messages (each ``_id``), the claims that it names (None: any), how long history entries are kept."""
-
-    key: QueueKey
-    doc_ids: Sequence[str]
-    now: int
-    claims: Sequence[str] | None
-    history: int
-    idempotency_key: None = None
-
-
-class Deletions:
-    """Deletions of one process."""
-
-    def __init__(self, client: StoreClient) -> None:
-        self._client = client
-        self._group_commit = GroupCommit[BsonDocument, bool](self._delete, capacity=CAPACITY, timeout=client.timeout)
-        self._finish_groups = ShardGroups[Deletion, None](client, self._finish, lambda one: len(one.doc_ids), CAPACITY)
-
-    def delete(self, conditions: BsonDocument) -> bool:
-        """Delete the one document that fits; False = perhaps there was none."""
-        return self._group_commit.submit(conditions)
-
-    def _delete(self, deletions: Sequence[BsonDocument]) -> Sequence[bool]:
-        statements = [{"q": conditions, "limit": 1, "hint": "_id_"} for conditions in deletions]
-        return [self._client.delete(statements) == len(deletions)] * len(deletions)
-
-    def finish(self, deletion: Deletion) -> None:
-        """Finish the messages that are there, all or, if it raises ``MessageClaimed`` or ``ClaimNotHeld``, none."""
-        self._finish_groups.submit(deletion)
-
-    def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
-        with self._client.locks.locked(*{one.key.finishing for one in deletions if one.history}):
-            return self._client.transaction(partial(self._finish_all, deletions))
-
-    def _finish_all(self, deletions: Sequence[Deletion], session: Session) -> Sequence[Exception | None]:
-        now = max(deletion.now for deletion in deletions)  # as if all had read the latest clock
-        shards = self._client.shards(one.key.shard for one in deletions)
-        named = {"_id": {"$in": [doc_id for one in deletions for doc_id in one.doc_ids]}, **shards}
-        met = self._client.find(named, fields={"q": 1, "e": 1, "c": 1}, session=session)
-        found = {message["_id"]: message for message in met if int(message["e"]) > now}
-        answers: list[Exception | None] = []
-        ending: defaultdict[tuple[QueueKey, int], list[str]] = defaultdict(list)
-        for one in deletions:
-            there = [found[doc_id] for doc_id in one.doc_ids if doc_id in found]
-            mine = [message for message in there if message["q"] == one.key.messages]
-            refusals = (refusal_of(message.get("c", {}), one.claims, now) for message in mine)
-            answers.append(next((refusal for refusal in refusals if refusal), None))
-            if answers[-1] is None:
-                ending[one.key, one.history] += [found.pop(message["_id"])["_id"] for message in mine]
-        for (key, history), doc_ids in sorted(ending.items(), key=lambda item: item[0][0].shard):
-            finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
-        return answers
-
-
-def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
-    """Why a caller of these claims, or of none, may not delete what is, or was, under a claim; None if it may."""
-    if claims is None:
-        return None
-    held = claim.get("e", 0) > now
-    if held and claim["i"] not in [layout.text(one) for one in claims]:
-        return MessageClaimed()
-    if claims and not held:
-        return ClaimNotHeld()
-    return None
 
 
 # Messages in one transaction, bodies included.
@@ -330,26 +254,13 @@ class MessageController:
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
-        moment, key = layout.ms(now), layout.key(queue)
-        doc_ids = layout.doc_ids(key, ids)
-        living = self._client.where(key, _id={"$in": doc_ids}, e={"$gt": DatetimeMS(moment)})
+        key = layout.key(queue)
+        is_grouped = self._claimers.is_grouped(key)
+        deletion = Deletion(key, layout.doc_ids(key, ids), layout.ms(now), claims, history)
         with self._client.verb():
-            if claims is None and not history:
-                self._client.delete_all(living)
-            elif history or len(doc_ids) != 1 or claims is None or len(claims) > 1:
-                self._deletions.finish(Deletion(key, doc_ids, moment, claims, history))
-            else:
-                self._delete_one(living, claims, moment)
-
-    def _delete_one(self, living: BsonDocument, claims: Sequence[str], now: int) -> None:
-        """Delete one message in a command for many callers, and look at it if there are fewer than all."""
-        while not self._deletions.delete({**living, **_holder(claims, now)}):
-            found = self._client.find(living, fields={"c": 1})
-            refusal = refusal_of(found[0].get("c", {}), claims, now) if found else None
-            if refusal:
-                raise refusal
-            if not found:
-                return
+            self._deletions.delete(deletion, is_grouped)
+        if is_grouped:  # what stood behind it may be ready now
+            self._announce(queue)
 
     def pop(
         self,
@@ -386,8 +297,3 @@ class MessageController:
                 self._announce(queue._replace(name=name))
             moved += done
         return [one.id for one in moved]
-
-
-def _holder(claims: Sequence[str], now: int) -> BsonDocument:
-    """The condition under which a caller of this claim, or of none, may delete (contract 7.6)."""
-    return held_by(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

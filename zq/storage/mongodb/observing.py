@@ -21,8 +21,7 @@ from zq.model import (
 )
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.layout import BsonDocument, QueueKey
-from zq.storage.mongodb.queue_claimer import CLAIM_ORDER
+from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
 
 # Messages that one page of claims looks at: all that are claimed are in one index, whatever queue and project they are
 # of.

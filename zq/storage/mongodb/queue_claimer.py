@@ -4,27 +4,30 @@
 All requests of this process for one queue are coalesced: one search for all of them, bodies included, one update for
 the claims among them, one transaction for the pops. Every write repeats the conditions, so that of two processes that
 found the same message one gets it; the other one searches again, further back.
+
+What a message says of itself tells whether the queue is a grouped one, in which claims go by ``line_claimer``; that it
+was so a moment ago only decides where is looked first, since a queue may be deleted and made anew.
 """
 
-import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from bson.datetime_ms import DatetimeMS
 from cachetools import LRUCache
-from msgspec import Struct
 
 from zq.errors import OtherMetadata
-from zq.model import UNBOUNDED, ClaimRequest, Outcome, QueueRef, portion
+from zq.model import ClaimRequest, Outcome, QueueRef
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.changes import Ending, finish
+from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA, MetadataLookup
-from zq.storage.mongodb.layout import BsonDocument, QueueKey, body_of
+from zq.storage.mongodb.head_hint import HeadHint
+from zq.storage.mongodb.layout import CLAIM_ORDER, IN_NO_LINE, BsonDocument, QueueKey, body_of
+from zq.storage.mongodb.line_claimer import LineClaimer
 
 # Messages that one search is to find for all requests of a group.
 CAPACITY: Final = 256
@@ -35,106 +38,23 @@ EXTRA_STEPS: Final = 1024
 MAX_ATTEMPTS: Final = 64
 # Claimers that are kept; they hold nothing but hints.
 MOST_CLAIMERS: Final = 10_000
-# Seconds for which a head hint is used, and for which searches skip messages after a collision.
-BELIEVED: Final = 2.0
-# Milliseconds that the head hint stays below what was found: servers' clocks differ.
-MARGIN: Final = 100
-# How many searches skip messages after one that met another process at the same messages.
-SKIPS: Final = 4
-CLAIM_ORDER: Final = {"d": 1, "k": 1}
 Announce = Callable[[QueueRef], None]
-
-
-class HeadHint:
-    """Where a process searches for ready messages of a queue. Safe for any number of threads.
-
-    Consumed and expired entries stay in the index for minutes, so a search from the beginning walks over all of them.
-    The head is a moment below which a search of this process found nothing. Another process may have released a message
-    to an earlier moment, so the hint is used for a short while and never when it finds too little.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._head = 0
-        self._until = 0.0
-        self._invalidations = 0
-        self._skips = 0
-        self._skip_until = 0.0
-
-    def start(self, want: int) -> tuple[int, int, int]:
-        """From which moment to search and how many messages to skip; and a token for ``found``."""
-        with self._lock:
-            head = self._head if time.monotonic() < self._until else 0
-            skip = 0
-            if self._skips and time.monotonic() < self._skip_until:
-                self._skips -= 1
-                skip = random.randrange(2 * want)
-            return head, skip, self._invalidations
-
-    def found(self, first: int, token: int, *, searched_all: bool) -> None:
-        """A search found ``first`` as the earliest moment of all, or of all from the former head on."""
-        with self._lock:
-            if token == self._invalidations:
-                self._head = max(0, first - MARGIN)
-                if searched_all:
-                    self._until = time.monotonic() + BELIEVED
-
-    def invalidate(self) -> int:
-        """This process has given a message an earlier moment, or found too little from the head on. A token."""
-        with self._lock:
-            self._invalidations += 1
-            self._until = 0.0
-            return self._invalidations
-
-    def collided(self) -> None:
-        """Another process took what this one had found."""
-        with self._lock:
-            self._skips, self._skip_until = SKIPS, time.monotonic() + BELIEVED
-
-
-class ClaimAttempt(Struct):
-    """One caller's claim, or its pop if there is no ``request``, and what has become of it.
-
-    ``messages``: the documents that it got; ``lapsed``: how many of these were under claims that had lapsed. ``spent``:
-    ids of messages that it met and must not hand out. ``metadata``: the queue's, if they are not the expected ones.
-    """
-
-    limit: int
-    now: int
-    request: ClaimRequest | None = None
-    most_bytes: int = UNBOUNDED
-    history: int = 0
-    expected: bytes | None = None
-    messages: list[BsonDocument] = []
-    lapsed: int = 0
-    spent: list[BsonDocument] = []
-    metadata: bytes | None = None
-
-    def candidates(self, ready: Sequence[BsonDocument]) -> list[BsonDocument]:
-        """What it may get of what was found."""
-        return list(portion(ready[: self.limit], self.most_bytes, body_of))
-
-    def living(self, candidates: list[BsonDocument]) -> list[BsonDocument]:
-        """Those that may be handed out once more; the others are ``spent``."""
-        if self.request is None or self.request.max_claims is None:
-            return candidates
-        most = self.request.max_claims
-        self.spent = [found for found in candidates if layout.claim_count(found) >= most]
-        return [found for found in candidates if layout.claim_count(found) < most]
-
-    @property
-    def is_answered(self) -> bool:
-        return bool(self.messages or self.spent)
 
 
 Candidates = tuple[ClaimAttempt, list[BsonDocument]]
 
 
 class Found(NamedTuple):
-    """What a search found: ready messages, and the queue's metadata if these were asked for."""
+    """What a search found: ready messages, and the queue's metadata if these were asked for; in a grouped queue lines
+    that may have some."""
 
     ready: list[BsonDocument]
     metadata: bytes | None = None
+    lines: Sequence[str] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.ready or self.lines)
 
 
 class QueueClaimer:
@@ -145,6 +65,9 @@ class QueueClaimer:
         self._key = key
         self._lookup = lookup
         self.head_hint = HeadHint()
+        self.lines = LineClaimer(client, key)
+        self.is_grouped = False
+        """Whether the messages that were met last stood in lines."""
         # Whether the last search found anything. Then the next one brings the metadata along: between a search and its
         # update other processes come in between. Else they are not read in vain.
         self._had_ready = False
@@ -160,7 +83,7 @@ class QueueClaimer:
         """The attempts that expect the queue's metadata as they are; the others get them. None: they are read."""
         if not _expect(attempts):
             return list(attempts)
-        metadata = metadata or self._lookup.get(self._key) or NO_METADATA
+        metadata = metadata or self._lookup.metadata(self._key)
         passed = []
         for attempt in attempts:
             if attempt.expected in (None, metadata):
@@ -168,6 +91,20 @@ class QueueClaimer:
             else:
                 attempt.metadata = metadata
         return passed
+
+    def look(self, want: int, now: int, most_bytes: int, *, metadata: bool = False) -> Found:
+        """As ``search``; or the lines to be looked at, which other processes may have emptied."""
+        for _ in range(2):
+            if self.is_grouped and (names := self.lines.due(want, now)):
+                return Found([], lines=names)
+            found = self.search(1 if self.is_grouped else want, now, most_bytes, metadata=metadata)
+            met_line = bool(found.ready) and "h1" in found.ready[0]
+            if found.ready and not met_line and not self.is_grouped:  # others are of a deleted queue of the name
+                return found._replace(ready=[one for one in found.ready if "h1" not in one])
+            if not found.ready or met_line == self.is_grouped:
+                break
+            self.is_grouped = met_line
+        return Found([])
 
     def search(self, want: int, now: int, most_bytes: int, *, metadata: bool = False) -> Found:
         """Up to ``want`` living messages from the head, or so many that their bodies have ``most_bytes``; expired ones
@@ -179,7 +116,7 @@ class QueueClaimer:
             ready, _ = self._ready(head, now, want, most_bytes)
         if any(int(found["e"]) <= now for found in ready):
             self._remove_expired(head, now, want)
-            ready = [found for found in self._ready(head, now, want, most_bytes).ready if int(found["e"]) > now]
+            ready = [found for found in self._ready(head, now, want, most_bytes)[0] if int(found["e"]) > now]
             skip = 0
         if ready and not skip:
             self.head_hint.found(ready[0]["d"], token, searched_all=not head)
@@ -199,13 +136,16 @@ class QueueClaimer:
         for _ in range(MAX_ATTEMPTS):
             most_bytes = sum(attempt.most_bytes for attempt in unanswered)
             asks = self._had_ready and not is_checked
-            ready, metadata = self.search(sum(one.limit for one in unanswered), now, most_bytes, metadata=asks)
-            self._had_ready = bool(ready)
-            if not ready:
+            found = self.look(sum(one.limit for one in unanswered), now, most_bytes, metadata=asks)
+            self._had_ready = not found.is_empty
+            if found.is_empty:
                 break
             if not is_checked:
-                unanswered, is_checked = self.check_metadata(unanswered, metadata), True
-            self._deal(unanswered, ready)
+                unanswered, is_checked = self.check_metadata(unanswered, found.metadata), True
+            if unanswered and found.lines:
+                self.lines.serve(unanswered, found.lines)
+            else:
+                self._deal(unanswered, found.ready)
             unanswered = [attempt for attempt in unanswered if not attempt.is_answered]
             if not unanswered:
                 break
@@ -227,18 +167,18 @@ class QueueClaimer:
 
     def _ready(
         self, head: int, now: int, want: int, most_bytes: int, skip: int = 0, *, metadata: bool = False
-    ) -> Found:
+    ) -> tuple[list[BsonDocument], bytes | None]:
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         if not metadata:
             found = self._client.find(
                 where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, most_bytes=most_bytes
             )
-            return Found(found)
+            return found, None
         counter = {"_id": self._key.counter, "s": self._key.shard}
         found, told = self._client.find_with(
             counter, where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, most_bytes=most_bytes
         )
-        return Found(found, told or NO_METADATA)
+        return found, told or NO_METADATA
 
     def _remove_expired(self, head: int, now: int, want: int) -> None:
         """Remove the expired among a bounded number of entries; what lies behind is for the next call."""
@@ -320,6 +260,13 @@ class QueueClaimers:
             claimer = self._claimers.get(key.shard)
         if claimer is not None:
             claimer.head_hint.invalidate()
+            claimer.lines.head_hint.invalidate()
+
+    def is_grouped(self, key: QueueKey) -> bool:
+        """Whether the queue was a grouped one when its messages were met last: where to look first."""
+        with self._lock:
+            claimer = self._claimers.get(key.shard)
+        return claimer is not None and claimer.is_grouped
 
 
 def _expect(attempts: Sequence[ClaimAttempt]) -> bool:
@@ -328,5 +275,5 @@ def _expect(attempts: Sequence[ClaimAttempt]) -> bool:
 
 
 def _ready(now: int) -> BsonDocument:
-    """What makes a message of a queue ready."""
-    return {"d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}}
+    """What makes a message of a queue that is not grouped ready."""
+    return {"d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}, **IN_NO_LINE}

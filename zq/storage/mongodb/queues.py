@@ -7,13 +7,13 @@ from bson.binary import Binary
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from zq.model import Edge, Page, Queue, QueueRef, Ready, Seconds, Stats
+from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.model.stats import Depth, Measure
-from zq.storage.mongodb import layout
+from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.counters import MetadataLookup
 from zq.storage.mongodb.expiry import PendingDeletes
-from zq.storage.mongodb.layout import BsonDocument, QueueKey
+from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
 from zq.storage.mongodb.startup import UNAUTHORIZED
 from zq.storage.mongodb.usage import Usages
 
@@ -32,9 +32,10 @@ class QueueController:
         self._lookup = lookup
         self._usages = usages
 
-    def create(self, queue: QueueRef, metadata: bytes) -> bool:
+    def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         key = layout.key(queue)
-        step = {"$set": {"n": key.shard, "b": metadata}, "$unset": {"e": ""}}
+        made = {"n": key.shard, "b": metadata, **({"h": grouping.value} if grouping else {})}
+        step = {"$set": made, "$unset": {"e": ""}}
         with self._client.verb():
             try:
                 self._client.messages.update_one({"_id": key.counter, "s": key.shard, **ABSENT}, step, upsert=True)
@@ -44,8 +45,8 @@ class QueueController:
 
     def get(self, queue: QueueRef) -> Queue | None:
         with self._client.verb():
-            metadata = self._lookup.get(layout.key(queue))
-        return None if metadata is None else Queue(queue, metadata)
+            known = self._lookup.get(layout.key(queue))
+        return None if known is None else Queue(queue, known.metadata, known.grouping)
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
         key = layout.key(queue)
@@ -57,11 +58,11 @@ class QueueController:
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
         prefix = layout.project_prefix(project)
         named = {"n": {"$gt": prefix + layout.text(after), "$lt": layout.after(prefix)}}
-        fields = {"_id": 0, "n": 1, "b": 1}
+        fields = {"_id": 0, "n": 1, "b": 1, "h": 1}
         with self._client.verb():
             found = self._client.find(named, limit=limit, sort={"n": 1}, hint=layout.NAMES, fields=fields)
-        names = (layout.original(queue["n"][len(prefix) :]) for queue in found)
-        queues = [Queue(QueueRef(project, name), queue["b"]) for name, queue in zip(names, found, strict=True)]
+        refs = [QueueRef(project, layout.original(queue["n"][len(prefix) :])) for queue in found]
+        queues = [Queue(ref, queue["b"], Grouping(queue.get("h", ""))) for ref, queue in zip(refs, found, strict=True)]
         return Page(queues, queues[-1].ref.name if queues else None)
 
     def count(self, project: str) -> int:
@@ -103,12 +104,20 @@ class QueueController:
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         moment, key = layout.ms(now), layout.key(queue)
-        present = self._client.where(key, d={"$lte": moment}, e={"$gt": DatetimeMS(moment)})
         later, fields = self._client.where(key, d={"$gt": moment}), {"_id": 0, "d": 1}
         with self._client.verb():
-            count = self._client.count(present, layout.CLAIMS, most) if most else 0
+            count = self._ready(key, most, moment) if most else 0
             found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields=fields)
         return Ready(count, found[0]["d"] / 1000 if found else None)
+
+    def _ready(self, key: QueueKey, most: int, now: int) -> int:
+        """How many messages are ready, counted up to ``most``; in lines, what claims would find."""
+        present = self._client.where(key, d={"$lte": now}, e={"$gt": DatetimeMS(now)})
+        count = self._client.count(present, layout.CLAIMS, most)
+        known = self._lookup.get(key) if count else None
+        if known is None or known.grouping is not Grouping.ORDERED:
+            return count
+        return lines.ready(self._client, key, count, now)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
         """The oldest or the newest message."""
@@ -128,7 +137,6 @@ MOST: Final = 100_000
 STEPS_PER_MESSAGE: Final = 4
 # ... and so many at least.
 FEWEST_STEPS: Final = 1000
-CLAIM_ORDER: Final = {"d": 1, "k": 1}
 
 
 class Figures:

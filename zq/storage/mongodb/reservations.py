@@ -16,10 +16,10 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.errors import ClaimLapsed
 from zq.model import ClaimRef, Outcome
-from zq.storage.mongodb import layout
+from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.changes import Ending, finish, held_filter, reserved_id
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.layout import BsonDocument, QueueKey
+from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 from zq.storage.mongodb.producers import DECIDED
 
 # The year 2200.
@@ -34,9 +34,9 @@ BYTES_AT_ONCE: Final = 4 << 20
 ENTRIES_AT_ONCE: Final = 100
 UNRESERVE: Final[list[BsonDocument]] = [{"$set": {"c": "$y.c", "d": "$y.d", "e": "$y.e"}}, {"$unset": "y"}]
 
-# What claims hold: of each message ``_id``, ``s``, ``k`` and ``size``, its bytes.
+# What claims hold: of each message ``_id``, ``s``, ``k``, ``h1`` and ``size``, its bytes.
 Holdings = Mapping[ClaimRef, Sequence[BsonDocument]]
-FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "size": {"$bsonSize": "$$ROOT"}}
+FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "h1": 1, "size": {"$bsonSize": "$$ROOT"}}
 
 
 def visible_held(
@@ -78,6 +78,7 @@ class Reservations:
         for (key, history), found in together.items():
             doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
             finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
+            lines.place(self._client, session, key, found, now)
 
     def parts(self, holdings: Holdings) -> Iterator[Sequence[tuple[ClaimRef, BsonDocument]]]:
         """What is to be reserved, as much at a time as one transaction may hold."""
@@ -106,13 +107,22 @@ class Reservations:
         # In a transaction, MongoDB takes four times as long for updates that change indexes as for this.
         self._client.delete_all(named, session=session)
         self._client.insert([_reserved(message, record) for message in found.values()], session)
+        by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
+        for message in found.values():
+            by_queue[layout.key(layout.queue_of(message["s"]))].append(message)
+        for key, its in by_queue.items():
+            lines.place(self._client, session, key, its, now)
 
     def unreserve(self, claims: Sequence[ClaimRef], attempt: str) -> None:
         """Give back what the attempt has reserved, as it was."""
         for start in range(0, len(claims), CLAIMS_AT_ONCE):
-            kept = [self._kept(claim, attempt) for claim in claims[start : start + CLAIMS_AT_ONCE]]
+            some = claims[start : start + CLAIMS_AT_ONCE]
+            kept = [{**self._kept(claim, attempt), **IN_NO_LINE} for claim in some]
             with self._client.verb():
                 self._client.update([{"q": one, "u": UNRESERVE, "multi": True, "hint": layout.HELD} for one in kept])
+        for claim in claims:
+            while self._unreserve_in_lines(claim, attempt):
+                pass
 
     def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
         """Delete up to ``most`` messages that the attempt has reserved; with how many of the claims it is done."""
@@ -123,11 +133,30 @@ class Reservations:
         limit = min(most, ENTRIES_AT_ONCE) if first.history else most
         spellings = {"$in": [reserved_id(claim.claim) for claim in group]}
         kept = self._client.where(layout.key(first.queue), **{"c.i": spellings, "y.i": attempt})
-        found = self._client.find(kept, limit=limit, fields={"k": 1}, hint=layout.HELD, session=session)
+        found = self._client.find(kept, limit=limit, fields={"k": 1, "h1": 1}, hint=layout.HELD, session=session)
         doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
         ending = Ending(Outcome.DELETED, now, first.history)
         finish(self._client, session, layout.key(first.queue), doc_ids, ending, first=UNRESERVE)
+        lines.place(self._client, session, layout.key(first.queue), found, now)
         return len(group) if len(found) < limit else 0
+
+    def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:
+        """Give back some of the claim's messages that stand in lines; how many."""
+        key, kept = layout.key(claim.queue), self._kept(claim, attempt)
+
+        def work(session: Session) -> int:
+            found = self._client.find(
+                kept, limit=ENTRIES_AT_ONCE, fields={"h1": 1, "y": 1}, hint=layout.HELD, session=session
+            )
+            named = self._client.where(key, _id={"$in": [message["_id"] for message in found]})
+            if found:
+                self._client.update([{"q": named, "u": UNRESERVE, "multi": True, "hint": "_id_"}], session)
+                until = max(int(message["y"]["e"]) for message in found)
+                lines.place(self._client, session, key, found, lines.BEFORE_ALL, until)
+            return len(found)
+
+        with self._client.verb():
+            return self._client.transaction(work) if self._client.find(kept, limit=1, hint=layout.HELD) else 0
 
     def _kept(self, claim: ClaimRef, attempt: str) -> BsonDocument:
         return self._client.where(layout.key(claim.queue), **{"c.i": reserved_id(claim.claim), "y.i": attempt})

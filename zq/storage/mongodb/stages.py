@@ -8,8 +8,8 @@ alike: when the TTL index removes them, should no maintenance come. A commit tha
 does not come back, so that nothing of what is decided can go.
 
 A draft is a document: ``_id`` "d" token order, ``s`` as its stage, ``q`` "d" token, ``k`` its order there, ``w`` the
-message's id, ``j`` its queue, ``t`` ttl, ``l`` delay, ``u`` client, ``b`` body, ``m`` checksum. It goes with its
-stage.
+message's id, ``j`` its queue, ``t`` ttl, ``l`` delay, ``u`` client, ``b`` body, ``m`` checksum, ``v`` extra, ``h``
+group. It goes with its stage.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ from bson.datetime_ms import DatetimeMS
 from zq.errors import CommitRunning, StageFull, StageNotFound
 from zq.model import Commit, Draft, IdempotencyKey, QueueRef
 from zq.model.quotas import OVERHEAD
-from zq.storage.mongodb import layout
+from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import Arrivals, advance
 from zq.storage.mongodb.group_commit import BEFORE_ALL, recall, remember
@@ -229,6 +229,7 @@ def _documents(stage: BsonDocument, staging: Staging) -> list[BsonDocument]:
                 "b": draft.body,
                 "m": layout.text(draft.checksum),
                 **({"v": draft.extra} if draft.extra else {}),
+                **({"h": layout.text(draft.group)} if draft.group else {}),
                 **({"e": stage["e"]} if "e" in stage else {}),
             }
         )
@@ -246,6 +247,7 @@ def draft(document: BsonDocument) -> Draft:
         client=original(document["u"]),
         checksum=original(document["m"]),
         extra=document.get("v", b""),
+        group=original(document.get("h", "")),
     )
 
 
@@ -302,9 +304,10 @@ def publish(
     for key, sequences in advance(client, session, entries).items() if entries else ():
         for sequence, one in enumerate(by_queue[key], sequences.sequence):
             available = now + one["l"] * 1000 if one["l"] else sequences.available
-            documents.append(layout.document(key, draft(one), sequence, available, now))
+            documents.append(layout.document(key, draft(one), sequence, available, now, sequences.grouping))
     if documents:
         client.insert(documents, session)
+        lines.join(client, session, documents)
     return list(by_queue)
 
 

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Grouped queues on MongoDB that several servers use at once: each group in order, and no group is forgotten."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from tests.faults.job import At, Dead, die
+from tests.stores import MongoServer
+from zq.clock import ManualClock
+from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of, together
+from zq.model import Bounds, Claim, ClaimRef, Commit, Draft, Grouping, Message, QueueRef, Release
+from zq.storage.mongodb import MongoStorage, connect
+from zq.storage.mongodb.producers import Step
+
+GROUPS = 5
+# Messages of each group.
+EACH = 12
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MongoServer]:
+    with MongoServer() as started:
+        yield started
+
+
+@pytest.fixture
+def servers(server: MongoServer, request: pytest.FixtureRequest) -> Iterator[list[Scene]]:
+    """Two of them on one store, at one queue."""
+    storages = [connect(server.uri_of("groups"), timeout=DEADLINE) for _ in range(2)]
+    clock = ManualClock(storages[0].now())
+    yield [Scene(storage, clock, QueueRef("acme", request.node.name[:64])) for storage in storages]
+    for storage in storages:
+        storage.close()
+
+
+def send(scene: Scene, *groups: str) -> list[Draft]:
+    """A post of one message for each of these groups."""
+    new = [
+        Draft(draft.id, draft.body, draft.ttl, draft.delay, draft.client, group=group)
+        for draft, group in zip(drafts(len(groups), scene.now), groups, strict=True)
+    ]
+    scene.storage.messages.post(scene.queue, new, scene.now)
+    return new
+
+
+class Shop:
+    """Workers at grouped queues, who write down what they hold and what they have done with."""
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
+        self._holding: dict[str, str] = {}
+        self.done: defaultdict[str, list[int]] = defaultdict(list)
+
+    def work(self, scene: Scene, seed: int) -> None:
+        """Until all is done: claim, and do one thing or another with what came of each group."""
+        choice = random.Random(seed)
+        while sum(map(len, self.done.values())) < self._expected:
+            claim = scene.claim(choice.randint(1, 6), ttl=DEADLINE * 10)
+            for group, messages in by_group(claim).items():
+                assert claim is not None
+                assert self._holding.setdefault(group, claim.id) == claim.id, "two hold one group"
+                choice.choice([self._delete, self._settle, self._handle, self._commit, self._give_back])(
+                    scene, claim.id, group, messages
+                )
+
+    def _finish(self, group: str, messages: Sequence[Message]) -> None:
+        """The next step makes the group somebody else's."""
+        self.done[group] += [message.sequence for message in messages]
+        del self._holding[group]
+
+    def _delete(self, scene: Scene, claim: str, group: str, messages: Sequence[Message]) -> None:
+        for message in messages[1:]:
+            scene.delete(message.id, claim)
+        self._finish(group, messages)
+        scene.delete(messages[0].id, claim)
+
+    def _settle(self, scene: Scene, claim: str, group: str, messages: Sequence[Message]) -> None:
+        """The first is done, the others come back."""
+        first, *others = messages
+        self._finish(group, [first])
+        scene.settle(claim, delete=[first.id], release=[Release(one.id, 0) for one in others])
+
+    def _handle(self, scene: Scene, claim: str, group: str, messages: Sequence[Message]) -> None:
+        scene.renew(claim, ttl=DEADLINE * 10)
+        self._finish(group, messages)
+        scene.handle(messages)
+
+    def _commit(self, scene: Scene, claim: str, group: str, messages: Sequence[Message]) -> None:
+        """Of a claim that holds this group alone; else they come back."""
+        if len(scene.held(claim)) > len(messages):
+            self._give_back(scene, claim, group, messages)
+            return
+        self._finish(group, messages)
+        scene.commit(1, settle=[ClaimRef(scene.queue, claim)], producer=claim)
+
+    def _give_back(self, scene: Scene, claim: str, group: str, messages: Sequence[Message]) -> None:
+        del self._holding[group]
+        scene.handle(messages, hold=0)
+
+
+def by_group(claim: Claim | None) -> dict[str, list[Message]]:
+    """What a claim holds."""
+    found: defaultdict[str, list[Message]] = defaultdict(list)
+    for message in claim.messages if claim is not None else ():
+        found[message.group].append(message)
+    return found
+
+
+def test_no_two_servers_hold_one_group_and_each_keeps_its_order(servers: list[Scene]):
+    """While messages come by posts, commits and moves, and go by all ways there are."""
+    assert servers[0].storage.queues.create(servers[0].queue, b"{}", Grouping.ORDERED)
+    groups = [f"g{at}" for at in range(GROUPS)]
+    shop = Shop(GROUPS * EACH)
+    aside = [scene.at("aside") for scene in servers]
+
+    def post() -> None:
+        for _ in range(EACH // 2):
+            send(servers[0], *groups)
+
+    def move() -> None:
+        for _ in range(EACH // 2):
+            new = send(aside[1], *groups)
+            assert len(aside[1].move(ids_of(new), servers[0].queue.name)) == GROUPS
+
+    def worker(at: int) -> Callable[[], None]:
+        return lambda: shop.work(servers[at % 2], at)
+
+    together(post, move, *map(worker, range(6)))
+    assert {group: (len(done), done) for group, done in shop.done.items()} == {
+        group: (EACH, sorted(shop.done[group])) for group in groups
+    }
+    assert servers[0].is_empty()
+
+
+def test_a_queue_made_anew_as_another_kind_is_what_it_is_now(servers: list[Scene]):
+    """Also for a server that remembers its counter, and how its messages stood."""
+    here, there = servers
+    for before, now in ((Grouping.NONE, Grouping.ORDERED), (Grouping.ORDERED, Grouping.NONE)):
+        there.storage.queues.delete(there.queue)
+        assert there.storage.queues.create(there.queue, b"{}", before)
+        send(here, "a")
+        send(here, "a")
+        assert len(here.claimable(1)) == 1
+        there.storage.queues.delete(there.queue)
+        assert there.storage.queues.create(there.queue, b"{}", now)
+        send(here, "a")
+        send(here, "a")
+        assert [len(here.claimable(1)) for _ in range(2)] == ([1, 1] if now is Grouping.NONE else [1, 0])
+
+
+@pytest.mark.parametrize("kind", [Grouping.ORDERED, Grouping.FAIR])
+def test_heads_that_the_ttl_monitor_takes_are_not_missed(server: MongoServer, servers: list[Scene], kind: Grouping):
+    """Delayed ones too, whose groups would wait for them otherwise; and entries go with the last."""
+    here, there = servers
+    assert here.storage.queues.create(here.queue, b"{}", kind)
+    short = drafts(1, here.now, ttl=60, delay=600)[0]
+    here.storage.messages.post(here.queue, [Draft(short.id, b"1", 60, 600, "alice", group="a")], here.now)
+    [second] = send(there, "a")
+    with server.client() as client:
+        documents = client["groups"]["messages"]
+        here.tick(60)
+        assert documents.delete_many({"q": "m4:acme/" + here.queue.name, "t": 60}).deleted_count == 1
+        claim = there.take()
+        assert ids_of(claim.messages) == [second.id]
+        assert documents.count_documents({"q": "t4:acme/" + here.queue.name}) == 1
+        documents.delete_many({"q": "m4:acme/" + here.queue.name})
+        here.tick(3600)
+        here.reclaimed()
+        assert documents.count_documents({"q": "t4:acme/" + here.queue.name}) == 0
+
+
+@pytest.mark.parametrize("step", [Step.RESERVED, Step.DECIDED])
+def test_groups_go_on_after_a_commit_whose_server_died(servers: list[Scene], step: Step):
+    """Before it was decided they have all their messages again; after that those are gone. Until then they wait."""
+    here, there = servers
+    assert here.storage.queues.create(here.queue, b"{}", Grouping.ORDERED)
+    held = ids_of(send(here, "a", "a", "b"))
+    claim = here.take(ttl=60)
+    here.stage("s", 2)
+    dying = MongoStorage(here.storage._client, At(step, 1, die))
+    commit = Commit("acme", "etl", 1, ["s"], [ClaimRef(here.queue, claim.id)], 3600)
+    with pytest.raises(Dead):
+        dying.transactions.commit(commit, here.now, Bounds(1, 1000))
+    dying._feed.close()
+    [behind] = send(there, "a")
+    here.tick(61)
+    assert there.claim() is None
+    here.tick(2 * DEADLINE + 20)
+    there.storage.maintain(there.now)
+    while there.storage.transactions.unfinished(there.now):
+        there.carry_on()
+    came = there.claimable()
+    assert came == [*held[:2], behind.id, held[2]] if step is Step.RESERVED else len(came) == 3
+    assert (behind.id in came, set(held) & set(came)) == (True, set(held) if step is Step.RESERVED else set())

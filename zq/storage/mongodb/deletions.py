@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deletions by id of the MongoDB store.
+
+A command waits for the journal once, which costs more than a handful of deletions; its reply tells only how many went,
+so if they are fewer than asked, each caller has to look for itself. Deletions that leave a history entry go together in
+a transaction, since any two of one queue would write its counter of finishing; and so do those in a grouped queue.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from bson.datetime_ms import DatetimeMS
+
+from zq.errors import ClaimNotHeld, MessageClaimed
+from zq.model import Outcome
+from zq.storage.concurrency import GroupCommit
+from zq.storage.mongodb import layout, lines
+from zq.storage.mongodb.changes import Ending, finish, held_by
+from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.group_commit import ShardGroups
+from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
+
+# Deletions in one group.
+CAPACITY: Final = 256
+
+
+class Deletion(NamedTuple):
+    """One caller's messages (each ``_id``), the claims that it names (None: any), how long history entries are kept."""
+
+    key: QueueKey
+    doc_ids: Sequence[str]
+    now: int
+    claims: Sequence[str] | None
+    history: int
+    idempotency_key: None = None
+
+
+class Deletions:
+    """Deletions of one process."""
+
+    def __init__(self, client: StoreClient) -> None:
+        self._client = client
+        self._group_commit = GroupCommit[BsonDocument, bool](self._delete, capacity=CAPACITY, timeout=client.timeout)
+        self._finish_groups = ShardGroups[Deletion, None](client, self._finish, lambda one: len(one.doc_ids), CAPACITY)
+
+    def delete(self, deletion: Deletion, is_grouped: bool) -> None:
+        """Delete them as the verb says. ``is_grouped``: whether they are likely to stand in lines."""
+        claims = deletion.claims
+        living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})
+        if is_grouped or deletion.history or (claims is not None and (len(deletion.doc_ids) != 1 or len(claims) > 1)):
+            self._finish_groups.submit(deletion)
+        elif claims is None:
+            gone = self._client.delete_all({**living, **IN_NO_LINE})
+            if gone < len(deletion.doc_ids) and self._client.find(living, limit=1, hint="_id_", fields={"_id": 1}):
+                self._finish_groups.submit(deletion)
+        else:
+            self._delete_one(deletion, living, claims)
+
+    def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
+        """Delete one message in a command for many callers, and look at it if there are fewer than all."""
+        while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
+            found = self._client.find(living, fields={"c": 1, "h1": 1})
+            if not found:
+                return
+            if "h1" in found[0]:
+                self._finish_groups.submit(deletion)
+                return
+            refusal = refusal_of(found[0].get("c", {}), claims, deletion.now)
+            if refusal:
+                raise refusal
+
+    def _delete(self, deletions: Sequence[BsonDocument]) -> Sequence[bool]:
+        statements = [{"q": conditions, "limit": 1, "hint": "_id_"} for conditions in deletions]
+        return [self._client.delete(statements) == len(deletions)] * len(deletions)
+
+    def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
+        """Finish the messages that are there, of each request all or, with its refusal, none."""
+        with self._client.locks.locked(*{one.key.finishing for one in deletions if one.history}):
+            return self._client.transaction(partial(self._finish_all, deletions))
+
+    def _finish_all(self, deletions: Sequence[Deletion], session: Session) -> Sequence[Exception | None]:
+        now = max(deletion.now for deletion in deletions)  # as if all had read the latest clock
+        shards = self._client.shards(one.key.shard for one in deletions)
+        named = {"_id": {"$in": [doc_id for one in deletions for doc_id in one.doc_ids]}, **shards}
+        met = self._client.find(named, fields={"q": 1, "e": 1, "c": 1, "h1": 1}, session=session)
+        found = {message["_id"]: message for message in met if int(message["e"]) > now}
+        answers: list[Exception | None] = []
+        ending: defaultdict[tuple[QueueKey, int], list[BsonDocument]] = defaultdict(list)
+        for one in deletions:
+            there = [found[doc_id] for doc_id in one.doc_ids if doc_id in found]
+            mine = [message for message in there if message["q"] == one.key.messages]
+            refusals = (refusal_of(message.get("c", {}), one.claims, now) for message in mine)
+            answers.append(next((refusal for refusal in refusals if refusal), None))
+            if answers[-1] is None:
+                ending[one.key, one.history] += [found.pop(message["_id"]) for message in mine]
+        for (key, history), its in sorted(ending.items(), key=lambda item: item[0][0].shard):
+            doc_ids = [message["_id"] for message in its]
+            finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
+            lines.place(self._client, session, key, its, now)
+        return answers
+
+
+def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
+    """Why a caller of these claims, or of none, may not delete what is, or was, under a claim; None if it may."""
+    if claims is None:
+        return None
+    held = claim.get("e", 0) > now
+    if held and claim["i"] not in [layout.text(one) for one in claims]:
+        return MessageClaimed()
+    if claims and not held:
+        return ClaimNotHeld()
+    return None
+
+
+def _holder(claims: Sequence[str], now: int) -> BsonDocument:
+    """The condition under which a caller of this claim, or of none, may delete (contract 7.6)."""
+    return held_by(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}
