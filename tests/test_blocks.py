@@ -131,6 +131,7 @@ HELD_BY = [
     ("api-ref/spark.md", "python", "", SPARK),
     ("api-ref/sqs.md", "ini", "", SQS),
     ("api-ref/sqs.md", "python", "import boto3", SQS),
+    ("api-ref/sqs.md", "python", "chosen =", SQS),
     ("api-ref/states.md", "text", "", DRAWING),
     ("api-ref/storage-object.md", "sh", "", "tests/object/test_page.py::test_the_commands_of_the_page_work"),
     ("api-ref/storage-redis.md", "text", "", "tests/test_blocks.py::test_the_rights_of_the_page_are_enough"),
