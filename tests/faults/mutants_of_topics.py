@@ -19,7 +19,7 @@ from zq.http.app import create_app
 from zq.model import IdempotencyKey, Seconds
 from zq.model.topics import Batch, Entry, LogSlice, Pattern, Retention, TopicRef
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import check_key, key_writes
+from zq.storage.ordered.idempotency import check_key, key_writes
 from zq.storage.ordered.logs import Log
 from zq.storage.ordered.store import Write
 from zq.storage.ordered.topics import TopicController

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Final
 
-from msgspec import UNSET, Struct, structs
+from msgspec import UNSET, structs
 
 from zq import wire
 from zq.broker.encryption import SET_ASIDE, UNREADABLE, Sealing
@@ -14,7 +14,7 @@ from zq.broker.metadata import Metadata
 from zq.broker.quotas import admit_any_work, refuse_nothing
 from zq.broker.resources import admit_all
 from zq.broker.rules import Rules, RulesCache
-from zq.broker.values import Applied, Seen, Upload
+from zq.broker.values import Applied, Listed, Seen, Upload
 from zq.clock import Clock
 from zq.errors import (
     ClaimNotHeld,
@@ -56,19 +56,6 @@ NO_METADATA: Final = b"none"
 NO_ROOM: Final = -1
 # What is to be delivered of a stage may be so many times as large as a stage.
 COPIES_SIZE: Final = 2
-
-
-class Listed(Struct, frozen=True):
-    """A page of a queue as of ``now``. ``delayed``: whether it shows delayed messages (always on a normal queue)."""
-
-    page: Page[Message]
-    delayed: bool
-    now: Seconds
-
-    @property
-    def found(self) -> bool:
-        """Whether there was anything."""
-        return bool(self.page.items)
 
 
 class Messages:

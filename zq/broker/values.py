@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from zq.model import IdempotencyKey, Seconds
+from zq.model import IdempotencyKey, Message, Page, Seconds
 
 T = TypeVar("T")
 
@@ -42,3 +42,16 @@ class Applied(Struct, Generic[T], frozen=True):
 
     value: T
     replayed: bool = False
+
+
+class Listed(Struct, frozen=True):
+    """A page of a queue as of ``now``. ``delayed``: whether it shows delayed messages (always on a normal queue)."""
+
+    page: Page[Message]
+    delayed: bool
+    now: Seconds
+
+    @property
+    def found(self) -> bool:
+        """Whether there was anything."""
+        return bool(self.page.items)

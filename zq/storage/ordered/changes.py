@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One atomic change to messages: the only place that writes a message and all its index entries; moves; and the
-idempotency keys that are written with a change.
+"""One atomic change to messages: the only place that writes a message and all its index entries; and moves.
 
 A change collects writes; ``commit`` applies them in one batch and only then touches what memory knows of the queues.
 The caller holds the locks of all queues concerned from before the first read until after ``commit``.
@@ -8,16 +7,16 @@ The caller holds the locks of all queues concerned from before the first read un
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
-from msgspec import msgpack, structs
+from msgspec import structs
 
-from zq.errors import KeyReused, Repeated
 from zq.model import Draft, IdempotencyKey, Move, Outcome, QueueRef
 from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
-from zq.storage.ordered.layout import Found, IndexPlace, Known, NewMessage, StoredEntry, StoredMessage, Tally
+from zq.storage.ordered.idempotency import key_writes
+from zq.storage.ordered.layout import Found, IndexPlace, NewMessage, StoredEntry, StoredMessage, Tally
 from zq.storage.ordered.lines import Lines
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
@@ -369,39 +368,3 @@ def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMe
         extra=record.extra,
         line=record.line,
     )
-
-
-class Owner(Protocol):
-    """Whose keys they are; ``history`` is the number that they go by."""
-
-    @property
-    def history(self) -> int: ...
-
-
-def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-    """Raises ``Repeated`` (with an ``answer``, a type) or ``KeyReused`` if the owner knows the key."""
-    if idempotency_key is None or owner is None:
-        return
-    found = due.living(store, "keys", _key_prefix(owner, idempotency_key), now)
-    if found is not None:
-        known = layout.decode_known(found[1])
-        if known.digest != idempotency_key.digest:
-            raise KeyReused
-        store.wait_durable()  # the first attempt may still be waiting for its own, and this answer promises as much
-        raise Repeated(msgpack.decode(known.answer, type=answer))
-
-
-def key_writes(
-    owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True
-) -> tuple[list[Write], int]:
-    """Let the owner know the key, and what it was answered; and for how many bytes that ``counts``."""
-    encoded = layout.encode(answer)
-    size = len(encoded) + OVERHEAD if counts else 0
-    expires = now + idempotency_key.window * 1000
-    key = _key_prefix(owner, idempotency_key) + layout.number.pack(expires)
-    known = layout.encode(Known(idempotency_key.digest, encoded, size))
-    return due.writes("keys", key, known, expires, due.size_note(size)), size
-
-
-def _key_prefix(owner: Owner, idempotency_key: IdempotencyKey) -> bytes:
-    return layout.ended(layout.number.pack(owner.history), idempotency_key.key)

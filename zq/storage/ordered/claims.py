@@ -28,8 +28,9 @@ from zq.model import (
 from zq.model.claims import runs
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import layout, stages
-from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, check_key, targets
+from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, targets
 from zq.storage.ordered.handle import Session, StoreHandle
+from zq.storage.ordered.idempotency import check_key
 from zq.storage.ordered.layout import Found, Taken
 from zq.storage.ordered.ready import take
 from zq.storage.ordered.registry import NO_METADATA, QueueState, Registry

@@ -24,8 +24,9 @@ from zq.model import (
 )
 from zq.storage import browsing as inherited
 from zq.storage.ordered import browsing, layout, scans
-from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, check_key, targets
+from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, targets
 from zq.storage.ordered.handle import StoreHandle
+from zq.storage.ordered.idempotency import check_key
 from zq.storage.ordered.layout import Found
 from zq.storage.ordered.ready import take
 from zq.storage.ordered.registry import NO_METADATA, QueueState

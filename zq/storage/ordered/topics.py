@@ -13,8 +13,8 @@ from zq.errors import Unavailable
 from zq.model import Edge, IdempotencyKey, Seconds, Stats
 from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, Published, Retention, TopicRef
 from zq.storage.ordered import layout, logs
-from zq.storage.ordered.changes import check_key, key_writes
 from zq.storage.ordered.handle import StoreHandle
+from zq.storage.ordered.idempotency import check_key, key_writes
 from zq.storage.ordered.logs import Log, LogView
 from zq.storage.ordered.store import Store, Write
 

@@ -33,9 +33,10 @@ from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS, check_size, check_stage
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import due, layout, stages
-from zq.storage.ordered.changes import Change, End, check_key
+from zq.storage.ordered.changes import Change, End
 from zq.storage.ordered.claims import held_by, sequences_of
 from zq.storage.ordered.handle import Session, StoreHandle
+from zq.storage.ordered.idempotency import check_key
 from zq.storage.ordered.layout import Batch, Found, Stage, Staged
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.stages import OpenCommit, Reserved, StageRest

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The idempotency keys that a queue or a log knows, and what was answered under each; written with their effects."""
+
+from typing import Any, Protocol
+
+from msgspec import msgpack
+
+from zq.errors import KeyReused, Repeated
+from zq.model import IdempotencyKey
+from zq.model.quotas import OVERHEAD
+from zq.storage.ordered import due, layout
+from zq.storage.ordered.layout import Known
+from zq.storage.ordered.store import Store, Write
+
+
+class Owner(Protocol):
+    """Whose keys they are; ``history`` is the number that they go by."""
+
+    @property
+    def history(self) -> int: ...
+
+
+def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
+    """Raises ``Repeated`` (with an ``answer``, a type) or ``KeyReused`` if the owner knows the key."""
+    if idempotency_key is None or owner is None:
+        return
+    found = due.living(store, "keys", _key_prefix(owner, idempotency_key), now)
+    if found is not None:
+        known = layout.decode_known(found[1])
+        if known.digest != idempotency_key.digest:
+            raise KeyReused
+        store.wait_durable()  # the first attempt may still be waiting for its own, and this answer promises as much
+        raise Repeated(msgpack.decode(known.answer, type=answer))
+
+
+def key_writes(
+    owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True
+) -> tuple[list[Write], int]:
+    """Let the owner know the key, and what it was answered; and for how many bytes that ``counts``."""
+    encoded = layout.encode(answer)
+    size = len(encoded) + OVERHEAD if counts else 0
+    expires = now + idempotency_key.window * 1000
+    key = _key_prefix(owner, idempotency_key) + layout.number.pack(expires)
+    known = layout.encode(Known(idempotency_key.digest, encoded, size))
+    return due.writes("keys", key, known, expires, due.size_note(size)), size
+
+
+def _key_prefix(owner: Owner, idempotency_key: IdempotencyKey) -> bytes:
+    return layout.ended(layout.number.pack(owner.history), idempotency_key.key)
