@@ -297,6 +297,8 @@ def test_forms_say_lists_and_maps_by_dots_and_numbers(caller: Caller) -> None:
     )
     wanted = {"Action": "GetQueueAttributes", "QueueUrl": "jobs", "AttributeName": "DelaySeconds"}
     assert texts(caller.link(wanted), "GetQueueAttributesResult/Attribute/Value") == ["4"]
+    nothing = caller.form({"Action": "GetQueueAttributes", "QueueUrl": "jobs", "AttributeNames": ""})
+    assert texts(nothing, "GetQueueAttributesResult") == [""]
     caller.form({"Action": "UntagQueue", "QueueUrl": "jobs", "TagKey.2": "ä&=", "TagKey.1": "x"})
     assert said(caller.json("ListQueueTags", QueueUrl="jobs")) == {}
 

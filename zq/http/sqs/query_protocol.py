@@ -40,6 +40,8 @@ MAPS: Final = {
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name", "Value"),
     "Tag": ("Tags", "Key", "Value"),
 }
+# Lists as operations know them: so clients name one that is empty, with an empty text.
+PLURALS: Final = frozenset(LISTS.values())
 # What an operation calls differently.
 RENAMED: Final = {"CreateQueue": {"Tags": "tags"}}
 # What elements of lists are called in answers; of batches, {} is the operation.
@@ -106,7 +108,7 @@ def _members(tree: Tree) -> Tree:
                 if isinstance(element, dict) and isinstance(element.get(key), str)
             }
         else:
-            found[name] = _value(node)
+            found[name] = [] if name in PLURALS and node == "" else _value(node)
     return found
 
 
