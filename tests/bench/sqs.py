@@ -6,11 +6,11 @@ so that other programs of the machine count for little. It prints microseconds a
 """
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from falcon.testing import create_environ
 
 from zq.broker import Broker
@@ -25,6 +25,14 @@ BODY = "x" * 200
 TEN = range(10)
 REST = {"Client-ID": "5d0c1f7e4f1e4d3c8a56b8b0f3a1c2d5", "X-Project-ID": PROJECT}
 QUEUE = f"http://localhost/{PROJECT}/sqs"
+encode, decode = msgspec.json.encode, msgspec.json.decode
+# Ten messages, as they are sent.
+SENT = encode({"QueueUrl": QUEUE, "Entries": [{"Id": str(at), "MessageBody": BODY} for at in TEN]})
+POSTED = encode({"messages": [{"body": BODY} for _ in TEN]})
+
+
+def headers_of(operation: str) -> dict[str, str]:
+    return {"X-Amz-Target": TARGET + operation, "Content-Type": MEDIA}
 
 
 class Sides:
@@ -37,23 +45,27 @@ class Sides:
 
     def ask(self, method: str, path: str, headers: dict[str, str], document: Any = None) -> Any:
         """The answer's document."""
-        body = b"" if document is None else json.dumps(document).encode()
+        raw = self.raw(method, path, headers, b"" if document is None else encode(document))
+        return decode(raw) if raw else None
+
+    def raw(self, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> bytes:
+        """The answer as it travels."""
         path, _, query = path.partition("?")
         called: list[str] = []
         env = create_environ(path, query, method=method, headers=headers, body=body, host="localhost")
         raw = b"".join(self._app(env, lambda status, *_: called.append(status)))
         assert called[0].startswith("2"), (called, raw)
-        return json.loads(raw) if raw else None
+        return raw
 
     def sqs(self, operation: str, **given: Any) -> Any:
         """What an operation answers."""
-        return self.ask("POST", "/", {"X-Amz-Target": TARGET + operation, "Content-Type": MEDIA}, given)
+        return self.ask("POST", "/", headers_of(operation), given)
 
     def send(self) -> None:
-        self.sqs("SendMessageBatch", QueueUrl=QUEUE, Entries=[{"Id": str(at), "MessageBody": BODY} for at in TEN])
+        self.raw("POST", "/", headers_of("SendMessageBatch"), SENT)
 
     def post(self) -> None:
-        self.ask("POST", "/v2/queues/rest/messages", REST, {"messages": [{"body": BODY} for _ in TEN]})
+        self.raw("POST", "/v2/queues/rest/messages", REST, POSTED)
 
     def receive_and_delete(self) -> None:
         found = self.sqs("ReceiveMessage", QueueUrl=QUEUE, MaxNumberOfMessages=10)["Messages"]
