@@ -3,20 +3,19 @@
 
 from typing import Any
 
+from tests.faults.test_sqs import client_of
 from tests.servers import ZqServer, wait_for
-from tests.sqs.conftest import client_of
 from tests.stores import RedisServer
 from zq.broker.move_tasks import LEASE
 
 CONFIG = "[sqs]\nenabled = true\nauth = none\n"
-ACCOUNT = "123456789012"
 MESSAGES = 100
 
 
 def test_another_server_goes_on_with_a_task(store: RedisServer) -> None:
     """Each message is moved, and none twice."""
     with ZqServer(store.uri, config=CONFIG) as first:
-        sqs = client_of(first.url, ACCOUNT)
+        sqs = client_of(first.url)
         dead, jobs, arns = _queues(sqs)
         for start in range(0, MESSAGES, 10):
             entries = [{"Id": str(number), "MessageBody": str(number)} for number in range(start, start + 10)]
@@ -26,7 +25,7 @@ def test_another_server_goes_on_with_a_task(store: RedisServer) -> None:
         wait_for(lambda: _task(sqs, arns[dead])["ApproximateNumberOfMessagesMoved"] > 0, 20, "A first step is made.")
         first.kill()
     with ZqServer(store.uri, config=CONFIG) as other:
-        sqs = client_of(other.url, ACCOUNT)
+        sqs = client_of(other.url)
         wait_for(lambda: _task(sqs, arns[dead])["Status"] == "COMPLETED", LEASE + 60, "The other server goes on.")
         found: list[str] = []
         while taken := sqs.receive_message(QueueUrl=jobs, MaxNumberOfMessages=10).get("Messages"):

@@ -43,9 +43,9 @@ class Accounts:
                 self._known[project] = account
         return account
 
-    def is_known(self, account: str) -> bool:
-        """Whether some project has this account."""
-        return bool(self._read(account) or self._storage.queues.list(account, "", 1).items)
+    def project_of(self, account: str) -> str:
+        """Whose account it is; "" if no project has it."""
+        return self._read(account) or (account if self._storage.queues.list(account, "", 1).items else "")
 
     def _read(self, name: str) -> str:
         document = self._documents.get(DocumentRef("", KIND, name), self._clock.now())
@@ -56,7 +56,7 @@ class Accounts:
         place = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:
             account = f"{place:012d}"
-            if not self.is_known(account):
+            if not self.project_of(account):
                 self._write(account, project)
             if self._read(account) == project:
                 self._write(project, account)

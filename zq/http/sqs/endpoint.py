@@ -22,6 +22,7 @@ from zq.http.authorization import Authorization
 from zq.http.sqs import errors, json_protocol, query_protocol
 from zq.http.sqs.call import Authenticate, Call, Who
 from zq.http.sqs.operations import OPERATIONS
+from zq.http.sqs.permissions import entered
 from zq.http.tenant import Audience
 from zq.limits import LONG_QUEUE_NAME, MAX_SQS_BODY
 from zq.model import QueueRef
@@ -46,6 +47,8 @@ READING: Final = frozenset(
 )
 # Changes that the audit log has, by the rules under which it knows them.
 RULES: Final = {
+    "AddPermission": "queues:update",
+    "RemovePermission": "queues:update",
     "SetQueueAttributes": "queues:update",
     "TagQueue": "queues:update",
     "UntagQueue": "queues:update",
@@ -111,7 +114,7 @@ class Endpoint:
         if req.path != "/":
             given.setdefault("QueueUrl", req.path)
         _note_queue(req, str(given.get("QueueUrl") or given.get("QueueName")))
-        answered = OPERATIONS[name](call, given)
+        answered = OPERATIONS[name](entered(call, name, given), given)
         protocol.answer(resp, name, answered, _request_id(req))
 
     on_post = on_get

@@ -35,8 +35,6 @@ def queue_of(call: Call, url: str) -> QueueRef:
     if LONG_QUEUE_NAME.fullmatch(name) is None:
         raise errors.queue_does_not_exist()
     if ACCOUNT.fullmatch(account) and account != call.account:
-        if not call.broker.accounts.is_known(account):
-            raise errors.queue_does_not_exist()
         raise errors.access_denied(f"Access to the resource {url[:MOST_SHOWN]} is denied.")
     return QueueRef(call.project, name)
 

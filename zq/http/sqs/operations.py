@@ -4,12 +4,12 @@
 import re
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from zq.http.sqs import batches, errors, messages, queues, tasks
+from zq.http.sqs import batches, errors, messages, permissions, queues, tasks
 from zq.http.sqs.call import Call, Params
 
 # How msgspec says that an entry of a list lacks a member, or that a member is of a wrong type.
@@ -60,13 +60,6 @@ def _dotted(path: str) -> str:
     return re.sub(r"\[(\d+)\]", lambda found: f".{int(found[1]) + 1}", path)
 
 
-def _unsupported(name: str) -> Operation:
-    def refuse(_call: Call, _given: Params) -> NoReturn:
-        raise errors.unsupported_operation(f"This server does not have the operation {name}.")
-
-    return Operation(Params, refuse)
-
-
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "CreateQueue": Operation(queues.CreateQueue, queues.create_queue),
     "GetQueueUrl": Operation(queues.GetQueueUrl, queues.get_queue_url),
@@ -79,8 +72,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "UntagQueue": Operation(queues.UntagQueue, queues.untag_queue),
     "ListQueueTags": Operation(queues.OfQueue, queues.list_queue_tags),
     "ListDeadLetterSourceQueues": Operation(queues.ListDeadLetterSourceQueues, queues.list_dead_letter_source_queues),
-    "AddPermission": _unsupported("AddPermission"),
-    "RemovePermission": _unsupported("RemovePermission"),
+    "AddPermission": Operation(permissions.AddPermission, permissions.add_permission),
+    "RemovePermission": Operation(permissions.RemovePermission, permissions.remove_permission),
     "StartMessageMoveTask": Operation(tasks.StartMessageMoveTask, tasks.start_message_move_task),
     "ListMessageMoveTasks": Operation(tasks.ListMessageMoveTasks, tasks.list_message_move_tasks),
     "CancelMessageMoveTask": Operation(tasks.CancelMessageMoveTask, tasks.cancel_message_move_task),

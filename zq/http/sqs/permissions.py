@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whom a queue's ``Policy`` lets in besides its own account, and the operations that edit it.
+
+A policy is never read more generously than it is written. What is not understood of a statement (a condition, a
+negation, a wildcard inside a name) allows nothing, and as a denial denies all.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from msgspec import field, structs
+
+from zq import wire
+from zq.broker.accounts import ACCOUNT
+from zq.broker.metadata import Metadata
+from zq.broker.quotas import check_state
+from zq.errors import InvalidBody
+from zq.http.sqs import errors, names, queue_attributes
+from zq.http.sqs.call import Call, Params
+from zq.model import Queue, QueueRef
+
+# What may be granted. An operation's batch goes with it.
+GRANTED: Final = frozenset(
+    {
+        *("ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes", "GetQueueUrl"),
+        *("ListDeadLetterSourceQueues", "PurgeQueue", "ReceiveMessage", "SendMessage"),
+    }
+)
+# Of these, what changes nothing.
+READING: Final = frozenset({"GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues"})
+# Members of a statement that are understood.
+UNDERSTOOD: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource"})
+# A principal that is an account.
+PRINCIPAL: Final = re.compile(rf"arn:[a-z-]+:iam::({ACCOUNT.pattern}):root|({ACCOUNT.pattern})", re.ASCII)
+LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
+# Actions of one statement that is added.
+MOST_ACTIONS: Final = 7
+VERSION: Final = "2008-10-17"
+
+
+def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
+    """The call, as one in the account whose queue it is about, if that is another one and lets the caller in.
+
+    Raises ``SqsError``, and ``NotAuthorized`` if the project of that queue may not do it itself.
+    """
+    account, name = _meant(operation, given)
+    if not account or account == call.account:
+        return call
+    project, action = call.broker.accounts.project_of(account), operation.removesuffix("Batch")
+    if not project:
+        raise errors.queue_does_not_exist()
+    queue = call.broker.storage.queues.get(QueueRef(project, name))
+    policy = queue_attributes.own_of(queue.metadata).policy if queue else ""
+    if action not in GRANTED or not allows(policy, call.account, action, (account, name)):
+        raise errors.access_denied(f"Access to the queue {name[: names.MOST_SHOWN]} of {account} is denied.")
+    if (quotas := call.broker.quotas) is not None:
+        check_state(quotas.of(project).state, action not in READING)
+    return structs.replace(call, project=project, account=account)
+
+
+def _meant(operation: str, given: Mapping[str, Any]) -> tuple[str, str]:
+    """Account and name of the queue that parameters name, each "" where they do not."""
+    if operation == "GetQueueUrl":
+        return str(given.get("QueueOwnerAWSAccountId") or ""), str(given.get("QueueName") or "")
+    *_, account, name = ["", "", *str(given.get("QueueUrl") or "").rstrip("/").split("/")]
+    return (account, name) if ACCOUNT.fullmatch(account) else ("", name)
+
+
+def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bool:
+    """Whether a policy, "" = none, lets an account do that to the queue of this account and name. A denial decides."""
+    allowed = False
+    for statement in _statements(policy):
+        effect = statement.get("Effect") if isinstance(statement, dict) else None
+        if effect not in ("Allow", "Deny"):
+            return False
+        denies = effect == "Deny"
+        understood = statement.keys() <= UNDERSTOOD
+        met = (
+            _meets(_principals(statement.get("Principal")), partial(_is_account, account), denies)
+            and _meets(statement.get("Action"), partial(_is_action, action), denies)
+            and _meets(statement.get("Resource"), partial(_is_queue, queue), denies)
+        )
+        if denies and (met or not understood):
+            return False
+        allowed = allowed or (met and understood)
+    return allowed
+
+
+def _statements(policy: str) -> list[Any]:
+    """All of a policy; [None] for one that is none."""
+    try:
+        found = wire.json_object(policy.encode()).get("Statement") if policy else []
+    except InvalidBody:
+        found = None
+    return found if isinstance(found, list) else [found]
+
+
+def _meets(said: Any, judge: Callable[[str], bool | None], denies: bool) -> bool:
+    """Whether an entry, or one of several, is meant; ``judge`` has None for one that is not understood."""
+    for entry in said if isinstance(said, list) else [said]:
+        verdict = (entry == "*" or judge(entry)) if isinstance(entry, str) else None
+        if verdict or (verdict is None and denies):
+            return True
+    return False
+
+
+def _principals(said: Any) -> Any:
+    """Entries of accounts, with None for each other kind."""
+    if not isinstance(said, dict):
+        return said if said == "*" else None
+    own = said.get("AWS", [])
+    return [*(own if isinstance(own, list) else [own]), *(None for kind in said if kind != "AWS")]
+
+
+def _is_account(account: str, entry: str) -> bool | None:
+    found = PRINCIPAL.fullmatch(entry)
+    return (found[1] or found[2]) == account if found else None
+
+
+def _is_action(action: str, entry: str) -> bool | None:
+    """Actions are compared as AWS does: whatever the case of their letters is."""
+    service, _, name = entry.lower().partition(":")
+    if service != "sqs" or not (name.isalpha() or name == "*"):
+        return None
+    return name in ("*", action.lower())
+
+
+def _is_queue(queue: tuple[str, str], entry: str) -> bool | None:
+    found = names.ARN.fullmatch(entry)
+    return (found[1], found[2]) == queue if found else None
+
+
+class AddPermission(Params, frozen=True):
+    queue_url: str
+    label: str
+    actions: list[str]
+    accounts: list[str] = field(name="AWSAccountIds")
+
+
+class RemovePermission(Params, frozen=True):
+    queue_url: str
+    label: str
+
+
+def add_permission(call: Call, given: AddPermission) -> None:
+    """Let accounts do something with the queue."""
+    queue = names.existing(call, given.queue_url)
+    _check(given)
+    arn = names.queue_arn(call, queue.ref.name)
+    statement = {
+        "Sid": given.label,
+        "Effect": "Allow",
+        "Principal": {"AWS": _one_or_all(f"arn:aws:iam::{account}:root" for account in given.accounts)},
+        "Action": _one_or_all(f"SQS:{action}" for action in given.actions),
+        "Resource": arn,
+    }
+
+    def edit(policy: dict[str, Any]) -> dict[str, Any]:
+        statements = _listed(policy)
+        if any(isinstance(each, dict) and each.get("Sid") == given.label for each in statements):
+            raise errors.invalid_value(given.label, "Label", "Already exists.")
+        empty = {"Version": VERSION, "Id": f"{arn}/SQSDefaultPolicy"}
+        return {**(policy or empty), "Statement": [*statements, statement]}
+
+    _change(call, queue, edit)
+
+
+def remove_permission(call: Call, given: RemovePermission) -> None:
+    """Take it back; a policy goes with its last statement."""
+    queue = names.existing(call, given.queue_url)
+
+    def edit(policy: dict[str, Any]) -> dict[str, Any]:
+        statements = _listed(policy)
+        left = [each for each in statements if not (isinstance(each, dict) and each.get("Sid") == given.label)]
+        if len(left) == len(statements):
+            raise errors.invalid_value(given.label, "Label", "can't find label on existing policy.")
+        return {**policy, "Statement": left} if left else {}
+
+    _change(call, queue, edit)
+
+
+def _check(given: AddPermission) -> None:
+    """Raise ``SqsError`` for terms that are none."""
+    if LABEL.fullmatch(given.label) is None:
+        reason = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."
+        raise errors.invalid_value(given.label[: names.MOST_SHOWN], "Label", reason)
+    if not given.actions:
+        raise errors.missing_parameter("Actions")
+    if len(given.actions) > MOST_ACTIONS:
+        raise errors.over_limit(f"{len(given.actions)} Actions were found, maximum allowed is {MOST_ACTIONS}.")
+    for action in given.actions:
+        if action not in GRANTED and action != "*":
+            reason = "Only the queue owner is allowed to invoke this action."
+            raise errors.invalid_value(f"SQS:{action[: names.MOST_SHOWN]}", "ActionName", reason)
+    if not given.accounts or not all(map(ACCOUNT.fullmatch, given.accounts)):
+        said = str(given.accounts)[: names.MOST_SHOWN]
+        raise errors.invalid_value(said, "PrincipalId", "Unable to verify.")
+
+
+def _listed(policy: Mapping[str, Any]) -> list[Any]:
+    said = policy.get("Statement", [])
+    return said if isinstance(said, list) else [said]
+
+
+def _one_or_all(found: Iterable[str]) -> str | list[str]:
+    """As AWS writes it: one is no list."""
+    several = list(found)
+    return several[0] if len(several) == 1 else several
+
+
+def _change(call: Call, queue: Queue, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    def edited(metadata: Metadata) -> Metadata:
+        former = queue_attributes.own_of(wire.encode(metadata)).policy
+        policy = edit(wire.json_object(former.encode()) if former else {})
+        return queue_attributes.with_own(metadata, policy=wire.encode(policy).decode() if policy else "")
+
+    call.broker.queues.change(queue.ref, edited)
