@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What grouped queues cost MongoDB: few keys of an index for a line, however much stands in it; and others nothing."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from zq.clock import ManualClock
+from zq.conformance.builders import Scene, drafts
+from zq.model import Draft, Grouping, QueueRef
+from zq.storage.mongodb import MongoStorage, layout, lines
+
+ON_MONGODB = pytest.mark.parametrize("store_name", ["mongodb"], indirect=True)
+GROUPS, EACH = 4, 50
+
+
+@pytest.fixture
+def scene(storage: MongoStorage, clock: ManualClock, queue: QueueRef) -> Scene:
+    return Scene(storage, clock, queue)
+
+
+@ON_MONGODB
+@pytest.mark.parametrize("kind", [Grouping.ORDERED, Grouping.FAIR])
+def test_heads_of_lines_are_found_by_a_key_each(scene: Scene, kind: Grouping):
+    """As the server itself explains it; and the first of them is the head."""
+    scene.storage.queues.create(scene.queue, b"{}", kind)
+    new = drafts(GROUPS * EACH, scene.now)
+    sent = [Draft(one.id, one.body, 60, 0, "alice", group=f"g{at % GROUPS}") for at, one in enumerate(new)]
+    scene.storage.messages.post(scene.queue, sent, scene.now)
+    key, client = layout.key(scene.queue), scene.storage._client
+    names = sorted(layout.line_of(kind, f"g{at}")["h1"] for at in range(GROUPS))
+    stages = lines.first_stages(key, names)
+    command = {"aggregate": layout.MESSAGES, "pipeline": stages, "cursor": {}, "hint": kind.value}
+    told = client.database.command({"explain": command, "verbosity": "executionStats"})
+    stats = told["stages"][0]["$cursor"]["executionStats"]
+    assert stats["totalKeysExamined"] <= 2 * GROUPS
+    assert stats["totalDocsExamined"] == 0
+    found = {one["_id"]: int(one["k"]) for one in client.aggregate(stages, kind.value)}
+    first = {message.group: message.sequence for message in reversed(scene.walk())}
+    assert found == {layout.line_of(kind, group)["h1"]: sequence for group, sequence in first.items()}
+
+
+def test_a_line_is_in_the_index_of_its_order_alone():
+    """The name says which it is, and no other document has such a field."""
+    ordered, fair = (layout.line_of(kind, "group")["h1"] for kind in (Grouping.ORDERED, Grouping.FAIR))
+    assert (lines.order_of(ordered), lines.order_of(fair)) == (layout.ORDERED, layout.FAIR)
+    assert ordered[1:] == fair[1:]
+    assert fair < layout.IN_ORDER["h1"]["$gte"] == layout.IN_TURN["h1"]["$lt"] <= ordered
+    assert layout.line_of(Grouping.NONE, "group") == {}
+
+
+@ON_MONGODB
+def test_queues_without_groups_are_served_by_no_more_commands(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+    """One to find and one to change; and nothing of lines is stored."""
+    ids = scene.post(6)
+    scene.take(1)
+    with counted(scene, monkeypatch) as commands:
+        claim = scene.take(5)
+    assert commands == ["find", "update"]
+    for change, expected in (
+        (lambda: scene.renew(claim.id), ["update"]),
+        (lambda: scene.delete(ids[1], claim.id), ["delete"]),
+        (lambda: scene.delete_many(ids[2:4]), ["delete"]),
+        (lambda: scene.settle(claim.id, delete=[ids[4]]), ["delete"]),
+        (lambda: scene.release(claim.id), ["update"]),
+    ):
+        with counted(scene, monkeypatch) as commands:
+            change()
+        assert commands == expected
+    documents = scene.storage._client.messages
+    assert documents.count_documents({"$or": [{"h1": {"$exists": True}}, {"q": layout.key(scene.queue).entries}]}) == 0
+
+
+@contextmanager
+def counted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sequence[str]]:
+    """The commands that are sent to the collection of messages meanwhile."""
+    client, sent = scene.storage._client, []
+    with monkeypatch.context() as patch:
+        for name in ("command", "cursor_command"):
+            send = getattr(client.database, name)
+
+            def noted(command, *rest, send=send, **options):
+                if layout.MESSAGES in command.values():
+                    sent.append(next(iter(command)))
+                return send(command, *rest, **options)
+
+            patch.setattr(client.database, name, noted)
+        yield sent
