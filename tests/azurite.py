@@ -16,7 +16,7 @@ from urllib.request import Request, urlopen
 
 from tests.servers import Startable, free_port, spawn, wait_for
 
-READY_WITHIN: Final = 60.0
+READY_WITHIN: Final = 180.0
 CONTAINER: Final = "zq-stores"
 # Azurite has one account, with a key that everybody knows.
 ACCOUNT: Final = "devstoreaccount1"

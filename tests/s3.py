@@ -15,7 +15,7 @@ from urllib.request import Request, urlopen
 
 from tests.servers import Startable, free_port, spawn, wait_for
 
-READY_WITHIN: Final = 60.0
+READY_WITHIN: Final = 180.0
 BUCKET: Final = "zq-stores"
 ROOT: Final = Path(__file__).parent.parent
 

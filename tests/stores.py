@@ -30,7 +30,7 @@ from tests.s3 import S3
 from tests.servers import Startable, free_port, spawn, stopped, wait_for
 from tests.swift import Swift
 
-READY_WITHIN = 60.0
+READY_WITHIN = 180.0
 MONGODB_URI = os.environ.get("ZQ_TEST_MONGODB_URI", "")
 REDIS_URI = os.environ.get("ZQ_TEST_REDIS_URI", "")
 REDIS_ON_PATH = shutil.which("redis-server")

@@ -22,7 +22,7 @@ from urllib.request import urlopen
 from tests.binaries import Missing
 from tests.servers import Startable, free_port, spawn, stopped, wait_for
 
-READY_WITHIN: Final = 60.0
+READY_WITHIN: Final = 180.0
 ACCOUNT: Final = "AUTH_zq"
 ROOT: Final = str(Path(__file__).parent.parent)
 USER: Final = "zq:tester"

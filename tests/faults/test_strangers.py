@@ -6,6 +6,7 @@ What a flood does to another's latency is measured, and judged by no test, by ``
 
 import contextlib
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -14,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.bench.neighbours import seconds_of as processor_time
-from tests.commands import run
 from tests.http.stores import BrokenStore, untouched
 from tests.servers import CLIENT, ZqServer, ask
 from zq.auth.credentials import BURST, NEEDED, Bearers
@@ -25,7 +25,7 @@ from zq.http.app import create_app
 
 BODY = 256 * 1024
 CONFIG = "[DEFAULT]\nauth_strategy = token\n"
-TOKEN = ["token", "create", "--project", "acme"]
+TOKEN = [sys.executable, "-m", "zq.server", "token", "create", "--project", "acme"]
 
 
 class Untouchable:
@@ -80,7 +80,7 @@ def test_a_stranger_is_refused_before_body_and_store(method: str, credential: st
 def test_a_refusal_costs_less_than_what_is_served(engine: str, tmp_path: Path) -> None:
     """In processor time of the server, though its body is 300 times as large: the body is not read."""
     uri = f"rocksdb://{tmp_path}/store"
-    token = run(*TOKEN, "--store", uri).said.strip()
+    token = subprocess.run([*TOKEN, "--store", uri], check=True, capture_output=True, text=True).stdout.strip()
     with ZqServer(uri, engine=engine, config=CONFIG) as server:
 
         def cost(body: bytes, credential: str, count: int) -> float:
@@ -113,7 +113,7 @@ def test_strangers_with_large_bodies_do_not_stop_a_tenant(engine: str, tmp_path:
     The tenant is known before: from an address that fails too often nobody new is let in.
     """
     uri = f"rocksdb://{tmp_path}/store"
-    token = run(*TOKEN, "--store", uri).said.strip()
+    token = subprocess.run([*TOKEN, "--store", uri], check=True, capture_output=True, text=True).stdout.strip()
     mine = {"Authorization": f"Bearer {token}"}
     over, refused = threading.Event(), []
 
