@@ -5,7 +5,7 @@ import pytest
 
 from zq.model import Committed, Draft, QueueRef
 from zq.model.topics import Batch, Entry
-from zq.storage.redis import batches, layout, scripts, transactions
+from zq.storage.redis import batches, layout, replies, scripts, transactions
 
 ODD = QueueRef("a{b}\x00\ud800\U0001f600", "q.1")
 
@@ -49,7 +49,7 @@ def test_a_draft_comes_back(id: str):
     """What the script completes is read as the message that was drafted."""
     draft = Draft(id, b'"b"', 60, 5, "\x00cl\U0001f600", "MD5:x", b"{}", "g\x00\U0001f600")
     blob = layout.FRONT.pack(0) + b"\1" + (7).to_bytes(6) + layout.draft(draft, 1_000_000)
-    [found, again] = layout.messages(blob * 2, 0, 1_000_000)
+    [found, again] = replies.messages(blob * 2, 0, 1_000_000)
     assert found == again
     assert (found.id, found.client, found.checksum, found.body) == (draft.id, draft.client, "MD5:x", b'"b"')
     assert (found.extra, found.group) == (draft.extra, draft.group)

@@ -33,6 +33,14 @@ class End(NamedTuple):
     now: int
 
 
+class Taken(NamedTuple):
+    """A message that is ready, with its body."""
+
+    sequence: int
+    record: StoredMessage
+    body: bytes
+
+
 class Change:
     """Messages inserted, removed and rewritten together."""
 

@@ -12,8 +12,8 @@ from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED, Grouping, Ready, State
 from zq.model.stats import Depth
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import Change, bodies
-from zq.storage.ordered.layout import Found, StoredMessage, Taken
+from zq.storage.ordered.changes import Change, Taken, bodies
+from zq.storage.ordered.layout import Found, StoredMessage
 from zq.storage.ordered.lines import PATIENCE
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import AHEAD, UNREADABLE, Store

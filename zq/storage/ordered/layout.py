@@ -219,14 +219,6 @@ class StoredMessage(NewMessage):
 Found = tuple[int, StoredMessage]
 
 
-class Taken(NamedTuple):
-    """A message that is ready, with its body."""
-
-    sequence: int
-    record: StoredMessage
-    body: bytes
-
-
 class StoredEntry(Struct, array_like=True):
     """A history entry. ``size``: what the tally was told of it."""
 

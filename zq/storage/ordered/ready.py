@@ -19,9 +19,9 @@ from zq import prompt
 from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED
 from zq.storage.ordered import groups, layout
-from zq.storage.ordered.changes import Change, bodies
+from zq.storage.ordered.changes import Change, Taken, bodies
 from zq.storage.ordered.hints import NEVER
-from zq.storage.ordered.layout import StoredMessage, Taken
+from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 

@@ -26,7 +26,7 @@ from zq.model import (
     Settled,
     Settlement,
 )
-from zq.storage.redis import layout, scripts
+from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.client import Question
 from zq.storage.redis.store import Store, checked, plan_moves, schedule_arrivals, unpack_settled
 
@@ -191,5 +191,5 @@ def _named(settlement: Settlement, targets: int) -> list[bytes]:
 
 def _read(blob: bytes, moment: int, lapsed: int = 0) -> Claim:
     """The claim whose messages stand in a reply."""
-    first, lease, start, _ = layout.message(blob, 0, moment)
-    return Claim(first.claim, lease, start / 1000, layout.messages(blob, 0, moment), lapsed)
+    first, lease, start, _ = replies.message(blob, 0, moment)
+    return Claim(first.claim, lease, start / 1000, replies.messages(blob, 0, moment), lapsed)

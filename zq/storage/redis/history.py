@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from zq.model import UNBOUNDED, HistoryEntry, Page, QueueRef, Seconds, Span, portion
-from zq.storage.redis import layout, scripts
+from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store
 
 
@@ -34,7 +34,7 @@ class HistoryController:
         moment = layout.ms(now)
         wanted = [layout.packed(id) for id in dict.fromkeys(ids)]
         blob = self._store.run(scripts.HISTORY_GET, queue, b"%d" % moment, *wanted, more=[layout.keys(queue).history])
-        return layout.finished(blob, 0, moment)
+        return replies.finished(blob, 0, moment)
 
     def _pages(
         self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
@@ -48,7 +48,7 @@ class HistoryController:
             left = most_bytes - sum(len(record.message.body) for record in found)
             terms = [b"%d" % number for number in (moment, position, limit - len(found), left, *bounds)]
             blob = self._store.run(script, queue, *terms, more=[layout.keys(queue).history])
-            read = found + layout.finished(blob, layout.MOMENT.size, moment)
+            read = found + replies.finished(blob, layout.MOMENT.size, moment)
             found = list(portion(read, most_bytes, lambda record: record.message.body))
             position = layout.MOMENT.unpack_from(blob)[0]
             if not position or len(found) < len(read):

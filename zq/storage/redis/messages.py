@@ -27,7 +27,7 @@ from zq.model import (
     portion,
 )
 from zq.storage import browsing
-from zq.storage.redis import layout, scripts
+from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store, checked, packed_ids, plan_moves, schedule_arrivals
 
 # Front of a pop's reply: whether to look again, how many expired messages went.
@@ -79,7 +79,7 @@ class MessageController:
         wanted = [layout.packed(id) for id in dict.fromkeys(ids)]
         if not wanted:
             return []
-        return layout.messages(self._store.run(scripts.GET, queue, b"%d" % moment, *wanted), 0, moment)
+        return replies.messages(self._store.run(scripts.GET, queue, b"%d" % moment, *wanted), 0, moment)
 
     def list(
         self,
@@ -102,7 +102,7 @@ class MessageController:
             blob = self._store.run(scripts.LIST, queue, *bounds, *terms)
             if isinstance(blob, list):
                 return Page([], None, blob[0])
-            read = found + layout.messages(blob, 8, moment)
+            read = found + replies.messages(blob, 8, moment)
             found = list(portion(read, most_bytes, lambda message: message.body))
             position = int.from_bytes(blob[:8])
             if not position or len(found) < len(read):
@@ -120,7 +120,7 @@ class MessageController:
             if not blob:
                 return browsing.browse(self, queue, state, after, limit, now, most_bytes)
             again, *position = BROWSED.unpack_from(blob)
-            messages = layout.messages(blob, BROWSED.size, moment)
+            messages = replies.messages(blob, BROWSED.size, moment)
         return Browsed(messages, Position(*position) if messages else None)
 
     def delete(
@@ -155,7 +155,7 @@ class MessageController:
             self._store.removals.add("read", expired)
             if len(blob) > POPPED.size or not again:
                 break
-        return layout.messages(blob, POPPED.size, moment)
+        return replies.messages(blob, POPPED.size, moment)
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         moment = layout.ms(now)
@@ -175,6 +175,6 @@ def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> 
     """In which of the queues a message lives. Each has its own ids; many are asked in one round trip."""
     asked = [store.question(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
     for queue, blob in zip(queues, store.client.each(asked), strict=True):
-        for found in layout.messages(blob, 0, now):
+        for found in replies.messages(blob, 0, now):
             return Located(queue, HistoryEntry(found))
     return None

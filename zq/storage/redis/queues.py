@@ -2,7 +2,7 @@
 """Queues in Redis."""
 
 from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
-from zq.storage.redis import layout, scripts
+from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store
 
 
@@ -77,5 +77,5 @@ def _grouping(stored: bytes | None) -> Grouping:
 def _edge(blob: bytes) -> Edge | None:
     if not blob:
         return None
-    found = layout.message(blob, 0, 0)[0]
+    found = replies.message(blob, 0, 0)[0]
     return Edge(found.id, found.created, found.sequence)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages and records of history as scripts return them: their bytes are laid out as ``layout`` says."""
+
+from zq.model import HistoryEntry, Message, Messages
+from zq.storage.redis.layout import (
+    ENTRY,
+    FRONT,
+    MORE,
+    OUTCOMES,
+    PAST,
+    STATE,
+    TAIL,
+    string,
+    unpacked,
+    unpacked_client,
+)
+
+
+def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
+    """The message of a reply that begins at ``at``, as it stands at ``now``; its claim's lease and start; the end."""
+    length = FRONT.unpack_from(blob, at)[0]
+    first = at + FRONT.size
+    entry = first + length
+    _, high, low, available, expires, ttl, size, id, client, more = ENTRY.unpack_from(blob, entry)
+    created, origin_count, checksum, origin, reason, group = expires - ttl * 1000, 0, "", "", "", ""
+    ends = claimed = lease = count = since = extra = former = 0
+    if length:
+        available, expires, ttl, ends, _, claimed, lease, count, since = STATE.unpack_from(blob, first)
+    second = entry + ENTRY.size + id
+    third = second + client
+    body = third + more
+    end = body + size
+    if more:
+        created, origin_count, checksum, origin, reason, former, extra, group = _more(blob[third:body], created)
+    found = Message(  # by position: so many names would cost three times as much
+        unpacked(blob[second - id : second]),
+        blob[body : end - extra],
+        ttl,
+        created / 1000,
+        expires / 1000,
+        available / 1000,
+        high << 32 | low,
+        unpacked_client(blob[second:third]),
+        string(blob[first + STATE.size : first + length]) if ends > now else "",
+        count,
+        checksum,
+        origin,
+        origin_count,
+        reason,
+        blob[end - extra : end],
+        (since or former) / 1000,
+        group,
+    )
+    return found, lease, claimed, end
+
+
+def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int, str]:
+    """When a message was created, its claim count in the origin, checksum, origin and reason; when it was claimed first
+    there; the length of its extra; its group."""
+    told, count, checksum, origin, reason = MORE.unpack_from(more)
+    second = MORE.size + checksum
+    third = second + origin
+    tail = third + reason
+    texts = more[MORE.size : second], more[second:third], more[third:tail]
+    former, extra = TAIL.unpack_from(more, tail) if tail < len(more) else (0, 0)
+    group = string(more[tail + TAIL.size :])
+    return (
+        told or created,
+        count,
+        string(texts[0]),
+        string(texts[1]),
+        string(texts[2]),
+        former,
+        extra,
+        group,
+    )
+
+
+def messages(blob: bytes, at: int, now: int) -> Messages:
+    """All messages of a reply, from ``at`` on."""
+    found = []
+    while at < len(blob):
+        item, _, _, at = message(blob, at, now)
+        found.append(item)
+    return found
+
+
+def finished(blob: bytes, at: int, now: int) -> list[HistoryEntry]:
+    """All records of history of a reply, and living messages among them, from ``at`` on."""
+    found = []
+    while at < len(blob):
+        outcome, moment, position, _ = PAST.unpack_from(blob, at)
+        item, _, _, at = message(blob, at + PAST.size, now)
+        found.append(HistoryEntry(item, OUTCOMES[outcome], moment / 1000, position))
+    return found
