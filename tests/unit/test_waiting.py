@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -190,6 +191,25 @@ def test_without_a_place_a_poll_is_turned_away() -> None:
     assert running.result(SOON) == Polled("a")
     scene.shelf.items.append("b")
     assert scene.waiters.poll(QUEUE, LONG, scene.shelf.take, bool, takes=True) == Polled("b"), "the place is free again"
+    scene.pool.shutdown()
+
+
+def test_who_would_ask_again_at_once_is_held_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQS 7: in a small reserve; it is woken as others are, in vain it is answered soon, and beyond it at once."""
+    monkeypatch.setattr(waiting, "PAUSE", 0.05)
+    scene = Scene(most=1)
+    running = scene.start()
+    poll = partial(scene.waiters.poll, OTHER, LONG, lambda: None, bool, takes=True, paused=True)
+    assert poll() == Polled(None)
+    monkeypatch.setattr(waiting, "PAUSE", float(LONG))
+    held = scene.pool.submit(scene.waiters.poll, OTHER, LONG, scene.shelf.take, bool, takes=True, paused=True)
+    wait_for(lambda: scene.shelf.asked > 1, SOON, "the one in the reserve has asked")
+    assert poll() == Polled(None, turned_away=True)
+    scene.shelf.items.append("a")
+    scene.waiters.wake(OTHER)
+    assert held.result(SOON) == Polled("a")
+    scene.put("b")
+    assert running.result(SOON) == Polled("b")
     scene.pool.shutdown()
 
 

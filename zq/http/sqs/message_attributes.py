@@ -68,6 +68,11 @@ def decoded(extra: bytes) -> Extra:
     return _decode(extra) if extra else NO_EXTRA
 
 
+def is_allowed(text: str) -> bool:
+    """Whether it has no forbidden character; what can be printed has none, and that is found out sooner."""
+    return text.isprintable() or FORBIDDEN.search(text) is None
+
+
 def checked(attributes: Attributes) -> int:
     """How many bytes the attributes of a message are. Raises ``SqsError`` for what is wrong with them."""
     if len(attributes) > MOST:
@@ -163,7 +168,7 @@ def _check_value(name: str, value: AttributeValue, kind: str, owner: str) -> int
             return len(b64decode(given, validate=True))
         except (NotBase64, ValueError) as error:
             raise errors.invalid_parameter(f"The value of message attribute '{name}' is not base64.") from error
-    if FORBIDDEN.search(given):
+    if not is_allowed(given):
         raise errors.invalid_parameter(f"The value of message attribute '{name}' has a forbidden character.")
     if kind == "Number":
         _check_number(name, given, owner)

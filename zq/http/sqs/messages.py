@@ -151,7 +151,7 @@ def written(call: Call, letter: Letter) -> Written:
     text, attributes = letter.message_body, letter.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
-    if message_attributes.FORBIDDEN.search(text):
+    if not message_attributes.is_allowed(text):
         raise errors.invalid_message_contents()
     delay = letter.delay_seconds
     if delay is not None and not 0 <= delay <= LONGEST_DELAY:

@@ -10,7 +10,7 @@ stands beside it, which cannot.
 """
 
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import a2b_base64, b2a_base64
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
@@ -28,6 +28,8 @@ LENGTH: Final = 66
 VERSION: Final = b"\x01"
 _CLAIMED: Final = Struct(">16s16sI")
 _SUM: Final = Struct(">I")
+_TO_URL: Final = bytes.maketrans(b"+/", b"-_")
+_FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
 
 
 class Receipt(msgspec.Struct, frozen=True):
@@ -42,14 +44,14 @@ def handle(queue: QueueRef, message: Message, claim: str) -> str:
     """The handle of a message that this claim, which may be over, has just handed out."""
     claimed = _CLAIMED.pack(bytes.fromhex(message.id), bytes.fromhex(claim), message.claim_count)
     said = _head(queue) + claimed
-    return urlsafe_b64encode(said + _SUM.pack(crc32(said))).decode()[:LENGTH]
+    return b2a_base64(said + _SUM.pack(crc32(said)), newline=False).translate(_TO_URL)[:LENGTH].decode()
 
 
 def read(queue: QueueRef, text: str) -> Receipt | None:
     """What a handle of this queue says; None if it is none."""
     if not HANDLE.fullmatch(text):
         return None
-    raw = urlsafe_b64decode(text + "==")
+    raw = a2b_base64(text.encode().translate(_FROM_URL) + b"==")
     head, said = _head(queue), raw[: -_SUM.size]
     if not said.startswith(head) or _SUM.pack(crc32(said)) != raw[-_SUM.size :]:
         return None

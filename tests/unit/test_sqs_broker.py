@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the broker does for SQS and no client can see from outside: what stands in the store, and races of queues."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from zq import wire
+from zq.broker import Broker
+from zq.broker.encryption import MARK
+from zq.broker.sqs import Outgoing
+from zq.clock import ManualClock
+from zq.errors import MessageUnreadable, QueueNotFound
+from zq.model import Grip, Handled, Holder, Message, QueueRef
+from zq.storage import connect
+from zq.storage.api import Storage
+
+KEYS = {"one": bytes(range(32))}
+QUEUE = QueueRef("acme", "jobs")
+LETTER = Outgoing(b'"body"', 4, None, b'{"MessageGroupId":"g"}')
+
+
+@pytest.fixture
+def storage() -> Iterator[Storage]:
+    opened = connect("memory:")
+    yield opened
+    opened.close()
+
+
+def broker_of(storage: Storage, keys: dict[str, bytes] | None = None) -> Broker:
+    """One server on the store."""
+    return Broker(storage, ManualClock(storage.now()), encryption_keys=keys)
+
+
+def make(storage: Storage, **metadata: object) -> None:
+    assert storage.queues.create(QUEUE, wire.encode(metadata))
+
+
+def received(broker: Broker) -> list[Message]:
+    """What is claimed of the queue."""
+    claim = broker.sqs.receive(QUEUE, 10, None, Holder()).claim
+    return claim.messages if claim else []
+
+
+def test_what_stands_beside_a_body_is_sealed_with_it(storage: Storage) -> None:
+    """Neither can be read in the store, nor take the other's place; a receiver gets both as they were."""
+    make(storage, _enable_encrypt_messages=True)
+    broker = broker_of(storage, KEYS)
+    [id] = broker.sqs.send(QUEUE, "AK", [LETTER]).ids
+    assert id is not None
+    [stored] = storage.messages.get(QUEUE, [id], storage.now())
+    assert stored.body.startswith(MARK)
+    assert stored.extra.startswith(MARK)
+    with pytest.raises(MessageUnreadable):
+        broker.sealing.open("acme", id, stored.extra)
+    [message] = received(broker)
+    assert (message.body, message.extra) == (LETTER.body, LETTER.extra)
+    assert received(broker_of(storage)) == []
+
+
+def test_a_queue_that_another_server_deletes_is_missed(storage: Storage) -> None:
+    """By whatever is asked, though this server remembers it; and nothing makes it anew."""
+    make(storage, _sqs={"visibility": 5})
+    broker = broker_of(storage)
+    broker.sqs.send(QUEUE, "AK", [LETTER])
+    [message] = received(broker)
+    grip = Grip(message.id, message.claim, message.claim_count)
+    for ask in (
+        lambda: broker.sqs.send(QUEUE, "AK", [LETTER]),
+        lambda: received(broker),
+        lambda: broker.sqs.handle(QUEUE, [grip]),
+    ):
+        storage.queues.delete(QUEUE)
+        with pytest.raises(QueueNotFound):
+            ask()
+        assert storage.queues.get(QUEUE) is None
+        make(storage, _sqs={"visibility": 5})
+        assert broker.sqs.send(QUEUE, "AK", [LETTER]).ids != [None]
+
+
+def test_attributes_that_another_server_changes_hold_at_once(storage: Storage) -> None:
+    """A send is judged by what the store says: what has become too long is not stored, and what may be is."""
+    make(storage, _sqs={"max_size": 2000})
+    broker = broker_of(storage)
+    long = Outgoing(b'"x"', 1500)
+    assert None not in broker.sqs.send(QUEUE, "AK", [long]).ids
+    for before, after, fits in ((2000, 1024, False), (1024, 2000, True)):
+        changed = wire.encode({"_sqs": {"max_size": after}})
+        assert storage.queues.update(QUEUE, wire.encode({"_sqs": {"max_size": before}}), changed)
+        sent = broker.sqs.send(QUEUE, "AK", [long, LETTER])
+        assert [id is not None for id in sent.ids] == [fits, True]
+        assert sent.max_size == after
+
+
+def test_a_store_finds_each_grip_by_itself(storage: Storage) -> None:
+    """One is done, one is stale, one is of nothing; what is deleted is counted once."""
+    make(storage)
+    broker = broker_of(storage)
+    broker.sqs.send(QUEUE, "AK", [LETTER, LETTER])
+    one, other = received(broker)
+    grips = [
+        Grip(one.id, one.claim, 1),
+        Grip(other.id, other.claim, 2),
+        Grip("0" * 32, one.claim, 1),
+        Grip(other.id, other.claim, 1, 0),
+    ]
+    assert broker.sqs.handle(QUEUE, grips) == [Handled.DONE, Handled.LOST, Handled.GONE, Handled.DONE]
+    assert [message.id for message in received(broker)] == [other.id]
