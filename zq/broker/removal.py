@@ -67,8 +67,8 @@ class Removal:
 
     def step(self, quotas: Quotas, project: str) -> bool:
         """Delete one part more; whether anything may be left."""
-        steps = self._step_subscriptions, self._step_queues, self._step_topics
-        documents = (TOKEN, OF_TOKENS), (KEY, (KEY,)), (TASK, ()), (FLAVOR, ())
+        steps = self._step_subscriptions, self._step_queues, self._step_topics, self._step_flavors
+        documents = (TOKEN, OF_TOKENS), (KEY, (KEY,)), (TASK, ())
         if any(step(project) for step in steps) or any(self._step_documents(project, *each) for each in documents):
             return True
         for kind in OF_PROJECTS:
@@ -95,6 +95,12 @@ class Removal:
         found = self._documents.list(project, SUBSCRIPTIONS, "", "", AT_ONCE, self._clock.now()).items
         for document in found:
             self._subscriptions.delete_all(Source(project, *document.ref.name.split("/")))
+        return bool(found)
+
+    def _step_flavors(self, project: str) -> bool:
+        found = self._documents.list(project, FLAVOR, "", "", STEP, self._clock.now()).items
+        for document in found:
+            self._documents.delete(document.ref, self._clock.now())
         return bool(found)
 
     def _step_queues(self, project: str) -> bool:

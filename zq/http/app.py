@@ -51,9 +51,8 @@ from zq.http.service import (
 )
 from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.share import QueueShare, ShareRevocation
-from zq.http.sqs.authentication import SignedCallers
+from zq.http.sqs.authentication import SignedCallers, believed
 from zq.http.sqs.endpoint import Endpoint, Recognition, add_to, is_sqs
-from zq.http.sqs.unsigned import believed
 from zq.http.sqs_keys import PATH as SQS_KEYS
 from zq.http.sqs_keys import SqsKeyCollection, SqsKeyItem
 from zq.http.streams import ProjectStream, TopicStream

@@ -1,30 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callers prove by a signature who they are (``[sqs] auth = sigv4``).
+"""Who calls: callers prove it by a signature (``[sqs] auth = sigv4``), or are believed (``none``).
 
-Form, key and moment are judged by the head alone, before a body is read; engines ask the same first, so that a body of
-a stranger is never taken. The signature itself needs the body, whose hash it covers.
+Of a signature, form, key and moment are judged by the head alone, before a body is read; engines ask the same first, so
+that a body of a stranger is never taken. The signature itself needs the body, whose hash it covers.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import falcon
 
 from zq.auth import sigv4
 from zq.auth.sigv4 import Claim, Head, Refusal
 from zq.auth.sqs_keys import Holder, SqsKeyLookup
+from zq.broker.accounts import ACCOUNT
 from zq.errors import TooManyRequests, Unavailable
 from zq.http.authentication import peer_of
-from zq.http.sqs.call import Who
+from zq.http.sqs.call import Authenticate, Who
 from zq.http.sqs.errors import SqsError
 from zq.http.tenant import PRESENTED
 from zq.model import Seconds
+from zq.model.sqs import SqsOptions
 
 # Headers that WSGI has under names of its own.
 BARE: Final = {"CONTENT_TYPE": "content-type", "CONTENT_LENGTH": "content-length"}
+
+# What an access key is said to be for, in a header or in a query: its id, a date, a region.
+CREDENTIAL: Final = re.compile(r"Credential=([^/,\s&]{1,128})(?:/[0-9]{8}/([a-z0-9-]{1,64})/)?", re.ASCII)
+# The parameter by which the oldest clients name their key.
+OLD_KEY: Final = re.compile(r"AWSAccessKeyId=([0-9]{12})(?:&|$)", re.ASCII)
 
 
 class SignedCallers:
@@ -100,3 +108,18 @@ def _translated() -> Iterator[None]:
         yield
     except Refusal as refusal:
         raise SqsError(refusal.code, refusal.code, refusal.message, refusal.status) from refusal
+
+
+def believed(options: SqsOptions) -> Authenticate:
+    """An access key id that is an account names the project; all others are of the one that the options name."""
+
+    def authenticate(req: falcon.Request) -> Callable[[bytes], Who]:
+        said = req.env.get("HTTP_AUTHORIZATION") or unquote(req.query_string)
+        found = CREDENTIAL.search(said)
+        key, region = (found[1], found[2] or "") if found else ("", "")
+        if found is None and (old := OLD_KEY.search(said)):
+            key = old[1]
+        project = key if ACCOUNT.fullmatch(key) else options.project
+        return lambda _body: Who(project, "", region)
+
+    return authenticate
