@@ -67,10 +67,7 @@ zq:{t}:latest:queue     hash         message id, packed -> position of its lates
 The *lane* of a queue is what came without delay and was never claimed. There available-at rises along with the
 sequence, so the stream from ``head`` on is in the order of claims; with ``avail`` it is *the* order of claims. Each
 message is in the lane, in ``avail`` or in ``claimed``, and goes from there to ``avail`` when its claim was seen to have
-lapsed.
-
-A *grouped* queue has no lane: all its messages are in ``line``, and ``lines.lua`` says what is in ``avail``
-(decision 0129).
+lapsed. A *grouped* queue has no lane: ``lines.lua`` says where its messages are (decision 0129).
 
 Sequences and positions come from one counter. Sequences have 6 bytes, positions 14 digits, so that equal scores sort by
 them. A redelivery delay is what lies between claim end and available-at. Scripts get four keys of the project, ten
@@ -84,16 +81,12 @@ from struct import Struct as Packing
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from zq.model import Draft, Grouping, HistoryEntry, Message, Messages, Outcome, QueueRef, Seconds
+from zq.model import Draft, HistoryEntry, Message, Messages, Outcome, QueueRef, Seconds
 
 VERSION: Final = 4
 VERSION_KEY: Final = b"zq:version"
 CLOCK_KEY: Final = b"zq:clock"
 OPEN_KEY: Final = b"zq:open"
-# Kinds of messages of grouped queues.
-KINDS: Final = {Grouping.ORDERED: 2, Grouping.FAIR: 3}
-# In front of a queue's name: the field that says what groups are to it.
-GROUPING: Final = b"\0"
 # Channel on which scripts tell the full names of queues that messages came to.
 READY: Final = b"zq:ready"
 # Channel on which nobody listens: whoever may publish there may publish batches.
@@ -377,8 +370,7 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
 
 
 def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int, str]:
-    """When a message was created, its claim count in the origin, checksum, origin and reason; when it was claimed first
-    there; the length of its extra; its group."""
+    """Created, claim count in the origin, checksum, origin, reason, first claimed there, length of the extra, group."""
     told, count, checksum, origin, reason = MORE.unpack_from(more)
     second = MORE.size + checksum
     third = second + origin
