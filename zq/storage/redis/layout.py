@@ -69,10 +69,7 @@ zq:{t}:latest:queue     hash         message id, packed -> position of its lates
 The *lane* of a queue is what came without delay and was never claimed. There available-at rises along with the
 sequence, so the stream from ``head`` on is in the order of claims; with ``avail`` it is *the* order of claims. Each
 message is in the lane, in ``avail`` or in ``claimed``, and goes from there to ``avail`` when its claim was seen to have
-lapsed.
-
-A *grouped* queue has no lane: all its messages are in ``line``, and ``lines.lua`` says what is in ``avail``
-(decision 0129).
+lapsed. A *grouped* queue has no lane: ``lines.lua`` says where its messages are (decision 0129).
 
 Sequences and positions come from one counter. Sequences have 6 bytes, positions 14 digits, so that equal scores sort by
 them. A redelivery delay is what lies between claim end and available-at. Scripts get four keys of the project, ten
@@ -86,16 +83,12 @@ from struct import Struct as Packing
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from zq.model import Draft, Grouping, Outcome, QueueRef, Seconds
+from zq.model import Draft, Outcome, QueueRef, Seconds
 
 VERSION: Final = 4
 VERSION_KEY: Final = b"zq:version"
 CLOCK_KEY: Final = b"zq:clock"
 OPEN_KEY: Final = b"zq:open"
-# Kinds of messages of grouped queues.
-KINDS: Final = {Grouping.ORDERED: 2, Grouping.FAIR: 3}
-# In front of a queue's name: the field that says what groups are to it.
-GROUPING: Final = b"\0"
 # Channel on which scripts tell the full names of queues that messages came to.
 READY: Final = b"zq:ready"
 # Channel on which nobody listens: whoever may publish there may publish batches.

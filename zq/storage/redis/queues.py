@@ -1,9 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queues in Redis."""
 
+from typing import Final
+
 from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store
+
+# Kinds of messages of grouped queues, as their entries have them.
+KINDS: Final = {Grouping.ORDERED: 2, Grouping.FAIR: 3}
+# In front of a queue's name: the field that says what groups are to it.
+GROUPING: Final = b"\0"
 
 
 class QueueController:
@@ -14,12 +21,12 @@ class QueueController:
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         self._store.register_project(queue.project)
-        terms = layout.text(queue.name), metadata, grouping.encode(), b"%d" % layout.KINDS.get(grouping, 0)
+        terms = layout.text(queue.name), metadata, grouping.encode(), b"%d" % KINDS.get(grouping, 0)
         return bool(self._store.run(scripts.QUEUE_CREATE, queue, *terms))
 
     def get(self, queue: QueueRef) -> Queue | None:
         keys = layout.keys(queue)
-        fields = keys.name, layout.GROUPING + keys.name
+        fields = keys.name, GROUPING + keys.name
         metadata, grouping = self._store.client.command(keys.metadata, b"HMGET", keys.metadata, *fields)
         return None if metadata is None else Queue(queue, metadata, _grouping(grouping))
 
