@@ -12,7 +12,7 @@ from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of, together
 from zq.model import Bounds, Claim, ClaimRef, Commit, Draft, Grouping, Message, QueueRef, Release
-from zq.storage.mongodb import MongoStorage, connect
+from zq.storage.mongodb import MongoStorage, connect, lines
 from zq.storage.mongodb.producers import Step
 
 GROUPS = 5
@@ -195,3 +195,36 @@ def test_groups_go_on_after_a_commit_whose_server_died(servers: list[Scene], ste
     came = there.claimable()
     assert came == [*held[:2], behind.id, held[2]] if step is Step.RESERVED else len(came) == 3
     assert (behind.id in came, set(held) & set(came)) == (True, set(held) if step is Step.RESERVED else set())
+
+
+@pytest.mark.parametrize("way", ["delete", "put off", "empty"])
+def test_nothing_is_lost_between_look_and_entry(
+    server: MongoServer, servers: list[Scene], monkeypatch: pytest.MonkeyPatch, way: str
+):
+    """Of a line: another server posts behind the last message, which goes; gives back what a claim finds busy; posts
+    where a claim finds nothing."""
+    here, there = servers
+    assert here.storage.queues.create(here.queue, b"{}", Grouping.ORDERED)
+    [first] = ids_of(send(here, "a"))
+    claim = here.take(ttl=300)
+    came: list[str] = []
+    write = lines.write_entries
+
+    def between(*arguments: object) -> None:
+        if not came:
+            came.append(first)
+            if way == "put off":
+                there.release(claim.id, 0)
+            else:
+                came[:] = ids_of(send(there, "a"))
+        write(*arguments)
+
+    with server.client() as client:
+        documents = client["groups"]["messages"]
+        documents.update_one({"q": "t4:acme/" + here.queue.name}, {"$set": {"d": int(1000 * here.now)}})
+        if way == "empty":
+            documents.delete_one({"q": "m4:acme/" + here.queue.name})
+    monkeypatch.setattr(lines, "write_entries", between)
+    if way == "delete":
+        here.delete(first, claim.id)
+    assert here.claimable() == came

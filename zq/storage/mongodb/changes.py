@@ -65,7 +65,7 @@ def update_in_lines(
         named = client.where(key, _id={"$in": [one["_id"] for one in found]})
         if found:
             client.update([{"q": named, "u": step, "multi": True, "hint": "_id_"}], session)
-            lines.place(client, session, key, found, now, until)
+            lines.update_entries(client, session, key, found, now, until)
         return len(found)
 
     if not client.find(held, limit=1, fields={"_id": 1}, hint=layout.HELD):
@@ -208,7 +208,7 @@ def move(
     if gone != len(moved):
         raise Aborted
     lines.join(client, session, arrivals)
-    lines.place(client, session, source, [found for found, _ in moved], now)
+    lines.update_entries(client, session, source, [found for found, _ in moved], now)
     if history:
         finished = [(found, Outcome.DEAD_LETTERED if each.reason else Outcome.MOVED) for found, each in moved]
         leave_copies(client, session, source, finished, now, history)

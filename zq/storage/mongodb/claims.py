@@ -213,7 +213,9 @@ class Settler:
             deleted = [doc_id for resolution in its for doc_id in resolution.deleted]
             finish(self._client, session, key, deleted, Ending(Outcome.DELETED, now, history))
             move(self._client, session, key, [one for resolution in its for one in resolution.moved], now, history)
-            lines.place(self._client, session, key, [one for resolution in its for one in resolution.held], now)
+            lines.update_entries(
+                self._client, session, key, [one for resolution in its for one in resolution.held], now
+            )
 
     def _releasing(
         self, key: QueueKey, releases: Sequence[Release], now: int, conditions: BsonDocument | None = None

@@ -98,7 +98,7 @@ class Deletions:
         for (key, history), its in sorted(ending.items(), key=lambda item: item[0][0].shard):
             doc_ids = [message["_id"] for message in its]
             finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
-            lines.place(self._client, session, key, its, now)
+            lines.update_entries(self._client, session, key, its, now)
         return answers
 
 

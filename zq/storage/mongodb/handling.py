@@ -63,7 +63,7 @@ class Handler:
         for (key, history), doc_ids in sorted(work.deleted.items(), key=lambda item: item[0][0].shard):
             finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
         for key, changed in work.changed.items():
-            lines.place(self._client, session, key, changed, now)
+            lines.update_entries(self._client, session, key, changed, now)
         return answers
 
 

@@ -6,6 +6,8 @@ Entries are searched for as the messages of other queues are. What is taken is r
 and places the entries: the write of an entry meets every other change of its line.
 """
 
+import random
+import time
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +21,7 @@ from zq.model import Outcome
 from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.changes import Ending, finish
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
-from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
 from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, FAIR, BsonDocument, QueueKey, body_of
 from zq.storage.mongodb.lines import PLACES, Head, head_of, order_of
@@ -32,7 +34,7 @@ MOST_LINES: Final = 256
 STEPS: Final = 1024
 
 
-class Reading(Struct):
+class LineWalk(Struct):
     """What was read of a line: its first living messages, in order; of these some are ``ready``, before the others.
 
     ``last``: the last that was read, if there may be more behind it. ``taken``: what was claimed, as it is now;
@@ -88,22 +90,23 @@ class LineClaimer:
             self.head_hint.collided()
             for attempt in attempts:
                 attempt.clear()
+            time.sleep(random.uniform(0, LONGEST_PAUSE))
             return
         self.remove_expired(expired, attempts[0].now)
 
     def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> list[str]:
         """The same in the caller's transaction; lines in which messages have expired."""
-        walk = deque(names)
-        readings: list[Reading] = []
+        turns = deque(names)
+        walks: list[LineWalk] = []
         for attempt in attempts:
             attempt.clear()
-            readings += self._serve(attempt, walk, session)
-        changed = [found for reading in readings for found in reading.taken.values()]
+            walks += self._serve(attempt, turns, session)
+        changed = [found for walk in walks for found in walk.taken.values()]
         now = attempts[0].now
         until = max((int(found["e"]) for found in changed), default=0)
-        heads = {reading.line: reading.head(now) for reading in readings}
-        lines.write(self._client, session, self._key, heads, now, until)
-        return [reading.line for reading in readings if reading.has_expired]
+        heads = {walk.line: walk.head(now) for walk in walks}
+        lines.write_entries(self._client, session, self._key, heads, now, until)
+        return [walk.line for walk in walks if walk.has_expired]
 
     def remove_expired(self, names: Sequence[str], now: int) -> None:
         """Remove what has expired at the beginning of lines, step by step: what lies behind is for the next call."""
@@ -125,30 +128,30 @@ class LineClaimer:
         fields = {"_id": 0, "j": 1, "d": 1}
         return self._client.find(where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, fields=fields)
 
-    def _serve(self, attempt: ClaimAttempt, walk: deque[str], session: Session) -> list[Reading]:
+    def _serve(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineWalk]:
         """Give one attempt what is ready in the next lines; those that were looked at."""
-        readings: list[Reading] = []
+        walks: list[LineWalk] = []
         found: list[BsonDocument] = []
         left = attempt.most_bytes
         ahead: dict[str, Read] = {}
-        while walk and len(found) < attempt.limit and left > 0:
+        while turns and len(found) < attempt.limit and left > 0:
             want = attempt.limit - len(found)
-            if readings and not ahead:
-                ahead = self._read_ahead(list(islice(walk, want)), want, left, session)
-            line = walk.popleft()
+            if walks and not ahead:
+                ahead = self._read_ahead(list(islice(turns, want)), want, left, session)
+            line = turns.popleft()
             read = ahead.get(line, NOT_READ)
             if read.is_cut and len(read.found) <= want:
                 read = self._read(line, want, left, session)
-            readings.append(_reading(line, read, want, attempt.now))
-            found += readings[-1].ready
-            left -= sum(map(len, map(body_of, readings[-1].ready)))
+            walks.append(_walk_of(line, read, want, attempt.now))
+            found += walks[-1].ready
+            left -= sum(map(len, map(body_of, walks[-1].ready)))
         candidates = attempt.candidates(found)
-        if readings and len(candidates) <= len(found) - len(readings[-1].ready) < len(found):
-            walk.appendleft(readings.pop().line)  # there was no room for any of its bodies
+        if walks and len(candidates) <= len(found) - len(walks[-1].ready) < len(found):
+            turns.appendleft(walks.pop().line)  # there was no room for any of its bodies
         living = attempt.living(candidates)
         if living:
-            (self._pop if attempt.request is None else self._claim)(attempt, living, readings, session)
-        return readings
+            (self._pop if attempt.request is None else self._claim)(attempt, living, walks, session)
+        return walks
 
     def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "Read":
         """One more than are wanted of the line, so that its next head is known."""
@@ -178,7 +181,7 @@ class LineClaimer:
         return self._client.find(where, limit=limit, sort=sort, hint=order, most_bytes=most_bytes, session=session)
 
     def _claim(
-        self, attempt: ClaimAttempt, living: Sequence[BsonDocument], readings: Sequence[Reading], session: Session
+        self, attempt: ClaimAttempt, living: Sequence[BsonDocument], walks: Sequence[LineWalk], session: Session
     ) -> None:
         assert attempt.request is not None
         named = self._client.where(self._key, _id={"$in": [found["_id"] for found in living]})
@@ -187,17 +190,17 @@ class LineClaimer:
             raise Aborted
         attempt.take(living)
         held = {found["_id"]: found for found in attempt.messages}
-        for reading in readings:
-            reading.taken = {one["_id"]: held[one["_id"]] for one in reading.ready if one["_id"] in held}
+        for walk in walks:
+            walk.taken = {one["_id"]: held[one["_id"]] for one in walk.ready if one["_id"] in held}
 
     def _pop(
-        self, attempt: ClaimAttempt, living: Sequence[BsonDocument], readings: Sequence[Reading], session: Session
+        self, attempt: ClaimAttempt, living: Sequence[BsonDocument], walks: Sequence[LineWalk], session: Session
     ) -> None:
         doc_ids = [found["_id"] for found in living]
         finish(self._client, session, self._key, doc_ids, Ending(Outcome.POPPED, attempt.now, attempt.history))
         attempt.messages = list(living)
-        for reading in readings:
-            reading.popped = set(doc_ids)
+        for walk in walks:
+            walk.popped = set(doc_ids)
 
 
 class Read(NamedTuple):
@@ -210,9 +213,9 @@ class Read(NamedTuple):
 NOT_READ: Final = Read([], is_cut=True)
 
 
-def _reading(line: str, read: Read, want: int, now: int) -> Reading:
-    """The reading, of which so many are wanted at most."""
+def _walk_of(line: str, read: Read, want: int, now: int) -> LineWalk:
+    """The walk, of which so many are wanted at most."""
     living = [one for one in read.found if int(one["e"]) > now]
     ready = list(takewhile(lambda one: int(one["d"]) <= now, living))[:want]
     last = head_of(read.found[-1]) if read.is_cut else None
-    return Reading(line, living, ready, last, len(living) < len(read.found))
+    return LineWalk(line, living, ready, last, len(living) < len(read.found))

@@ -50,16 +50,19 @@ def head_of(found: Mapping[str, Any]) -> Head:
 
 
 def join(client: StoreClient, session: Session, documents: Iterable[BsonDocument]) -> None:
-    """New messages stand in their lines from now on, behind those of lower sequence."""
+    """New messages stand in their lines from now on, behind those of lower sequence.
+
+    Where it comes before they are inserted, claims are less often in its way.
+    """
     by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
         if "h1" in one:
             by_line[one["s"], one["h1"]].append(head_of(one))
     if by_line:
-        client.update([_joining(*place, its) for place, its in sorted(by_line.items())], session)
+        client.update([_joining(*of, its) for of, its in sorted(by_line.items())], session)
 
 
-def place(
+def update_entries(
     client: StoreClient, session: Session, key: QueueKey, changed: Iterable[Mapping[str, Any]], now: int, until: int = 0
 ) -> None:
     """Place the entries of the lines in which these messages stood, as they were found, after they were changed.
@@ -68,10 +71,10 @@ def place(
     """
     names = sorted({one["h1"] for one in changed if "h1" in one})
     if names:
-        write(client, session, key, _heads(client, session, key, names, now), now, until)
+        write_entries(client, session, key, _heads(client, session, key, names, now), now, until)
 
 
-def write(
+def write_entries(
     client: StoreClient, session: Session, key: QueueKey, heads: Mapping[str, Head | None], now: int, until: int = 0
 ) -> None:
     """Write the entries of lines that have these heads; a line without one has no entry."""
@@ -89,7 +92,7 @@ def replace_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
     found = client.find(due, limit=min(most, AT_ONCE), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
     if found:
         stood = [{"h1": one["j"]} for one in found]
-        client.transaction(lambda session: place(client, session, key, stood, BEFORE_ALL))
+        client.transaction(lambda session: update_entries(client, session, key, stood, BEFORE_ALL))
     return len(found)
 
 

@@ -137,8 +137,8 @@ class Poster:
                     answered.append((post, [draft.id for draft in drafts], sequence - 1))
         remember(self._client, session, answered)
         if documents:
-            self._client.insert(documents, session)
             lines.join(self._client, session, documents)
+            self._client.insert(documents, session)
         found = [ranges[post.key].metadata for post in posts]
         return [None if post.fits(data) else data for post, data in zip(posts, found, strict=True)]
 

@@ -78,7 +78,7 @@ class Reservations:
         for (key, history), found in together.items():
             doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
             finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
-            lines.place(self._client, session, key, found, now)
+            lines.update_entries(self._client, session, key, found, now)
 
     def parts(self, holdings: Holdings) -> Iterator[Sequence[tuple[ClaimRef, BsonDocument]]]:
         """What is to be reserved, as much at a time as one transaction may hold."""
@@ -111,7 +111,7 @@ class Reservations:
         for message in found.values():
             by_queue[layout.key(layout.queue_of(message["s"]))].append(message)
         for key, its in by_queue.items():
-            lines.place(self._client, session, key, its, now)
+            lines.update_entries(self._client, session, key, its, now)
 
     def unreserve(self, claims: Sequence[ClaimRef], attempt: str) -> None:
         """Give back what the attempt has reserved, as it was."""
@@ -137,7 +137,7 @@ class Reservations:
         doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
         ending = Ending(Outcome.DELETED, now, first.history)
         finish(self._client, session, layout.key(first.queue), doc_ids, ending, first=UNRESERVE)
-        lines.place(self._client, session, layout.key(first.queue), found, now)
+        lines.update_entries(self._client, session, layout.key(first.queue), found, now)
         return len(group) if len(found) < limit else 0
 
     def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:
@@ -152,7 +152,7 @@ class Reservations:
             if found:
                 self._client.update([{"q": named, "u": UNRESERVE, "multi": True, "hint": "_id_"}], session)
                 until = max(int(message["y"]["e"]) for message in found)
-                lines.place(self._client, session, key, found, lines.BEFORE_ALL, until)
+                lines.update_entries(self._client, session, key, found, lines.BEFORE_ALL, until)
             return len(found)
 
         with self._client.verb():

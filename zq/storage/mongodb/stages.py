@@ -306,8 +306,8 @@ def publish(
             available = now + one["l"] * 1000 if one["l"] else sequences.available
             documents.append(layout.document(key, draft(one), sequence, available, now, sequences.grouping))
     if documents:
-        client.insert(documents, session)
         lines.join(client, session, documents)
+        client.insert(documents, session)
     return list(by_queue)
 
 
