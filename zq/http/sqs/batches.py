@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from zq.http.sqs import errors
+from zq.http.sqs import errors, receipts
 from zq.http.sqs.call import Call, Params
 from zq.http.sqs.messages import (
     MOST,
@@ -15,7 +15,6 @@ from zq.http.sqs.messages import (
     Letter,
     Written,
     existing,
-    grip,
     hiding,
     not_hidden,
     written,
@@ -99,7 +98,7 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> dict[str, Any]:
     successful = []
     for (name, letter), id in zip(letters.items(), sent.ids, strict=True):
         if id is not None:
-            successful.append({"Id": name, **letter.told(id)})
+            successful.append({"Id": name, **letter.answer(id)})
             continue
         reason = TOO_LONG.format(sent.max_size)
         entries.fail(name, errors.invalid_parameter(f"One or more parameters cannot be validated. Reason: {reason}"))
@@ -109,7 +108,7 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> dict[str, Any]:
 def delete_message_batch(call: Call, given: DeleteMessageBatch) -> dict[str, Any]:
     """Remove messages; see ``delete_message``."""
     queue = _checked(call, given.queue_url, given.entries, "DeleteMessageBatchRequestEntry")
-    entries = _sorted(given.entries, lambda entry: grip(queue, entry.receipt_handle, None))
+    entries = _sorted(given.entries, lambda entry: receipts.grip(queue, entry.receipt_handle))
     _handle(call, queue, entries.made)
     return entries.answer([{"Id": name} for name in entries.made])
 
