@@ -7,8 +7,21 @@ from functools import partial
 import pytest
 
 from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, together
-from zq.errors import ClaimNotFound
-from zq.model import Claim, ClaimRequest, Grip, Handled, Message, Outcome, Position, State
+from zq.errors import ClaimLapsed, ClaimNotFound
+from zq.model import (
+    Claim,
+    ClaimRef,
+    ClaimRequest,
+    Committed,
+    Grip,
+    Handled,
+    Lease,
+    ListFilter,
+    Message,
+    Outcome,
+    Position,
+    State,
+)
 from zq.model.claims import runs
 
 DONE, GONE, LOST, EXPIRED = Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED
@@ -126,7 +139,7 @@ def test_a_hold_of_no_time_makes_a_message_ready_and_leaves_the_grip(scene: Scen
 def test_a_message_comes_again_after_its_redelivery_delay(scene: Scene):
     """That of its claim, whatever end the hold was given."""
     scene.post(1)
-    [taken] = scene.storage.claims.create(scene.queue, waiting(scene), scene.now).claim.messages
+    [taken] = scene.storage.claims.create(scene.queue, waiting(scene, 1), scene.now).claim.messages
     for hold in (600, 0):
         assert scene.handle([taken], hold) == [DONE]
         assert scene.one(taken.id).available == near(scene.now + hold + 30)
@@ -136,8 +149,8 @@ def test_a_message_comes_again_after_its_redelivery_delay(scene: Scene):
     assert scene.claimable() == [taken.id]
 
 
-def waiting(scene: Scene) -> ClaimRequest:
-    request = scene.request(1, ttl=60)
+def waiting(scene: Scene, limit: int) -> ClaimRequest:
+    request = scene.request(limit, ttl=60)
     return ClaimRequest(request.lease, request.limit, (30,))
 
 
@@ -151,6 +164,73 @@ def test_a_hold_lengthens_no_life(scene: Scene):
     assert (scene.handle([taken], late=True), scene.walk(EVERYTHING)) == ([GONE], [])
 
 
+def test_what_dies_while_it_is_held_is_held_by_nobody(scene: Scene):
+    """No claim has it, counts it or can do anything with it, whether its hold or its lease ended later."""
+    scene.post(2, ttl=100)
+    longer = scene.take(1, name="a", ttl=60)
+    lease = Lease("b", 600, 60, prolong=False)
+    assert scene.storage.claims.create(scene.queue, ClaimRequest(lease, 1), scene.now).claim is not None
+    fresh = scene.post(1)
+    assert scene.handle(longer.messages, 1000) == [DONE]
+    assert (scene.counts(), states(scene)) == ((2, 1), (1, 0, 2))
+    scene.tick(100)
+    assert (scene.counts(), states(scene)) == ((0, 1), (1, 0, 0))
+    assert scene.page(EVERYTHING) == scene.page() == fresh
+    assert list(scene.storage.claims.list(scene.queue.project, "", 10, scene.now).items) == []
+    for name in "ab":
+        uses = (
+            partial(scene.held, name),
+            partial(scene.renew, name),
+            partial(scene.settle, name, delete=ids_of(longer.messages)),
+        )
+        for use in uses:
+            with pytest.raises(ClaimNotFound):
+                use()
+        scene.release(name)
+        with pytest.raises(ClaimLapsed):
+            scene.commit(1, settle=[ClaimRef(scene.queue, name)])
+    assert scene.claimable() == fresh
+
+
+def states(scene: Scene) -> tuple[int, int, int]:
+    """How many messages are ready, delayed and claimed."""
+    depth = scene.storage.depth(scene.queue, scene.now, 1000)
+    return depth.ready, depth.delayed, depth.claimed
+
+
+@pytest.mark.parametrize("commit", [Scene.commit, Scene.decide])
+def test_a_commit_takes_what_its_claim_still_holds(scene: Scene, commit: Callable[..., Committed]):
+    """Be it small or large, whatever other ends the holds on single messages were given: none of it that others may
+    have by now, and none that is dead."""
+    scene.post(2)
+    scene.post(1, ttl=30)
+    scene.post(1)
+    first, *_, dead, last = scene.storage.claims.create(scene.queue, dying(scene, 4), scene.now).claim.messages
+    assert scene.handle([last], 0) == [DONE]
+    assert scene.handle([first, dead], 600) == [DONE, DONE]
+    scene.tick(30)
+    assert commit(scene, 1, settle=[ClaimRef(scene.queue, "a")]).deleted == 2
+    assert scene.claimable() == [last.id]
+
+
+def dying(scene: Scene, limit: int) -> ClaimRequest:
+    """A claim that lengthens no life."""
+    return ClaimRequest(Lease("a", 60, 0, prolong=False), limit)
+
+
+def test_what_is_held_again_is_shown_as_claimed(scene: Scene):
+    """A listing of claimed messages that has seen none, because all wait for their redelivery, shows it then."""
+    scene.post(70)
+    taken = scene.storage.claims.create(scene.queue, waiting(scene, 70), scene.now).claim.messages
+    scene.tick(61)
+    claimed = ListFilter(claimed=True)
+    assert scene.page(claimed) == []
+    assert scene.handle(taken[:1], 20) == [EXPIRED]
+    assert scene.handle(taken[:1], 20, late=True) == [DONE]
+    assert scene.page(claimed) == [taken[0].id]
+    assert scene.page(EVERYTHING) == ids_of(taken)
+
+
 @pytest.mark.every_server
 def test_what_is_deleted_leaves_a_record(scene: Scene):
     """Where history is kept, as of any deletion, of late ones too."""
@@ -160,6 +240,16 @@ def test_what_is_deleted_leaves_a_record(scene: Scene):
     scene.tick(61)
     assert scene.handle([other], late=True, history=600) == [DONE]
     assert scene.finished() == [(one.id, Outcome.DELETED), (other.id, Outcome.DELETED)]
+
+
+def test_a_record_tells_how_long_a_message_was_held_last(scene: Scene):
+    """Though it was deleted at once by the next grip of the same call."""
+    scene.post(1)
+    [taken] = scene.take(1, ttl=60).messages
+    grips = [Grip(taken.id, taken.claim, 1, 400), Grip(taken.id, taken.claim, 1)]
+    assert list(scene.storage.claims.handle(scene.queue, grips, scene.now, False, 600)) == [DONE, DONE]
+    [record] = scene.history()
+    assert record.message.available == near(scene.now + 400)
 
 
 @pytest.mark.every_server

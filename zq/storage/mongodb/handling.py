@@ -72,7 +72,8 @@ class _Work:
     def __init__(self, found: dict[str, BsonDocument], now: int) -> None:
         self._found = found
         self._now = now
-        self._held: dict[str, QueueKey] = {}
+        self._held: dict[str, tuple[QueueKey, int, int]] = {}
+        """Queue, end and available-at of what is held otherwise; some of it is deleted then, as a record will show."""
         self.deleted: defaultdict[tuple[QueueKey, int], list[str]] = defaultdict(list)
 
     def do(self, request: HandleRequest) -> Answer:
@@ -85,9 +86,8 @@ class _Work:
     def updates(self, client: StoreClient) -> Sequence[BsonDocument]:
         """The statements that let holds end otherwise, one for each end."""
         by_end: defaultdict[tuple[QueueKey, int, int], list[str]] = defaultdict(list)
-        for doc_id, key in self._held.items():
-            one = self._found[doc_id]
-            by_end[key, one["c"]["e"], one["d"]].append(doc_id)
+        for doc_id, end in self._held.items():
+            by_end[end].append(doc_id)
         return [
             {
                 "q": client.where(key, _id={"$in": doc_ids}),
@@ -112,11 +112,10 @@ class _Work:
             return handled
         if grip.hold is None:
             del self._found[doc_id]
-            self._held.pop(doc_id, None)
             self.deleted[request.key, request.history].append(doc_id)
         else:
             wait = found["d"] - claim["e"]
             claim["e"] = self._now + grip.hold * 1000
             found["d"] = claim["e"] + wait
-            self._held[doc_id] = request.key
+            self._held[doc_id] = request.key, claim["e"], found["d"]
         return handled

@@ -110,7 +110,7 @@ class Change:
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = True
-        if (old.claim, old.ends) != (new.claim, new.ends):
+        if (old.claim, old.until) != (new.claim, new.until):
             if old.claim:
                 self._left[number, old.claim, old.group].add(sequence)
             new.group = self._join_group(state, sequence, new) if new.claim else 0
@@ -126,8 +126,12 @@ class Change:
             self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))
             if new.body is None:
                 self._prolong(state, key, new, body)
-        if new.available < old.available or new.ends < old.ends:
-            self._lowered.setdefault(state, set()).add(sequence)
+        if new.available < old.available or new.until < old.until:
+            self.show(state, sequence)
+
+    def show(self, state: QueueState, sequence: int) -> None:
+        """Have listings look at a message that some of them may show earlier than its former record says."""
+        self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
         """Once this is committed, claims go on at ``head``, but for entries made by this change; and above
@@ -208,13 +212,13 @@ class Change:
 
     def _join_group(self, state: QueueState, sequence: int, record: StoredMessage) -> int:
         """The group in which a message is listed that the record's claim holds."""
-        place = state, record.claim, record.ends
+        place = state, record.claim, record.until
         group, sequences = self._groups.get(place, (0, []))
         if not sequences or len(sequences) == layout.GROUP:
             tally = self._tally(state)
             tally.group += 1
             group, sequences = self._groups[place] = tally.group, []
-            self._claimed[layout.claim_key(state.number, record.claim, group)] = record.ends, sequences
+            self._claimed[layout.claim_key(state.number, record.claim, group)] = record.until, sequences
         sequences.append(sequence)
         return group
 

@@ -255,6 +255,8 @@ def _handle(change: Change, state: QueueState, found: Found, grip: Grip, end: En
         return
     place = record.index_place()
     wait = record.available - record.ends
+    if not record.held(end.now):  # it is claimed again, before its redelivery delay is over
+        change.show(state, sequence)
     record.ends = end.now + grip.hold * 1000
     record.available = record.ends + wait
     change.rewrite(state, sequence, place, record)

@@ -142,7 +142,7 @@ class Integrity(Findings):
         """A message that its record says is claimed is listed."""
         number, sequence = layout.pair.unpack(key)
         value = self.store.get("claims", layout.claim_key(number, record.claim, record.group))
-        if sequence not in _listed(value or b"", record.ends):
+        if sequence not in _listed(value or b"", record.until):
             self.found(f"claims: the group of {record.claim!r} does not list the message {key.hex()} as its record is")
 
     def _check_claims(self) -> None:

@@ -154,7 +154,7 @@ class IndexPlace(NamedTuple):
     available: int
     expires: int
     claim: str
-    ends: int
+    until: int
     group: int
 
 
@@ -187,13 +187,18 @@ class NewMessage(Struct, array_like=True):
     body: bytes | None = None
     group: int = 0
 
+    @property
+    def until(self) -> int:
+        """When its claim holds it no more: it may expire before the claim's end."""
+        return min(self.ends, self.expires)
+
     def held(self, now: int) -> bool:
         """Whether a live claim holds it."""
-        return self.ends > now and self.claim != ""
+        return self.until > now and self.claim != ""
 
     def index_place(self) -> IndexPlace:
         """Its place now, to be compared with the one after a change."""
-        return IndexPlace(self.indexed, self.available, self.expires, self.claim, self.ends, self.group)
+        return IndexPlace(self.indexed, self.available, self.expires, self.claim, self.until, self.group)
 
 
 class StoredMessage(NewMessage):
@@ -311,7 +316,7 @@ def claim_prefix(queue: int, claim: str) -> bytes:
 
 
 def claim_key(queue: int, claim: str, group: int) -> bytes:
-    """Where the messages of a group are listed, all of which the claim holds until the same end."""
+    """Where the messages of a group are listed, all of which the claim holds until the same moment."""
     return claim_prefix(queue, claim) + number.pack(group)
 
 

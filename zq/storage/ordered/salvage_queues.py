@@ -181,7 +181,7 @@ class Queues:
         """Note a claimed message for its group."""
         number, sequence = layout.pair.unpack(key)
         group = layout.claim_key(number, record.claim, record.group)
-        self._groups[group] = record.ends, [*self._groups[group][1], sequence]
+        self._groups[group] = record.until, [*self._groups[group][1], sequence]
         self._group_numbers[key[:8]] = max(self._group_numbers[key[:8]], record.group)
 
     def _has_body(self, key: bytes) -> bool:

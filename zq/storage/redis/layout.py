@@ -45,12 +45,14 @@ zq:{t}:state:queue      hash         ``sequence`` = the last one, ``fresh`` = av
 zq:{t}:stream:queue     stream       sequence -> entry: a message as it came, in the observers' order
 zq:{t}:avail:queue      sorted set   sequence by available-at, of what is neither in the lane nor claimed
 zq:{t}:expiry:queue     sorted set   sequence by expiry: the order of active expiry
-zq:{t}:claimed:queue    sorted set   sequence by claim end, of what has a claim that nobody has seen to have lapsed
+zq:{t}:claimed:queue    sorted set   sequence by claim end, or by its expiry if that is sooner, of what has a claim that
+                                     nobody has seen to have lapsed
 zq:{t}:states:queue     hash         sequence -> state: what claims have made of a message
 zq:{t}:bodies:queue     hash         sequence -> the raw JSON body and the extra, where they have 1,024 bytes or more
 zq:{t}:ids:queue        hash         message id, packed -> sequence
 zq:{t}:claims:queue     hash         claim id -> the sequences of all whose state names it, one behind the other;
-                                     zero byte and claim id -> client and agent of its holder, a line each, if known
+                                     zero byte and claim id -> client and agent of its holder, a line each, if known;
+                                     two zero bytes and claim id -> nothing, if its messages may have different ends
 zq:{t}:answers:queue    hash         key of a request -> until when it is known, digest, first answer; queue "": the log
 zq:{t}:windows:queue    sorted set   such keys by that moment, a quarter of a ms less if they count: for active expiry
 zq:{t}:history:queue    sorted set   position by position: the order of finishing

@@ -96,8 +96,8 @@ for _, id in ipairs(ids) do
   end
   local members, count, began, ends = members_in(redis.call('HGET', q.claims, id)), 0, nil, nil
   for _, state in ipairs(pick(q.states, members)) do
-    local _, _, _, its_end, _, its_start = unpacked('>I8I8I8I8I8I8', state or string.rep('\0', STATE_SIZE))
-    if its_end > now then count, began, ends = count + 1, its_start, its_end end
+    local _, expires, _, its_end, _, its_start = unpacked('>I8I8I8I8I8I8', state or string.rep('\0', STATE_SIZE))
+    if its_end > now and expires > now then count, began, ends = count + 1, its_start, its_end end
   end
   if count > 0 then
     for _, piece in ipairs({ id, holder_of(q, id), struct.pack('>I8I8I4', began, ends, count) }) do
@@ -244,6 +244,7 @@ local function hold_for(m, seconds)
   local former, wait = m.available, m.available - m.ends
   m.ends, m.is_kept = now + seconds * 1000, true
   m.available = m.ends + wait
+  m.state = pack_state(m)  -- which its record has, if it is deleted then
   return m.available < former
 end
 

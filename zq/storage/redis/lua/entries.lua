@@ -199,7 +199,7 @@ end
 local function held(q, claim, now)
   local live = {}
   for _, m in ipairs(load(q, members_in(redis.call('HGET', q.claims, claim) or ''))) do
-    if m.ends > now then live[#live + 1] = m end
+    if m.ends > now and m.expires > now then live[#live + 1] = m end
   end
   return in_sequence(live)
 end

@@ -136,15 +136,15 @@ local living = redis.call('ZCARD', q.expiry) - expired
 local claimed = redis.call('ZCOUNT', q.claimed, '(' .. now, '+inf')
 local listed = redis.call('ZCOUNT', q.avail, '-inf', now)
 local available, soonest = listed + count_lane(q, now), math.huge
+local early = 0             -- expired messages whose moment has not come: they are in no other count
 -- What is in `claimed` still, though its claim has ended.
 for _, state in ipairs(pick(q.states, redis.call('ZRANGE', q.claimed, '-inf', now, 'BYSCORE', 'LIMIT', 0, most))) do
   local moment, expires = unpacked('>I8I8', state)
   if moment <= now then available = available + 1 end
   if moment <= now and expires > now then soonest = math.min(soonest, moment) end
+  if moment > now and expires <= now then early = early + 1 end
 end
 
--- Expired messages whose moment has not come are in no other count.
-local early = 0
 for first = 0, math.min(expired, most) - 1, SLICE do
   local last = math.min(first + SLICE, expired, most) - 1
   for _, moment in ipairs(redis.call('ZMSCORE', q.avail, unpack(redis.call('ZRANGE', q.expiry, first, last)))) do

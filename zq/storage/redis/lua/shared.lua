@@ -21,6 +21,7 @@ local LARGE = 1024          -- bytes of a body from which on it lies beside the 
 local MEMBER = '>I6'        -- a sequence as member of a set, field of a hash, and on the list of a claim
 local MEMBER_SIZE = 6
 local HOLDER = '\0'         -- in front of a claim's id: the field with its holder, which an earlier version left alone
+local MIXED = '\0\0'        -- likewise: the field that is there if it may hold its messages until different moments
 
 local SLICE = 2000          -- arguments of one command: Lua's stack is limited
 local STEPS = 1000          -- entries that one call steps over at most

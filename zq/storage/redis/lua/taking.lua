@@ -25,7 +25,7 @@ local function remove_from_claims(q, messages)
     if #kept > 0 then
       redis.call('HSET', q.claims, claim, table.concat(kept))
     else
-      redis.call('HDEL', q.claims, claim, HOLDER .. claim)
+      redis.call('HDEL', q.claims, claim, HOLDER .. claim, MIXED .. claim)
     end
   end
 end
@@ -224,27 +224,32 @@ local function put_under(m, claim, now, lease, grace, wait)
   end
 end
 
--- Writes the states of changed messages, and their index entries.
+-- Writes the states of changed messages, and their index entries. `is_kept`: its end is its own, not its claim's.
 local function rewrite(q, messages)
-  local states, avail, claimed, listed, free, expiry, texts = {}, {}, {}, {}, {}, {}, {}
+  local states, avail, claimed, listed, free, expiry, texts, mixed = {}, {}, {}, {}, {}, {}, {}, {}
   for i, m in ipairs(messages) do
     local n = 2 * i - 1
     if m.is_listed then listed[#listed + 1] = m.member end
     m.state, m.is_listed = pack_state(m), true
     states[n], states[n + 1] = m.member, m.state
-    local into, moment = claimed, m.ends
+    local into, moment = claimed, math.min(m.ends, m.expires)
     if m.claim == '' then
       into, moment, free[#free + 1] = avail, m.available, m.member
     end
     texts[moment] = texts[moment] or string.format('%.0f', moment)
     into[#into + 1] = texts[moment]
     into[#into + 1] = m.member
+    if m.is_kept or m.expires < m.ends then
+      mixed[#mixed + 1] = MIXED .. m.claim
+      mixed[#mixed + 1] = ''
+    end
     if m.extended then
       expiry[#expiry + 1] = m.expires
       expiry[#expiry + 1] = m.member
     end
   end
   put('HSET', q.states, states)
+  put('HSET', q.claims, mixed)
   put('ZREM', q.avail, listed)
   put('ZADD', q.avail, avail)
   put('ZADD', q.claimed, claimed)

@@ -279,12 +279,14 @@ local function split(q, list)
   return table.concat(live), table.concat(lapsed)
 end
 
--- All that the claim holds. A claim of a name that lapsed before has what is left of that one in front.
+-- All that the claim holds. A claim of a name that lapsed before has what is left of that one in front; the others have
+-- the same end, unless it is noted that they may not.
 local function members_of(q, claim)
   local list = redis.call('HGET', q.claims, claim) or ''
   if list == '' then return list, '' end
   local first = redis.call('ZSCORE', q.claimed, string.sub(list, 1, MEMBER_SIZE))
-  if first and tonumber(first) > now then return list, '' end
+  local mixed = redis.call('HEXISTS', q.claims, MIXED .. claim) == 1
+  if not mixed and first and tonumber(first) > now then return list, '' end
   return split(q, list)
 end
 
@@ -311,7 +313,7 @@ local function reserve_claim(claim, list)
   if claim.lapsed ~= '' then
     redis.call('HSET', claim.q.claims, claim.id, claim.lapsed)
   else
-    redis.call('HDEL', claim.q.claims, claim.id, HOLDER .. claim.id)
+    redis.call('HDEL', claim.q.claims, claim.id, HOLDER .. claim.id, MIXED .. claim.id)
   end
 end
 
