@@ -12,6 +12,7 @@ from zq.errors import ClaimNotFound
 from zq.model import ClaimRequest, Draft, Grip, Handled, Lease, QueueRef, Release, Settlement, new_ids
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout
+from zq.storage.ordered.claims import sequences_of
 from zq.storage.ordered.integrity import Integrity
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
@@ -193,3 +194,14 @@ def test_what_is_held_until_another_end_is_in_a_group_of_its_own(storage: Ordere
     assert sorted(groups(storage)) == [1, 3]
     assert claim(storage, 6, "b.b", NOW + 60) == [ids[0], ids[1], ids[2], ids[5]]
     assert groups(storage) == [4]
+
+
+def test_what_dies_before_its_hold_ends_is_in_a_group_of_its_own(storage: OrderedStorage):
+    """So that the index alone says what a claim holds."""
+    short, long = post(storage, 2, ttl=70), post(storage, 2)
+    claim(storage, 4)
+    assert storage.claims.handle(JOBS, [Grip(id, "a.a", 1, 600) for id in short + long], NOW) == [Handled.DONE] * 4
+    assert groups(storage) == [2, 2]
+    with storage._handle as (store, registry), registry.locked(JOBS) as (state,):
+        assert len(sequences_of(store, state, "a.a", layout.ms(NOW + 69))) == 4
+        assert len(sequences_of(store, state, "a.a", layout.ms(NOW + 70))) == 2

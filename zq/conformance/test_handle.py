@@ -12,6 +12,7 @@ from zq.model import (
     Claim,
     ClaimRef,
     ClaimRequest,
+    Committed,
     Grip,
     Handled,
     Lease,
@@ -197,15 +198,24 @@ def states(scene: Scene) -> tuple[int, int, int]:
     return depth.ready, depth.delayed, depth.claimed
 
 
-def test_a_commit_takes_what_its_claim_still_holds(scene: Scene):
-    """Whatever other ends the holds on single messages were given: none of it that others may have by now."""
-    scene.post(4)
-    taken = scene.take(4, name="a", ttl=60)
-    first, *_, last = taken.messages
+@pytest.mark.parametrize("commit", [Scene.commit, Scene.decide])
+def test_a_commit_takes_what_its_claim_still_holds(scene: Scene, commit: Callable[..., Committed]):
+    """Be it small or large, whatever other ends the holds on single messages were given: none of it that others may
+    have by now, and none that is dead."""
+    scene.post(2)
+    scene.post(1, ttl=30)
+    scene.post(1)
+    first, *_, dead, last = scene.storage.claims.create(scene.queue, dying(scene, 4), scene.now).claim.messages
     assert scene.handle([last], 0) == [DONE]
-    assert scene.handle([first], 600) == [DONE]
-    assert scene.commit(1, settle=[ClaimRef(scene.queue, "a")]).deleted == 3
+    assert scene.handle([first, dead], 600) == [DONE, DONE]
+    scene.tick(30)
+    assert commit(scene, 1, settle=[ClaimRef(scene.queue, "a")]).deleted == 2
     assert scene.claimable() == [last.id]
+
+
+def dying(scene: Scene, limit: int) -> ClaimRequest:
+    """A claim that lengthens no life."""
+    return ClaimRequest(Lease("a", 60, 0, prolong=False), limit)
 
 
 def test_what_is_held_again_is_shown_as_claimed(scene: Scene):

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 
 from zq.broker.sqs import SqsTerms
-from zq.http.sqs import errors
+from zq.http.sqs import errors, receipts
 from zq.http.sqs.call import Call, Params
 from zq.http.sqs.messages import (
     MOST,
@@ -18,7 +18,6 @@ from zq.http.sqs.messages import (
     Written,
     existing,
     expired,
-    grip,
     hiding,
     not_hidden,
     written,
@@ -104,7 +103,7 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> dict[str, Any]:
     successful = []
     for (name, letter), id in zip(letters.items(), sent.ids, strict=True):
         if id is not None:
-            successful.append({"Id": name, **letter.told(id, sent.sequences)})
+            successful.append({"Id": name, **letter.answer(id, sent.sequences)})
             continue
         reason = TOO_LONG.format(sent.max_size)
         entries.fail(name, errors.invalid_parameter(f"One or more parameters cannot be validated. Reason: {reason}"))
@@ -114,7 +113,7 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> dict[str, Any]:
 def delete_message_batch(call: Call, given: DeleteMessageBatch) -> dict[str, Any]:
     """Remove messages; see ``delete_message``."""
     queue, terms = _checked(call, given.queue_url, given.entries, "DeleteMessageBatchRequestEntry")
-    entries = _sorted(given.entries, lambda entry: grip(queue, entry.receipt_handle, None))
+    entries = _sorted(given.entries, lambda entry: receipts.grip(queue, entry.receipt_handle))
     handles = {entry.id: entry.receipt_handle for entry in given.entries}
     return _handled(call, queue, entries, lambda name, became: expired(terms, became, handles[name]))
 

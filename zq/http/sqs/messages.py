@@ -91,7 +91,7 @@ class Written(Struct, frozen=True):
     outgoing: Outgoing
     sums: Mapping[str, str]
 
-    def told(self, id: str, sequences: Mapping[str, int]) -> dict[str, str]:
+    def answer(self, id: str, sequences: Mapping[str, int]) -> dict[str, str]:
         """What its sender is told."""
         sequence = sequences.get(id)
         return {"MessageId": message_id(id), **self.sums, **({"SequenceNumber": _digits(sequence)} if sequence else {})}
@@ -105,7 +105,7 @@ def send_message(call: Call, given: SendMessage) -> dict[str, Any]:
     if sent.ids[0] is None:
         reason = TOO_LONG.format(sent.max_size)
         raise errors.invalid_parameter(f"One or more parameters are invalid. Reason: {reason}")
-    return letter.told(sent.ids[0], sent.sequences)
+    return letter.answer(sent.ids[0], sent.sequences)
 
 
 def receive_message(call: Call, given: ReceiveMessage) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def receive_message(call: Call, given: ReceiveMessage) -> dict[str, Any]:
 def delete_message(call: Call, given: DeleteMessage) -> None:
     """Remove a message, unless another consumer got it since; one that is gone is fine."""
     queue, terms = existing(call, given.queue_url)
-    [became] = call.broker.sqs.handle(queue, [grip(queue, given.receipt_handle, None)])
+    [became] = call.broker.sqs.handle(queue, [receipts.grip(queue, given.receipt_handle)])
     if refusal := expired(terms, became, given.receipt_handle):
         raise refusal
 
@@ -190,17 +190,9 @@ def written(call: Call, letter: Letter, terms: SqsTerms) -> Written:
     return Written(Outgoing(wire.encode(text), size, delay, extra, group, once), sums)
 
 
-def grip(queue: QueueRef, handle: str, hold: int | None) -> Grip:
-    """What a receipt handle has a grip on. Raises ``SqsError`` for one that is none of this queue."""
-    receipt = receipts.read(queue, handle)
-    if receipt is None:
-        raise errors.receipt_handle_is_invalid(handle)
-    return Grip(receipt.message, receipt.claim, receipt.count, hold)
-
-
 def hiding(call: Call, queue: QueueRef, handle: str, seconds: int) -> Grip:
-    """The same, to hide the message. Raises ``SqsError``."""
-    held = grip(queue, handle, bounded(seconds, "VisibilityTimeout", LONGEST_HOLD))
+    """What a receipt handle has a grip on, to be hidden for so long. Raises ``SqsError``."""
+    held = receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", LONGEST_HOLD))
     if call.broker.sqs.is_too_long(held):
         raise errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
     return held
@@ -302,8 +294,8 @@ def _shown(call: Call, queue: QueueRef, given: ReceiveMessage, fifo: bool) -> Ca
             return out
         extra = message_attributes.decoded(message.extra)
         if system:
-            told = {name: said for name in system if (said := SYSTEM[name](call, message, extra))}
-            out |= {"Attributes": told} if told else {}
+            known = {name: said for name in system if (said := SYSTEM[name](call, message, extra))}
+            out |= {"Attributes": known} if known else {}
         if chosen := message_attributes.selected(extra.message_attributes, wanted):
             out["MD5OfMessageAttributes"] = message_attributes.sum_of(chosen)
             out["MessageAttributes"] = to_builtins(chosen)

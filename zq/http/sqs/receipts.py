@@ -17,9 +17,8 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-import msgspec
-
-from zq.model import Message, QueueRef
+from zq.http.sqs import errors
+from zq.model import Grip, Message, QueueRef
 
 # 49 bytes, without the two characters that would pad them; the last one stands for two bits.
 HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{65}[AQgw]")
@@ -32,14 +31,6 @@ _TO_URL: Final = bytes.maketrans(b"+/", b"-_")
 _FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
 
 
-class Receipt(msgspec.Struct, frozen=True):
-    """What a handle says: which message, and which claim of it, the ``count``-th."""
-
-    message: str
-    claim: str
-    count: int
-
-
 def handle(queue: QueueRef, message: Message, claim: str) -> str:
     """The handle of a message that this claim, which may be over, has just handed out."""
     claimed = _CLAIMED.pack(bytes.fromhex(message.id), bytes.fromhex(claim), message.claim_count)
@@ -47,16 +38,15 @@ def handle(queue: QueueRef, message: Message, claim: str) -> str:
     return b2a_base64(said + _SUM.pack(crc32(said)), newline=False).translate(_TO_URL)[:LENGTH].decode()
 
 
-def read(queue: QueueRef, text: str) -> Receipt | None:
-    """What a handle of this queue says; None if it is none."""
-    if not HANDLE.fullmatch(text):
-        return None
-    raw = a2b_base64(text.encode().translate(_FROM_URL) + b"==")
-    head, said = _head(queue), raw[: -_SUM.size]
-    if not said.startswith(head) or _SUM.pack(crc32(said)) != raw[-_SUM.size :]:
-        return None
-    message, claim, count = _CLAIMED.unpack_from(said, len(head))
-    return Receipt(message.hex(), claim.hex(), count)
+def grip(queue: QueueRef, text: str, hold: int | None = None) -> Grip:
+    """What a handle of this queue names; ``hold`` as ``Grip`` has it. Raises ``SqsError`` for one that is none."""
+    if HANDLE.fullmatch(text):
+        raw = a2b_base64(text.encode().translate(_FROM_URL) + b"==")
+        head, said = _head(queue), raw[: -_SUM.size]
+        if said.startswith(head) and _SUM.pack(crc32(said)) == raw[-_SUM.size :]:
+            message, claim, count = _CLAIMED.unpack_from(said, len(head))
+            return Grip(message.hex(), claim.hex(), count, hold)
+    raise errors.receipt_handle_is_invalid(text)
 
 
 @lru_cache(maxsize=4096)
