@@ -73,7 +73,7 @@ def test_a_reader_acts_nowhere(tokened: Tokened, watching: Watching) -> None:
         assert ask(server.url, method, f"/v2/queues/mail{path}", document, headers=headers).status == 403, path
 
 
-def test_a_store_that_is_down_and_a_server_that_is_gone_are_told_on_every_page(watching: Watching) -> None:
+def test_a_store_that_is_down_is_told_on_every_page(watching: Watching) -> None:
     """Acceptance 16: soon; what was shown stays; and all is fresh after its return, without a reload."""
     with RedisServer() as store, ZqServer(store.uri, env={"OS_TRANSPORT__STORAGE_TIMEOUT": "1"}) as server:
         with Client(server.url, PROJECT) as client:
@@ -86,11 +86,19 @@ def test_a_store_that_is_down_and_a_server_that_is_gone_are_told_on_every_page(w
         assert [watch.page.locator("main h1").all_inner_texts() for watch in opened] == headings
         store.start()
         _fresh(opened)
+
+
+def test_a_server_that_is_gone_is_told_on_every_page(watching: Watching) -> None:
+    """Acceptance 16: the same of the server itself."""
+    with ZqServer("memory:") as server:
         with Client(server.url, PROJECT) as client:
-            crawl.fill(client)
+            known = crawl.fill(client)
+        opened = _all_pages(watching, server, known)
         server.kill()
         _told(opened, ".banner.gone", "The server does not answer")
         server.start()
+        with Client(server.url, PROJECT) as client:
+            crawl.fill(client)
         _fresh(opened)
 
 
