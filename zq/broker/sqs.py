@@ -77,7 +77,7 @@ def terms_of(metadata: bytes) -> SqsTerms:
 
 
 class Outgoing(Struct, frozen=True):
-    """A message as a client sends it: ``size`` is what counts of it; ``delay`` None: the queue's; ``once``: by what a
+    """A message as a client sends it: ``size`` is what counts of it; ``delay`` None: the queue's; ``deduplication_id``: by what a
     FIFO queue knows repeats."""
 
     body: bytes
@@ -85,7 +85,7 @@ class Outgoing(Struct, frozen=True):
     delay: int | None = None
     extra: bytes = b""
     group: str = ""
-    once: str = ""
+    deduplication_id: str = ""
 
 
 class Sent(Struct, frozen=True):
@@ -157,7 +157,7 @@ class SqsMessages:
             while True:
                 now = self._clock.now()
                 try:
-                    if self._post(queue, [draft], now, rules, _once(terms_of(rules.metadata), each)):
+                    if self._post(queue, [draft], now, rules, _idempotency_key(terms_of(rules.metadata), each)):
                         stored[id] = id
                         break
                 except Repeated as first:
@@ -242,7 +242,7 @@ class SqsMessages:
         drafts: Sequence[Draft],
         now: Seconds,
         rules: Rules,
-        once: IdempotencyKey | None = None,
+        idempotency_key: IdempotencyKey | None = None,
     ) -> bool:
         """Whether the rules still hold, and so the messages are stored, with what is to be delivered of them."""
         refusal = QueuePaused.of(queue.name) if rules.posts_paused else self._messages.refusal(queue.project, drafts)
@@ -250,16 +250,16 @@ class SqsMessages:
             raise refusal
         copies = self._messages.copies(queue, drafts, rules, now, 0) if rules.subscribed else None
         post = self._storage.messages.post
-        if post(queue, drafts, now, rules.metadata, once, copies=copies, create=False) is not None:
+        if post(queue, drafts, now, rules.metadata, idempotency_key, copies=copies, create=False) is not None:
             return False
         self._events.posted(queue, drafts)
         return True
 
 
-def _once(terms: SqsTerms, outgoing: Outgoing) -> IdempotencyKey:
+def _idempotency_key(terms: SqsTerms, outgoing: Outgoing) -> IdempotencyKey:
     """By what a FIFO queue knows a repeat. Ids hold no blank."""
     within = f"group {outgoing.group} " if terms.scope != "queue" else ""
-    return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.once}", b"", DEDUPLICATION)
+    return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)
 
 
 def _named(queue: QueueRef, attempt: str) -> str:

@@ -177,7 +177,7 @@ class Change:
 
     def commit(self) -> None:
         """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
-        for state, write in self.lines.place(self._now):
+        for state, write in self.lines.writes(self._now):
             self._writes.append(write)
             if write[0] == "available" and write[2] is not None:
                 self._made_available[state].append(write[1])

@@ -12,7 +12,7 @@ from typing import Final
 from zq.model.stats import Report
 from zq.storage.ordered import documents, due, layout, stages, startup
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
-from zq.storage.ordered.line_integrity import LineIntegrity, place
+from zq.storage.ordered.line_integrity import LineIntegrity, slot
 from zq.storage.ordered.log_integrity import Findings, LogIntegrity, check_documents
 from zq.storage.ordered.store import TOP, Readable, Write
 
@@ -118,7 +118,7 @@ class Integrity(Findings):
             last[number] = layout.pair.unpack(key)[1]
             grouping = self._lines.grouping(number)
             if grouping:
-                self.check_wanted("messages", key, [("lines", place(grouping, key, record), b"")])
+                self.check_wanted("messages", key, [("lines", slot(grouping, key, record), b"")])
             elif not record.indexed and record.expires > self._now + startup.STEP_BACK_MS:
                 fresh[number][:] = [*fresh[number][:1], last[number]]
             self.check_wanted("messages", key, self._index_entries(key, record))

@@ -6,20 +6,20 @@ from collections.abc import Callable, Iterator, Mapping
 from zq.model import Grouping
 from zq.storage.ordered import layout
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
-from zq.storage.ordered.lines import LINE, entry_of, line_of, place_of
+from zq.storage.ordered.lines import LINE, entry_of, line_of, slot_of
 from zq.storage.ordered.log_integrity import Findings
 from zq.storage.ordered.store import Write
 
 
-def place(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
+def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
     """The key in ``lines`` of a message of a grouped queue; ``key``: its own in ``messages``."""
     number, sequence = layout.pair.unpack(key)
-    return line_of(number, record.line) + place_of(grouping, record.available, sequence)
+    return line_of(number, record.line) + slot_of(grouping, record.available, sequence)
 
 
-def grouping_of(place: bytes) -> Grouping:
+def grouping_of(key: bytes) -> Grouping:
     """Of a queue that has such a key in ``lines``."""
-    return Grouping.FAIR if layout.pair.unpack(place[LINE:])[0] else Grouping.ORDERED
+    return Grouping.FAIR if layout.pair.unpack(key[LINE:])[0] else Grouping.ORDERED
 
 
 class LineIntegrity:
@@ -61,7 +61,7 @@ class LineIntegrity:
         number = key[: layout.number.size]
         message = number + key[-layout.number.size :]
         stored = self._store.get("messages", message)
-        if stored is None or place(self.grouping(number), message, layout.decode_record(stored)) != key:
+        if stored is None or slot(self.grouping(number), message, layout.decode_record(stored)) != key:
             self._findings.found(f"lines: {key.hex()} is no message's place")
         elif not has_head:
             self._findings.found(f"lines: {key.hex()} stands in a line without a head")
@@ -82,7 +82,7 @@ class NewLines:
 
     def join(self, grouping: Grouping, key: bytes, record: StoredMessage) -> Write:
         """The place of a message, which is to be written."""
-        where = place(grouping, key, record)
+        where = slot(grouping, key, record)
         line, within = where[:LINE], where[LINE:]
         if line not in self._heads or within < self._heads[line][0]:
             self._heads[line] = within, record.available

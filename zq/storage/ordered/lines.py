@@ -32,7 +32,7 @@ def line_of(queue: int, group: str) -> bytes:
     return layout.number.pack(queue) + blake2b(name, digest_size=LINE - layout.number.size).digest()
 
 
-def place_of(grouping: Grouping, available: int, sequence: int) -> bytes:
+def slot_of(grouping: Grouping, available: int, sequence: int) -> bytes:
     """Where a message stands in its line."""
     return layout.pair.pack(available if grouping == Grouping.FAIR else 0, sequence)
 
@@ -54,22 +54,22 @@ class Lines:
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
         """A message stands where its record says from now on."""
-        self._places(state, record.line)[place_of(state.grouping, record.available, sequence)] = record
+        self._slots(state, record.line)[slot_of(state.grouping, record.available, sequence)] = record
 
     def leave(self, state: QueueState, sequence: int, group: str, available: int) -> None:
         """A message that was available then leaves its place."""
-        self._places(state, group)[place_of(state.grouping, available, sequence)] = None
+        self._slots(state, group)[slot_of(state.grouping, available, sequence)] = None
 
     def walked(self, state: QueueState, line: bytes) -> None:
         """A claim has walked along a line: its head may be gone."""
         self._changes.setdefault((state, line), {})
         self._walked.add(line)
 
-    def place(self, now: int) -> Iterator[tuple[QueueState, Write]]:
+    def writes(self, now: int) -> Iterator[tuple[QueueState, Write]]:
         """What is to be written: places, heads and their entries."""
         for (state, line), changed in self._changes.items():
-            for place, record in changed.items():
-                yield state, ("lines", line + place, b"" if record is not None else None)
+            for slot, record in changed.items():
+                yield state, ("lines", line + slot, b"" if record is not None else None)
             head = self._store.get("lines", line) or b""
             new = self._head(state, line, head, changed, now)
             if new == head:
@@ -84,28 +84,28 @@ class Lines:
         self, state: QueueState, line: bytes, head: bytes, changed: dict[bytes, StoredMessage | None], now: int
     ) -> bytes:
         """The head that the line has after the change; b"" = nothing lives in it."""
-        joined = sorted(place for place, record in changed.items() if record is not None)
+        joined = sorted(slot for slot, record in changed.items() if record is not None)
         kept = head[layout.number.size :]
         if head and line not in self._walked and kept not in changed and (not joined or kept < joined[0]):
             return head
         most = PATIENCE if line in self._walked else MAX_GONE
-        places = (key[LINE:] for key, _ in self._store.scan("lines", line + b"\0", layout.after(line), spare=True))
-        for place in merge(joined, (place for place in places if place not in changed)):
-            record = changed.get(place) or self._record(state, place)
+        slots = (key[LINE:] for key, _ in self._store.scan("lines", line + b"\0", layout.after(line), spare=True))
+        for slot in merge(joined, (slot for slot in slots if slot not in changed)):
+            record = changed.get(slot) or self._record(state, slot)
             if record is None or record.expires <= now:
                 most -= 1
                 if most:
                     continue
-            elif place == kept and place not in changed:
+            elif slot == kept and slot not in changed:
                 return head
-            return layout.number.pack(now if record is None else max(now, record.available)) + place
+            return layout.number.pack(now if record is None else max(now, record.available)) + slot
         return b""
 
-    def _places(self, state: QueueState, group: str) -> dict[bytes, StoredMessage | None]:
+    def _slots(self, state: QueueState, group: str) -> dict[bytes, StoredMessage | None]:
         return self._changes.setdefault((state, line_of(state.number, group)), {})
 
-    def _record(self, state: QueueState, place: bytes) -> StoredMessage | None:
+    def _record(self, state: QueueState, slot: bytes) -> StoredMessage | None:
         """The record of the message that stands there; None if there is none that can be read."""
-        key = layout.number.pack(state.number) + place[layout.number.size :]
+        key = layout.number.pack(state.number) + slot[layout.number.size :]
         [value] = self._store.get_many("messages", [key], spare=True)
         return layout.decode_record(value) if value else None
