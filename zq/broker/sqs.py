@@ -77,8 +77,8 @@ def terms_of(metadata: bytes) -> SqsTerms:
 
 
 class Outgoing(Struct, frozen=True):
-    """A message as a client sends it: ``size`` is what counts of it; ``delay`` None: the queue's; ``deduplication_id``: by what a
-    FIFO queue knows repeats."""
+    """A message as a client sends it: ``size`` is what counts of it; ``delay`` None: the queue's;
+    ``deduplication_id``: by what a FIFO queue knows repeats."""
 
     body: bytes
     size: int
