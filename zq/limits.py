@@ -57,6 +57,8 @@ MAX_COMMIT_BODY: Final = 1 << 18
 MAX_COMMITTED: Final = 1000
 # Characters of the name of a fence, a stage, a producer or a claim.
 MAX_FREE_NAME: Final = 128
+# Characters of the name of a group of messages.
+MAX_GROUP: Final = 128
 # Stages, fences or producers in one page of a listing at most.
 MAX_WORK_PAGE: Final = 100
 # Seconds (100 years) that the largest ttl, grace or delay may be set to.
@@ -200,6 +202,13 @@ def free_name(field: str, name: str) -> str:
         raise Invalid(
             f"{field}: a name must be 1 to {MAX_FREE_NAME} characters from A-Z a-z 0-9 _ - and the dot, not dots alone."
         )
+    return name
+
+
+def group_name(name: str) -> str:
+    """The name of a group of messages, any text but an empty one."""
+    if not 1 <= len(name) <= MAX_GROUP:
+        raise Invalid(f"group must be 1 to {MAX_GROUP} characters; it has {len(name)}.")
     return name
 
 

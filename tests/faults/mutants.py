@@ -19,6 +19,8 @@ from zq.model import (
     Claimed,
     ClaimRequest,
     Draft,
+    Grip,
+    Handled,
     Lease,
     ListFilter,
     Message,
@@ -269,6 +271,25 @@ class LateRenewal(RememberedClaims):
         with changing(self._handle, queue) as (store, state, change):
             for found in locate(store, state, self.given[lease.claim], moment):
                 hold(change, state, found, lease, 0, moment)
+
+
+class LateGrip(ClaimController):
+    """L2: a grip is good for ever, whoever was handed the message since."""
+
+    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[Handled]:
+        moment, handled = layout.ms(now), Handled.GONE
+        with changing(self._handle, queue) as (store, state, change):
+            for found in locate(store, state, [grip.id for grip in grips if grip.hold is None], moment):
+                change.finish(state, *found, End(Outcome.DELETED, 0, moment))
+                handled = Handled.DONE
+        return [handled] * len(grips)
+
+
+class DeafGrip(NowAndThen, ClaimController):
+    """L3: now and then a message is said to be deleted, and is not."""
+
+    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[Handled]:
+        return [Handled.DONE] * len(grips) if self.now_and_then() else super().handle(queue, grips, now)
 
 
 class Backwards(MessageController):

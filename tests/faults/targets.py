@@ -6,6 +6,7 @@ shortest ttl is a minute, proves the servers, and lets them be killed.
 """
 
 import contextlib
+import itertools
 import json
 import random
 import threading
@@ -21,7 +22,7 @@ from zq.clock import StoreClock
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed, Unavailable
 from zq.maintenance import Upkeep
 from zq.maintenance.throttle import LatencyMonitor
-from zq.model import ClaimRequest, Draft, Lease, ListFilter, Message, QueueRef, Seconds, new_ids
+from zq.model import ClaimRequest, Draft, Grip, Handled, Lease, ListFilter, Message, QueueRef, Seconds, new_ids
 from zq.model.expiry import Expiry
 from zq.storage.api import Storage
 
@@ -58,6 +59,9 @@ class StorageTarget:
         self._clock = StoreClock(storage.now) if speed == 1 else FastClock(speed)
         self._upkeep = Upkeep(storage, self._clock, Expiry(), SWEEP_INTERVAL, LatencyMonitor())
         self._upkeep.start()
+        self._turns = itertools.count()
+        self._given: dict[str, dict[str, Grip]] = {}
+        """What each claim has handed out, by id."""
 
     def __enter__(self) -> "StorageTarget":
         return self
@@ -87,6 +91,8 @@ class StorageTarget:
         with answers():
             request = ClaimRequest(self._lease(claim, ttl, grace), limit)
             taken = self._storage.claims.create(queue, request, now).claim
+        if taken:
+            self._given[claim] = {one.id: Grip(one.id, claim, one.claim_count) for one in taken.messages}
         return (claim, seen(taken.messages)) if taken else ("", [])
 
     def renew(self, queue: QueueRef, claim: str, ttl: float, grace: float) -> None:
@@ -98,8 +104,15 @@ class StorageTarget:
             self._storage.claims.release(queue, claim, self._clock.now())
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
+        """Every other time by the grip that the claim gave."""
+        grip, now = self._given.get(claim, {}).get(message), self._clock.now()
         with answers():
-            self._storage.messages.delete(queue, [message], self._clock.now(), [claim] if claim else [])
+            if grip is not None and next(self._turns) % 2:
+                [handled] = self._storage.claims.handle(queue, [grip], now)
+                if handled in (Handled.LOST, Handled.EXPIRED):
+                    raise Refused(handled.value)
+            else:
+                self._storage.messages.delete(queue, [message], now, [claim] if claim else [])
 
     def pop(self, queue: QueueRef, limit: int) -> list[Seen]:
         with answers():

@@ -36,6 +36,8 @@ FAULTS = {
     mutants.LateRelease: "was held by two claims at once",
     mutants.LateDelete: "was deleted under another's claim",
     mutants.LateRenewal: "was renewed after it had ended",
+    mutants.LateGrip: "was deleted under another's claim",
+    mutants.DeafGrip: "came back after it was removed",
     mutants.Backwards: "which was posted later",
     mutants.PieceByPiece: "stands amid the post of",
     mutants.LastInFirstOut: "which is behind it",

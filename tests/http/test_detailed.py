@@ -9,6 +9,8 @@ import pytest
 
 from tests.http.api import Api, query_of
 from zq.clock import ManualClock
+from zq.model import Draft, QueueRef
+from zq.storage.api import Storage
 
 JOBS = "/v2/queues/jobs"
 URL = f"{JOBS}/messages"
@@ -84,6 +86,19 @@ def test_a_dead_letter_shows_where_it_came_from(api: Api) -> None:
     assert plain.keys() == BASE
     assert message.keys() == BASE | DETAILS | {"origin", "origin_claim_count", "reason"}
     assert [message[name] for name in ("origin", "origin_claim_count", "reason")] == ["jobs", 1, "max_claim_count"]
+
+
+def test_what_came_with_a_message_is_among_its_details(api: Api, storage: Storage, clock: ManualClock) -> None:
+    """As it was posted, by every request; and a copy that is posted again has it too."""
+    api.put(JOBS, 201, {"_history_ttl": 3600})
+    draft = Draft("0" * 32, b'"text"', 3600, 0, "alice", extra=b'{"n": {"a": 1.50}}')
+    storage.messages.post(QueueRef(api.project, "jobs"), [draft], clock.now())
+    api.delete(f"{URL}?ids={draft.id}", 204)
+    api.post(f"{JOBS}/history/replay", 200, {"limit": 1})
+    for name, [message] in every_look(api, "detailed=true").items():
+        assert message["attributes"] == {"n": {"a": 1.5}}, name
+    [record, _] = api.get(f"{JOBS}/history?detailed=true", 200).json["messages"]
+    assert record["attributes"] == {"n": {"a": 1.5}}
 
 
 def test_sequences_rise_and_are_the_markers_of_a_listing(api: Api) -> None:

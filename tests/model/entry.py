@@ -29,6 +29,7 @@ class Entry:
     origin: str = ""
     origin_count: int = 0
     reason: str = ""
+    first: float = 0
 
     def held(self, now: float) -> bool:
         return self.claim != "" and self.ends > now
@@ -36,9 +37,8 @@ class Entry:
     def message(self, now: float) -> Message:
         draft, claim = self.draft, self.claim if self.held(now) else ""
         seen = (self.created, self.expires, self.available, self.sequence, draft.client, claim, self.count)
-        return Message(
-            draft.id, draft.body, self.ttl, *seen, draft.checksum, self.origin, self.origin_count, self.reason
-        )
+        origin = (self.origin, self.origin_count, self.reason)
+        return Message(draft.id, draft.body, self.ttl, *seen, draft.checksum, *origin, draft.extra, self.first)
 
     def give_back(self, now: float, delay: int | None) -> None:
         """After ``delay``; without one after the wait, and without that to the former place."""

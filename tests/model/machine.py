@@ -93,7 +93,7 @@ class StoreMachine(Settlements, Batches):
         name = self.pick_claim(reuse) if reuse % 4 == 0 else UNKNOWN
         if name == UNKNOWN or any(claim == name for _, claim in self.live()):
             name = self.new_claim()
-        lease = Lease(name, terms.ttl, terms.grace)
+        lease = Lease(name, terms.ttl, terms.grace, prolong=reuse % 3 > 0)
         self.agree_on_claim(queue, ClaimRequest(lease, limit, wait.waits()), dead_letters)
 
     @precondition(lambda self: self.claims)

@@ -21,6 +21,8 @@ from zq.model import (
     Draft,
     Edge,
     Fence,
+    Grip,
+    Handled,
     HistoryEntry,
     IdempotencyKey,
     Lease,
@@ -142,6 +144,7 @@ class Oracle(Ledger):
         moved = self.insert(QueueRef(queue.project, move.to), draft, created, ttl, move.delay, now)
         if move.reason:
             moved.origin, moved.origin_count, moved.reason = queue.name, entry.count, move.reason
+            moved.first = entry.first
         return moved
 
     def claim(self, queue: QueueRef, request: ClaimRequest, now: float) -> Claimed:
@@ -156,7 +159,7 @@ class Oracle(Ledger):
         taken = [entry for entry in met if entry not in spent]
         lapsed = sum(entry.claim != "" for entry in taken)
         for entry in taken:
-            entry.former, entry.count = entry.available, entry.count + 1
+            entry.former, entry.count, entry.first = entry.available, entry.count + 1, entry.first or now
             entry.wait = request.wait(entry.count)
             self.put_under(request.lease, entry, now)
         lease, messages = request.lease, [entry.message(now) for entry in taken]
@@ -166,7 +169,7 @@ class Oracle(Ledger):
     def put_under(self, lease: Lease, entry: Entry, now: float) -> None:
         entry.claim, entry.claimed, entry.lease = lease.claim, now, lease.ttl
         entry.ends, entry.available = round(now + lease.ttl, 3), round(now + lease.ttl + entry.wait, 3)
-        if entry.expires < entry.ends:
+        if entry.expires < entry.ends and lease.prolong:
             entry.ttl, entry.expires = lease.ttl + lease.grace, round(now + lease.ttl + lease.grace, 3)
 
     def claim_get(self, queue: QueueRef, claim: str, now: float) -> Claim:
@@ -210,6 +213,23 @@ class Oracle(Ledger):
         settled = Settled(len(gone), len(released), len(moved) - buried, buried, lost)
         self.remember(queue, idempotency_key, settled, now)
         return settled
+
+    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: float, late: bool, history: int) -> Sequence[Handled]:
+        return [self.handle_one(queue, grip, now, late, history) for grip in grips]
+
+    def handle_one(self, queue: QueueRef, grip: Grip, now: float, late: bool, history: int) -> Handled:
+        for entry in self.named(queue, [grip.id], now):
+            if entry.claim == "" or entry.claim != grip.claim or entry.count != grip.count:
+                return Handled.LOST
+            if not late and not entry.held(now):
+                return Handled.EXPIRED
+            if grip.hold is None:
+                self.finish(queue, [entry], Outcome.DELETED, now, history)
+            else:
+                entry.ends = round(now + grip.hold, 3)
+                entry.available = round(entry.ends + entry.wait, 3)
+            return Handled.DONE
+        return Handled.GONE
 
     def commit(self, commit: Commit, now: float) -> Committed:
         known = self.replay(commit, now)

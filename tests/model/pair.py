@@ -21,6 +21,7 @@ from zq.model import (
     Draft,
     Edge,
     Fence,
+    Grip,
     HistoryEntry,
     Lease,
     ListFilter,
@@ -98,6 +99,8 @@ class Pair(RuleBasedStateMachine):
         self.serials = {queue.project: count(1) for queue in self.queues}
         self.ids: list[str] = []
         self.claims: list[str] = []
+        self.grips: list[Grip] = []
+        """Those that somebody had, the last one last."""
         self.markers: dict[QueueRef, dict[int, int]] = {queue: {} for queue in self.queues}
         """The store's sequences by the oracle's."""
         self.places: dict[QueueRef, dict[int, int]] = {queue: {} for queue in self.queues}
@@ -111,8 +114,9 @@ class Pair(RuleBasedStateMachine):
         """Messages with fresh ids for a queue."""
         serials = self.serials[self.queues[at].project]
         drafts = [
-            Draft(f"{next(serials):032x}", b"%d" % index, ttl, delay, client, f"MD5:{index}" if delay else "")
+            Draft(f"{next(serials):032x}", b"%d" % index, ttl, delay, client, f"MD5:{index}" if delay else "", extra)
             for index, (ttl, delay, client) in enumerate(batch)
+            for extra in [b'{"n": %d}' % index if client == "bob" else b""]
         ]
         self.ids += [draft.id for draft in drafts]
         return drafts

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
+from msgspec import structs
 
 from tests.model.pair import (
     EPOCHS,
@@ -23,7 +24,7 @@ from tests.model.pair import (
     plain,
 )
 from zq.broker.redelivery import DeadLetters, Redelivery
-from zq.model import ClaimRequest, IdempotencyKey, Lease, Move, QueueRef, Release, Settlement, Span
+from zq.model import ClaimRequest, Grip, IdempotencyKey, Lease, Move, QueueRef, Release, Settlement, Span
 
 TERMS = st.tuples(
     st.sampled_from(["jobs", "dead", "dead"]),
@@ -34,6 +35,7 @@ TERMS = st.tuples(
 )
 """Of a move: target, ttl, delay, body with checksum, reason."""
 FATES = st.one_of(st.just("delete"), st.builds(lambda delay: ("release", delay), LATER), TERMS)
+HOLDS = st.none() | st.sampled_from([0, 0, 1, 5, 60, 400])
 NAMES = st.sampled_from(["n.0", "n.1", "n.2"])
 ONCES = st.none() | st.builds(
     IdempotencyKey,
@@ -94,6 +96,38 @@ class Settlements(Pair):
         fence = None if once else self.pick_fence(queue.project, epoch)
         claims = self.holder.storage.claims
         self.agree(claims.settle, self.oracle.settle, queue, claim, settlement, self.now, once, fence)
+
+    @rule(
+        at=QUEUES,
+        batch=FEW,
+        ttl=LEASES,
+        wait=WAITS,
+        picks=st.lists(st.tuples(PICKS, HOLDS), min_size=1, max_size=5),
+        late=st.booleans(),
+        history=KEPT,
+    )
+    def handle(
+        self,
+        at: int,
+        batch: Sequence[tuple[int, int, str]],
+        ttl: int,
+        wait: Redelivery,
+        picks: Sequence[tuple[int, int | None]],
+        late: bool,
+        history: int,
+    ) -> None:
+        """Mostly by what somebody holds or held last, now and then by what was so before."""
+        queue = self.queues[at]
+        if not any(entry.claim for entry in self.oracle.living(queue, self.now)):
+            self.supply(at, batch, ttl, wait)
+        claimed = [entry for entry in self.oracle.queues.get(queue, []) if entry.claim]
+        grips = []
+        for pick, hold in picks:
+            if claimed and pick % 5:
+                entry = claimed[pick % len(claimed)]
+                self.grips.append(Grip(entry.draft.id, entry.claim, entry.count))
+            grips += [structs.replace(grip, hold=hold) for grip in self.grips[-1 - pick % 9 :][:1]]
+        self.agree(self.holder.storage.claims.handle, self.oracle.handle, queue, grips, self.now, late, history)
 
     @rule(at=QUEUES, batch=FEW, picks=st.lists(st.tuples(PICKS, TERMS), min_size=1, max_size=4), history=KEPT)
     def move(

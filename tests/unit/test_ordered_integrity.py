@@ -17,6 +17,7 @@ from zq.model import (
     ClaimRequest,
     Commit,
     Draft,
+    Grouping,
     IdempotencyKey,
     Lease,
     ListFilter,
@@ -82,6 +83,21 @@ def use(storage: OrderedStorage) -> None:
     use_topics(storage)
 
 
+def use_groups(storage: OrderedStorage) -> None:
+    """Lines whose heads are ready, held, delayed and expired, of both kinds, and some of a former queue."""
+    for kind in (Grouping.ORDERED, Grouping.FAIR):
+        for queue in (QueueRef("acme", f"{kind}"), QueueRef("acme", f"{kind} and purged")):
+            storage.queues.create(queue, b"{}", kind)
+            posted = [structs.replace(draft, group=f"g{at % 4}") for at, draft in enumerate(drafts(12))]
+            storage.messages.post(queue, posted, NOW)
+            storage.messages.post(queue, [structs.replace(draft, group="e") for draft in drafts(2, ttl=60)], NOW)
+            late = [structs.replace(draft, group="late", delay=60) for draft in drafts(1)]
+            storage.messages.post(queue, late, NOW)
+            storage.claims.create(queue, ClaimRequest(Lease("a.a", 60, 60), 2), NOW)
+            storage.messages.pop(queue, 2, NOW)
+        storage.queues.purge(queue)
+
+
 def use_topics(storage: OrderedStorage) -> None:
     """Batches that live, were trimmed or purged, or will expire, and documents of both kinds."""
     for number in range(12):
@@ -101,6 +117,7 @@ def entries(count: int, ttl: int = DAY) -> list[Entry]:
 def used(uri: str, sweep_at: float = 0.0) -> Report:
     storage = connect(uri, sync="never", max_clock_jump=0, expiry=Expiry(delete_on_read=False))
     use(storage)
+    use_groups(storage)
     if sweep_at:
         storage.maintain(sweep_at)
     storage.close()
@@ -119,7 +136,7 @@ def test_a_store_that_was_used_for_everything_agrees_with_itself(uri: str):
     assert report.examples == []
     assert report.contradictions == 0
     assert set(report.counted) >= set(layout.FAMILIES) - {"default", "fences", "numbers"}
-    assert report.counted["messages of former queues"] == 11
+    assert report.counted["messages of former queues"] == 11 + 2 * 13
     assert report.counted["history of former owners"] == 2
     assert report.counted["topics of trimmed batches"] == 4
 
@@ -152,10 +169,14 @@ LOST_UNNOTICED = ("default", "fences", "floors", "hidden", "producers")
 """Families of which an entry, or the first one in this store, may be missing for all that the others tell."""
 PLANTED = [
     *(f"lose {name}" for name in layout.FAMILIES if name not in LOST_UNNOTICED),
-    *(f"stray {name}" for name in ("bodies", "available", "expiry", "ids", "claims", "sequences", "endings", "due")),
+    *(
+        f"stray {name}"
+        for name in ("bodies", "available", "expiry", "ids", "claims", "sequences", "endings", "due", "lines")
+    ),
     *(f"stray {name}" for name in ("messages", "history", "keys", "staged", "numbers", "tallies", "producers")),
     *(f"{how} {name}" for how in ("stray", "twist") for name in ("batches", "topics")),
     *(f"twist {name}" for name in ("bodies", "available", "ids", "claims", "sequences", "due", "numbers", "tallies")),
+    "twist lines",
     "twist messages",
 ]
 
@@ -166,6 +187,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     path = tmp_path_factory.mktemp("sound") / "store"
     storage = connect(f"rocksdb://{path}", sync="never", max_clock_jump=0, expiry=Expiry(delete_on_read=False))
     use(storage)
+    use_groups(storage)
     storage.maintain(NOW)
     storage.close()
     store = Store(path, layout.FAMILIES, "never", 0)

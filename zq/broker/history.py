@@ -168,7 +168,7 @@ class History:
             if rules.encrypts or is_sealed(old):
                 summed = bool(checksum)
                 body, checksum = self._sealing.stored(queue.project, id, clear.body, seals=True, checksum=summed)
-            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum))
+            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, old.extra, old.group))
         if not drafts:
             return []
         refusal = self.refusal(queue.project, drafts)

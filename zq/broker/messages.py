@@ -30,7 +30,18 @@ from zq.errors import (
     ZqError,
 )
 from zq.events import Events
-from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_DELAY, MIN_TTL, Limits, body_size, count_within, free_name, within
+from zq.limits import (
+    DEFAULT_PAGE,
+    MAX_IDS,
+    MIN_DELAY,
+    MIN_TTL,
+    Limits,
+    body_size,
+    count_within,
+    free_name,
+    group_name,
+    within,
+)
 from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
 from zq.model.quotas import Work
@@ -316,9 +327,9 @@ class Messages:
         drafts = []
         for message in messages:
             ttl = max(1, int(message.expires - now))
-            drafts.append(
-                Draft(message.id, message.body, ttl, min(SET_ASIDE, ttl - 1), message.client, message.checksum)
-            )
+            delay = min(SET_ASIDE, ttl - 1)
+            terms = message.client, message.checksum, message.extra, message.group
+            drafts.append(Draft(message.id, message.body, ttl, delay, *terms))
         self._messages.post(queue, drafts, now)
 
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
@@ -397,4 +408,6 @@ class Messages:
         body, checksum = self._sealing.stored(
             queue.project, identity, bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
         )
-        return Draft(identity, body, ttl, delay, client, checksum)
+        if posted.group is UNSET:
+            return Draft(identity, body, ttl, delay, client, checksum)
+        return Draft(identity, body, ttl, delay, client, checksum, group=group_name(posted.group))

@@ -15,6 +15,7 @@ from msgspec import UNSET
 from zq import wire
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
 from zq.limits import MAX_NAME, MIN_DELAY, MIN_TTL, QUEUE_NAME, Limits, is_queue_name, nesting
+from zq.model import Grouping
 from zq.model.subscriptions import MARK
 
 Metadata = dict[str, Any]
@@ -41,6 +42,10 @@ RETRY_POLICY: Final[Metadata] = {
 PAUSED: Final = "_paused"
 PAUSES: Final = ("claims", "posts", "all")
 NO_TOPIC: Final = "only queues can be paused."
+
+# The key that says what groups of messages are to a queue, for good.
+GROUPED: Final = "_grouped"
+NO_TOPIC_GROUPS: Final = "only queues hand out messages by groups."
 
 # The key that has messages encrypted.
 ENCRYPTS: Final = "_enable_encrypt_messages"
@@ -181,6 +186,10 @@ def metadata_schema(limits: Limits) -> Metadata:
             PAUSED: {
                 "enum": [*PAUSES, None],
                 "description": f"must be {', '.join(PAUSES)} or null",
+            },
+            GROUPED: {
+                "enum": [*filter(None, Grouping), None],
+                "description": "must be ordered, fair or null",
             },
             "_history_ttl": {
                 "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],

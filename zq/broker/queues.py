@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from zq import wire
 from zq.broker.data_keys import DataKeys
 from zq.broker.markers import Markers
-from zq.broker.metadata import ENCRYPTS, NOT_ENCRYPTED, Metadata, MetadataSchema, shown_defaults
+from zq.broker.metadata import ENCRYPTS, GROUPED, NOT_ENCRYPTED, Metadata, MetadataSchema, shown_defaults
 from zq.broker.resources import READ_AHEAD, MetadataResource
 from zq.broker.rules import ReadThroughCache, RulesCache
 from zq.broker.values import Seen
 from zq.clock import Clock
-from zq.errors import QueueNotFound
+from zq.errors import MetadataConflict, QueueNotFound
 from zq.limits import MAX_COUNTED, Limits
-from zq.model import Queue, QueueRef
+from zq.model import Grouping, Queue, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.stats import Depth
 from zq.model.subscriptions import HIDDEN
@@ -45,6 +45,13 @@ class Queues(MetadataResource[QueueRef, Queue]):
         shown = super().patch(ref, operations, allowance)
         self.wake(ref)
         return shown
+
+    def _make(self, ref: QueueRef, metadata: Metadata, raw: bytes) -> bool:
+        return self._queues.create(ref, raw, Grouping(metadata.get(GROUPED) or Grouping.NONE))
+
+    def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
+        if (former.get(GROUPED) or None) != (metadata.get(GROUPED) or None):
+            raise MetadataConflict(f"{GROUPED} is said when a queue is made, and stays.")
 
     def depth(self, ref: QueueRef) -> Seen[Depth]:
         """How many messages are in each state, counted up to ``max_counted`` of each, as of at most a second ago; zeros

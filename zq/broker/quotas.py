@@ -269,7 +269,8 @@ class Quotas:
         quota = self.of(project).quota
         if not quota.stored_messages and not quota.stored_bytes:
             return None
-        size = sum([len(draft.body) for draft in drafts]) + OVERHEAD * len(drafts)  # a list is quicker
+        sizes = [len(draft.body) + len(draft.extra) for draft in drafts]  # a list is quicker
+        size = sum(sizes) + OVERHEAD * len(drafts)
         return self._stored.take(project, len(drafts), size, quota)
 
     def stored(self, project: str) -> Usage | None:

@@ -194,7 +194,7 @@ class MetadataResource(Generic[R, T]):
         self._judge_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
         is_new = self.admit is not admit_all and self._store.get(ref) is None
         with self.admit(ref, metadata.get(DEAD_LETTERS)) if is_new else nullcontext():
-            created = self._store.create(ref, wire.encode(metadata | self.first_metadata(ref)))
+            created = self._make(ref, metadata, wire.encode(metadata | self.first_metadata(ref)))
         self._changed(ref)
         return created
 
@@ -211,6 +211,7 @@ class MetadataResource(Generic[R, T]):
             former = wire.json_object(stored.metadata)
             metadata = self._schema.patched(_read(stored.metadata), operations)
             self._schema.check(metadata, ref.name)
+            self._check_fixed(former, metadata)
             for target in set_values(operations, DEAD_LETTERS):
                 self.check_dead_letters(ref, target)
             raw = wire.encode(metadata | {key: value for key, value in former.items() if key == MARK})
@@ -220,6 +221,13 @@ class MetadataResource(Generic[R, T]):
             if self._store.update(ref, stored.metadata, raw):
                 self._changed(ref)
                 return self.shown(ref.name, metadata)
+
+    def _make(self, ref: R, _metadata: Metadata, raw: bytes) -> bool:
+        """Create it in the store; False if it exists."""
+        return self._store.create(ref, raw)
+
+    def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
+        """Raise ``MetadataConflict`` if what cannot be changed is."""
 
     def _judge_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
         """Whoever gives a queue another one for its dead letters sends messages there."""

@@ -10,7 +10,16 @@ from msgspec import Struct
 from zq import wire
 from zq.broker.data_keys import DataKeys
 from zq.broker.markers import Markers
-from zq.broker.metadata import ENCRYPTS, NO_TOPIC, NOT_ENCRYPTED, PAUSED, MetadataSchema, topic_defaults
+from zq.broker.metadata import (
+    ENCRYPTS,
+    GROUPED,
+    NO_TOPIC,
+    NO_TOPIC_GROUPS,
+    NOT_ENCRYPTED,
+    PAUSED,
+    MetadataSchema,
+    topic_defaults,
+)
 from zq.broker.resources import READ_AHEAD, MetadataResource
 from zq.broker.rules import DefaultTtls, ReadThroughCache, post_size
 from zq.clock import Clock
@@ -59,7 +68,7 @@ class Topics(MetadataResource[TopicRef, Topic]):
         self._default_ttls = default_ttls
         self._recent = ReadThroughCache(self._stored, monotonic)
         # queue_ttl is a table of queues' names, not of topics'.
-        unbuilt = {PAUSED: NO_TOPIC}
+        unbuilt = {PAUSED: NO_TOPIC, GROUPED: NO_TOPIC_GROUPS}
         if not keys.enabled:
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
         schema = MetadataSchema("topic", limits, topic_defaults(limits), lambda _name: default_ttls.default, unbuilt)

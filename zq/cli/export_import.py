@@ -51,6 +51,7 @@ class MessageLine(Struct, tag="message", tag_field="is"):
     body: Raw
     ttl: int | None
     delay: int = 0
+    group: str | None = None
 
 
 Line = ResourceLine | MessageLine
@@ -124,7 +125,8 @@ def message_line(of: Kind, name: str, message: Message) -> MessageLine:
     if message.created and message.available_at and not message.claim:
         now = message.created + timedelta(seconds=message.age)
         delay = max(0, int((message.available_at - now).total_seconds()))
-    return MessageLine(of, name, message.id, message.raw, max(MIN_TTL, message.ttl - message.age), delay)
+    ttl = max(MIN_TTL, message.ttl - message.age)
+    return MessageLine(of, name, message.id, message.raw, ttl, delay, message.group or None)
 
 
 @click.command("import", cls=Command)
@@ -236,6 +238,6 @@ def post(client: Client, batch: list[MessageLine]) -> None:
     key = "import." + hashlib.sha256(f"{batch[0].of} {batch[0].name}\n{ids}".encode()).hexdigest()
     resource = resource_of(client, (batch[0].of, batch[0].name))
     if isinstance(resource, Queue):
-        resource.post_batch([Draft(one.body, one.ttl, one.delay or None) for one in batch], key=key)
+        resource.post_batch([Draft(one.body, one.ttl, one.delay or None, one.group) for one in batch], key=key)
     else:
         resource.publish_batch([Draft(one.body, one.ttl) for one in batch], key=key)

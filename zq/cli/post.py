@@ -55,6 +55,7 @@ class Delimiter(click.ParamType[str]):
 @click.option("--csv", "rows", is_flag=True, help="Each row is a JSON object of texts; the first one has their keys.")
 @click.option("--delimiter", type=Delimiter(), metavar="CHAR", help='Between fields of CSV; a comma; "\\t" is a tab.')
 @click.option("--key", metavar="TEXT", help="For one BODY: a repeat under the same key stores nothing.")
+@click.option("--group", metavar="NAME", help="For one BODY: its group, in a queue with _grouped.")
 @click.option("--concurrency", type=Count(1, 32), default=1, help="Batches at once; 1 keeps the order.")
 @click.option("--restart", is_flag=True, help="Forget that the file's post was interrupted.")
 @pass_session
@@ -69,6 +70,8 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
         raise click.UsageError("Give either BODY or --file.")
     if options.key is not None and body in (None, "-"):
         raise click.UsageError("--key is for one BODY.")
+    if options.group is not None and body in (None, "-"):
+        raise click.UsageError("--group is for one BODY.")
     form = form_of(path, options.text, options.rows, options.delimiter)
     if body is not None and body != "-":
         post_body(session, queue, body, form, options)
@@ -92,6 +95,7 @@ class PostOptions(Struct, frozen=True):
     rows: bool
     delimiter: str | None
     key: str | None
+    group: str | None
     concurrency: int
     restart: bool
 
@@ -113,7 +117,8 @@ def post_body(session: Session, queue: str, body: str, form: Form, options: Post
     if form.delimiter:
         raise click.UsageError("--csv is for --file and standard input.")
     content = as_json(body, never=options.text)
-    posted = session.queue(queue).post(content, ttl=options.ttl, delay=options.delay, key=options.key)
+    ttl, delay, group = options.ttl, options.delay, options.group
+    posted = session.queue(queue).post(content, ttl=ttl, delay=delay, key=options.key, group=group)
     session.out.result({"id": posted})
 
 

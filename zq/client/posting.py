@@ -92,7 +92,7 @@ class Packer:
         try:
             if isinstance(body, Draft):
                 ttl = self._ttl if body.ttl is None else body.ttl
-                tail = _tail(ttl, self._delay if body.delay is None else body.delay)
+                tail = _tail(ttl, self._delay if body.delay is None else body.delay, body.group)
                 self.delayed = self.delayed or bool(body.delay)
                 body = body.body
             part = b'{"body":' + self._encode(body) + tail
@@ -129,8 +129,9 @@ class Packer:
         return time.monotonic() - self._since > self._linger
 
 
-def _tail(ttl: int | None, delay: int | None) -> bytes:
-    given = {name: value for name, value in (("ttl", ttl), ("delay", delay)) if value is not None}
+def _tail(ttl: int | None, delay: int | None, group: str | None = None) -> bytes:
+    terms = ("ttl", ttl), ("delay", delay), ("group", group)
+    given = {name: value for name, value in terms if value is not None}
     return b"," + msgspec.json.encode(given)[1:] if given else b"}"
 
 

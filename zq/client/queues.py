@@ -55,14 +55,22 @@ class QueueVerbs(SubscriptionVerbs):
     kind: ClassVar[str] = "queues"
 
     @operation
-    def post(self, body: Any, *, ttl: int | None = None, delay: int | None = None, key: str | None = None) -> Call[str]:
+    def post(
+        self,
+        body: Any,
+        *,
+        ttl: int | None = None,
+        delay: int | None = None,
+        key: str | None = None,
+        group: str | None = None,
+    ) -> Call[str]:
         """Store a message and return its id.
 
         ``body``: whatever msgspec writes as JSON; ``msgspec.Raw`` is JSON already. Seconds: ``ttl`` to live, ``delay``
         before it can be claimed, on delayed queues; others ignore it. Repeats are safe: under ``key``, if another
-        process may repeat it, too.
+        process may repeat it, too. ``group``: of a queue with ``_grouped``.
         """
-        return posting.first_id(self._post([body], ttl, delay, key))
+        return posting.first_id(self._post([body if group is None else Draft(body, group=group)], ttl, delay, key))
 
     @operation
     def post_batch(

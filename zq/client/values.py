@@ -43,6 +43,9 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
     """The first 256 characters of a body that was not asked for whole."""
     body_bytes: int = 0
     """How many bytes such a body has."""
+    attributes: dict[str, Any] = {}
+    """What came with it besides its body, by another protocol than this one."""
+    group: str = ""
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -240,11 +243,12 @@ class Worked(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """A message to be posted with a ttl or a delay of its own."""
+    """A message to be posted with a ttl, a delay or a group of its own."""
 
     body: Any
     ttl: int | None = None
     delay: int | None = None
+    group: str | None = None
 
 
 class LastCommit(Struct, frozen=True):

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A post that expects certain metadata: the rules that it was made by are checked in the step that stores it."""
 
+from functools import partial
 from itertools import pairwise
 from threading import Semaphore
 
+import pytest
+
 from zq.conformance.builders import Scene, drafts, together
+from zq.errors import QueueNotFound
 
 NONE = b"{}"
 SOME = b'{"colour": "blue"}'
@@ -49,6 +53,32 @@ def test_a_post_to_a_missing_queue_that_expects_metadata_is_told_that_there_are_
     assert scene.walk() == []
     assert post(scene, NONE) is None
     assert len(scene.walk()) == 2
+
+
+def test_a_post_need_not_create_the_queue(scene: Scene):
+    """A missing one is told apart from one without metadata, whatever is expected and whoever posts beside; one that a
+    post has made exists for whoever would create it."""
+    messages, there = scene.storage.messages, scene.at("there")
+    there.post(1)
+    new = partial(drafts, 1, scene.now)
+
+    def refused(expected: bytes | None) -> bool:
+        with pytest.raises(QueueNotFound):
+            messages.post(scene.queue, new(), scene.now, expected, create=False)
+        return True
+
+    for expected in (None, NONE, SOME):
+        assert together(partial(refused, expected), lambda: there.post(1) != [])
+    assert not scene.exists()
+    assert post(scene, None) is None
+    for expected in (None, NONE):
+        assert messages.post(scene.queue, new(), scene.now, expected, create=False) is None
+    assert messages.post(scene.queue, new(), scene.now, SOME, create=False) == NONE
+    assert not scene.storage.queues.create(scene.queue, SOME)
+    assert messages.post(scene.queue, new(), scene.now, NONE, create=False) is None
+    assert len(scene.walk()) == 5
+    scene.storage.queues.delete(scene.queue)
+    assert refused(NONE)
 
 
 def test_posts_beside_updates_are_stored_under_what_they_expect_only(scene: Scene):

@@ -20,7 +20,7 @@ def made(scene: Scene, *extras: bytes, body: bytes = b'{"b": 1}') -> list[Draft]
     ]
 
 
-def told(messages: list[Message]) -> list[tuple[str, bytes, str, bytes]]:
+def shown(messages: list[Message]) -> list[tuple[str, bytes, str, bytes]]:
     return [(one.id, one.body, one.checksum, one.extra) for one in messages]
 
 
@@ -30,18 +30,18 @@ def test_every_verb_shows_the_extra(scene: Scene, size: int):
     new = made(scene, EXTRA, b"", LARGE, body=b'"%b"' % (b"y" * size))
     expected = [(one.id, one.body, one.checksum, one.extra) for one in new]
     scene.storage.messages.post(scene.queue, new, scene.now)
-    assert told(scene.walk()) == expected
-    assert told(scene.get([one.id for one in new])) == expected
+    assert shown(scene.walk()) == expected
+    assert shown(scene.get([one.id for one in new])) == expected
     claim = scene.take(6, name="a", ttl=60)
-    assert told(claim.messages) == expected
-    assert told(scene.storage.claims.get(scene.queue, "a", scene.now).messages) == expected
+    assert shown(claim.messages) == expected
+    assert shown(scene.storage.claims.get(scene.queue, "a", scene.now).messages) == expected
     scene.renew("a")
     scene.handle(claim.messages[:2], 100)
     scene.release("a")
-    assert told(scene.walk()) == expected
-    assert told(scene.take(3, name="b", ttl=60).messages) == expected[:3]
+    assert shown(scene.walk()) == expected
+    assert shown(scene.take(3, name="b", ttl=60).messages) == expected[:3]
     scene.tick(61)
-    assert sorted(told(scene.storage.messages.pop(scene.queue, 6, scene.now))) == sorted(expected)
+    assert sorted(shown(scene.storage.messages.pop(scene.queue, 6, scene.now))) == sorted(expected)
 
 
 @pytest.mark.every_server
@@ -52,10 +52,10 @@ def test_it_goes_along_with_a_move(scene: Scene):
     moves = [Move(one.id, "away"), Move(other.id, "away", body=b"[2]", checksum="MD5:1", reason="no use")]
     scene.storage.messages.move(scene.queue, moves, scene.now)
     away = scene.at("away")
-    assert told(away.walk()) == [(one.id, one.body, "", EXTRA), (other.id, b"[2]", "MD5:1", EXTRA)]
+    assert shown(away.walk()) == [(one.id, one.body, "", EXTRA), (other.id, b"[2]", "MD5:1", EXTRA)]
     away.claim_named("a")
     away.settle("a", move=[Move(other.id, scene.queue.name), Move(one.id, scene.queue.name, body=b"", reason="r")])
-    assert told(scene.walk()) == [(other.id, b"[2]", "MD5:1", EXTRA), (one.id, b"", "", EXTRA)]
+    assert shown(scene.walk()) == [(other.id, b"[2]", "MD5:1", EXTRA), (one.id, b"", "", EXTRA)]
 
 
 def test_copies_and_stages_bring_theirs(scene: Scene):
@@ -79,7 +79,7 @@ def test_records_have_it(scene: Scene):
     scene.take(1, name="a")
     scene.settle("a", rest=True, history=600)
     scene.move([new[3].id], "away", history=600)
-    assert [told([entry.message])[0] for entry in scene.history()] == [
+    assert [shown([entry.message])[0] for entry in scene.history()] == [
         (one.id, one.body, one.checksum, one.extra) for one in new
     ]
 

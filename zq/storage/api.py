@@ -110,8 +110,10 @@ class MessageController(Protocol):
         expected: bytes | None = None,
         idempotency_key: IdempotencyKey | None = None,
         copies: Copies | None = None,
+        create: bool = True,
     ) -> bytes | None:
-        """Store all drafts in array order, or none; a missing queue is created, without metadata, in the same step.
+        """Store all drafts in array order, or none; a missing queue is created, without metadata, in the same step, or
+        ``QueueNotFound`` is raised if the post may not ``create`` it.
 
         Without delay a message is available at the larger of ``now`` and the queue's last such moment (L5).
         Where the queue's metadata are not the ``expected`` ones, no message is stored, and the metadata are the answer

@@ -32,6 +32,7 @@ QUEUE_RULES: Final = (
     "_redelivery_max_delay",
     "_history_ttl",
     "_paused",
+    "_grouped",
 )
 # Makes every digit a 0, so that one search finds a long run of them.
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
@@ -45,6 +46,7 @@ class Posted(Struct):
     body: Raw
     ttl: int | UnsetType = UNSET
     delay: Raw | UnsetType = UNSET
+    group: str | UnsetType = UNSET
 
 
 class Post(Struct):

@@ -10,7 +10,7 @@ from zq import wire
 from zq.broker.metadata import metadata_schema, shown_defaults, topic_defaults
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
 from zq.http.service import FIXED
-from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_NAMED, MAX_REASON, MIN_TTL, Limits
+from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_GROUP, MAX_NAMED, MAX_REASON, MIN_TTL, Limits
 from zq.model import Outcome, Settled, State
 from zq.wire import answers, extensions
 from zq.wire.tokens import TokenTerms
@@ -66,7 +66,7 @@ def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
     batch, held = integer(1, MAX_BATCH), {"maxItems": limits.max_messages_per_claim_or_pop}
     return {
         "Post": {"messages": {"minItems": 1}},
-        "Posted": {"ttl": ttl, "delay": delay},
+        "Posted": {"ttl": ttl, "delay": delay, "group": {"minLength": 1, "maxLength": MAX_GROUP}},
         "ClaimTerms": {
             "ttl": integer(MIN_TTL, limits.max_claim_ttl),
             "grace": integer(MIN_TTL, limits.max_claim_grace),
@@ -152,6 +152,8 @@ def _messages() -> Json:
         **dict.fromkeys(("sequence", "claim_count", "origin_claim_count"), COUNT),
         **dict.fromkeys(("created", "expires", "available_at"), MOMENT),
         **dict.fromkeys(("origin", "reason"), TEXT),
+        "group": TEXT,
+        "attributes": {"type": "object", "description": "What came with it besides its body, by another protocol."},
     }
     together = {
         "sequence": ["created", "expires", "available_at", "claim_count"],

@@ -9,11 +9,12 @@ in between, nothing is stored; then it is computed and read, and for a while not
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from cachetools import LRUCache
 
+from zq.errors import QueueNotFound
 from zq.model.moments import FALSE_FUTURE
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb.client import Session, StoreClient
@@ -96,6 +97,39 @@ class CounterMemory:
             for key in keys:
                 self._counters.pop(key.counter, None)
                 self._shared[key.counter] = until
+
+
+class Arriving(Protocol):
+    """What enters a queue, which it may ``create``."""
+
+    @property
+    def key(self) -> QueueKey: ...
+    @property
+    def create(self) -> bool: ...
+
+
+Request = TypeVar("Request", bound=Arriving)
+Answer = TypeVar("Answer")
+
+
+def unless_missing(
+    client: StoreClient,
+    session: Session,
+    remembered: Mapping[QueueKey, Remembered],
+    effect: Callable[[Sequence[Request]], Sequence[Answer | Exception]],
+    requests: Sequence[Request],
+) -> Sequence[Answer | Exception]:
+    """Do ``effect`` for the requests whose queues exist or may be created, if there are any; the answer to each. That
+    those stand that are remembered is found out later."""
+    asked = list({one.key for one in requests if not one.create and one.key not in remembered})
+    if not asked:
+        return effect(requests)
+    found = client.find({**_counters_of(client, asked), "b": {"$exists": True}}, fields={"_id": 1}, session=session)
+    absent = {key.counter for key in asked} - {counter["_id"] for counter in found}
+    refused = [not one.create and one.key.counter in absent for one in requests]
+    rest = [one for one, is_refused in zip(requests, refused, strict=True) if not is_refused]
+    answers = iter(effect(rest) if rest else ())
+    return [QueueNotFound() if is_refused else next(answers) for is_refused in refused]
 
 
 def advance_remembered(

@@ -246,8 +246,9 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
 
 def claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
     """The model's claim, from what it holds."""
+    held = sorted(held, key=lambda found: int(found["k"]))
     terms = held[0].get("y", held[0])["c"]
-    messages = [message(key, found, now) for found in sorted(held, key=lambda found: int(found["k"]))]
+    messages = [message(key, found, now) for found in held]
     return Claim(original(terms["i"]), int(terms["t"]), terms["s"] / 1000, messages, holder=holder(terms))
 
 

@@ -36,13 +36,7 @@ from zq.model import (
 from zq.model.quotas import OVERHEAD
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout, observing
-from zq.storage.mongodb.changes import (
-    Ending,
-    counters,
-    finish,
-    held_by,
-    move,
-)
+from zq.storage.mongodb.changes import Ending, counters, finish, held_by, move
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import (
     NO_METADATA,
@@ -53,6 +47,7 @@ from zq.storage.mongodb.counters import (
     SequenceRange,
     Stale,
     advance_remembered,
+    unless_missing,
 )
 from zq.storage.mongodb.group_commit import AT_LEAST, ShardGroups, remember, unless_known
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
@@ -68,6 +63,7 @@ class Post(NamedTuple):
     expected: bytes | None
     idempotency_key: IdempotencyKey | None = None
     copies: tuple[QueueKey, Sequence[Draft]] | None = None
+    create: bool = True
 
     def fits(self, metadata: bytes) -> bool:
         """Whether it may be stored in a queue with these."""
@@ -112,9 +108,9 @@ class Poster:
 
         def work(session: Session) -> Sequence[Metadata | Exception]:
             group.clear()
-            return unless_known(
-                self._client, session, posts, list[str], partial(self._insert, session, group, remembered)
-            )
+            insert = partial(self._insert, session, group, remembered)
+            effect = partial(unless_missing, self._client, session, remembered, insert)
+            return unless_known(self._client, session, posts, list[str], effect)
 
         answers = self._client.transaction(work, group.first)
         self._memory.learn(group.ranges, group.numbers)
@@ -276,10 +272,11 @@ class MessageController:
         expected: bytes | None = None,
         idempotency_key: IdempotencyKey | None = None,
         copies: Copies | None = None,
+        create: bool = True,
     ) -> bytes | None:
         beside = None if copies is None else (layout.key(copies.queue), copies.drafts)
         with self._client.verb():
-            post = Post(layout.key(queue), drafts, layout.ms(now), expected, idempotency_key, beside)
+            post = Post(layout.key(queue), drafts, layout.ms(now), expected, idempotency_key, beside, create)
             unexpected = self._poster.post(post)
         if unexpected is None:
             self._announce(queue)

@@ -25,7 +25,7 @@ SHORT: Final = 256
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
 ) -> list[Taken]:
-    """Up to ``limit`` ready messages, line by line, all of which ``change`` must deal with; with up to ``most_bytes`` of
+    """Up to ``limit`` ready messages, line by line, which ``change`` must all deal with; with up to ``most_bytes`` of
     bodies unless it is one message."""
     taken: list[Taken] = []
     walk = Walk(store, state, now)

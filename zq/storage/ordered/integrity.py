@@ -12,6 +12,7 @@ from typing import Final
 from zq.model.stats import Report
 from zq.storage.ordered import documents, due, layout, stages, startup
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
+from zq.storage.ordered.line_integrity import LineIntegrity, place
 from zq.storage.ordered.log_integrity import Findings, LogIntegrity, check_documents
 from zq.storage.ordered.store import TOP, Readable, Write
 
@@ -37,6 +38,8 @@ class Integrity(Findings):
         self._now = now
         self._queues: dict[bytes, bytes] = {}
         """The key in ``queues`` of each number that a queue has."""
+        self._records: dict[bytes, QueueRecord] = {}
+        self._lines = LineIntegrity(self, self._records)
         self._histories: set[bytes] = set()
         self._keepers: dict[bytes, bytes] = {}
         """The number whose tally counts what is kept, of each history's number."""
@@ -54,6 +57,7 @@ class Integrity(Findings):
         for family, message_of in INDEXES.items():
             self._check_index(family, message_of)
         self._check_claims()
+        self._lines.check()
         self._check_history()
         for family, record_of in TRACES.items():
             self._check_trace(family, record_of)
@@ -91,6 +95,7 @@ class Integrity(Findings):
             if number in self._queues:
                 self.found(f"queues: {key!r} shares its number with another queue")
             self._queues[number] = key
+            self._records[number] = record
             for place in ("numbers", "tallies"):
                 if self.store.get(place, number) is None:
                     self.found(f"{place}: nothing of the queue {key!r}")
@@ -111,7 +116,10 @@ class Integrity(Findings):
             counts[number] += 1
             sizes[number] += record.size
             last[number] = layout.pair.unpack(key)[1]
-            if not record.indexed and record.expires > self._now + startup.STEP_BACK_MS:
+            grouping = self._lines.grouping(number)
+            if grouping:
+                self.check_wanted("messages", key, [("lines", place(grouping, key, record), b"")])
+            elif not record.indexed and record.expires > self._now + startup.STEP_BACK_MS:
                 fresh[number][:] = [*fresh[number][:1], last[number]]
             self.check_wanted("messages", key, self._index_entries(key, record))
             self._check_body(key, record)
@@ -164,6 +172,9 @@ class Integrity(Findings):
         for key, value in self.entries(family):
             message = message_of(key, value)
             if self._is_pending_queue(message[:8], family):
+                continue
+            if family == "available" and self._lines.grouping(message[:8]):
+                self._lines.check_entry(key, value)
                 continue
             stored = self.store.get("messages", message)
             record = None if stored is None else self.decoded(layout.decode_record, "messages", message, stored)

@@ -120,7 +120,7 @@ pair = Packing(">QQ")
 triple = Packing(">QQQ")
 
 
-class QueueRecord(Struct, array_like=True, omit_defaults=True):
+class QueueRecord(Struct, array_like=True):
     """A queue's entry in ``queues``."""
 
     number: int

@@ -4,7 +4,7 @@
 from collections.abc import Sequence
 
 from zq import prompt
-from zq.errors import ClaimNotHeld, MessageClaimed, OtherMetadata
+from zq.errors import ClaimNotHeld, MessageClaimed, OtherMetadata, QueueNotFound
 from zq.model import (
     UNBOUNDED,
     Browsed,
@@ -46,6 +46,7 @@ class MessageController:
         expected: bytes | None = None,
         idempotency_key: IdempotencyKey | None = None,
         copies: Copies | None = None,
+        create: bool = True,
     ) -> bytes | None:
         moment = layout.ms(now)
         queues = (queue,) if copies is None else (queue, copies.queue)
@@ -55,6 +56,8 @@ class MessageController:
                 with registry.locked(*queues) as states:
                     state = states[0]
                     check_key(store, state or registry.hidden(queue), idempotency_key, list[str], moment)
+                    if state is None and not create:
+                        raise QueueNotFound
                     metadata = NO_METADATA if state is None else state.metadata
                     if expected not in (None, metadata):
                         return metadata

@@ -8,10 +8,13 @@ from functools import cached_property
 from msgspec import Struct, structs
 
 from zq.errors import StoreDamaged
+from zq.model import Grouping
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout, startup
 from zq.storage.ordered.integrity import index_entries
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
+from zq.storage.ordered.line_integrity import NewLines, grouping_of
+from zq.storage.ordered.lines import LINE
 from zq.storage.ordered.registry import NO_METADATA
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy
 from zq.storage.ordered.store import TOP, Write
@@ -45,6 +48,7 @@ class Queues:
         self._groups: defaultdict[bytes, tuple[int, list[int]]] = defaultdict(lambda: (0, []))
         """Claimed messages, by their keys in ``claims``."""
         self._group_numbers: Counter[bytes] = Counter()
+        self._lines = NewLines(self._head)
         self._counts: Counter[bytes] = Counter()
         self._bytes: Counter[bytes] = Counter()
         self._kept: Counter[bytes] = Counter()
@@ -76,7 +80,7 @@ class Queues:
         for key, value in self._rescue.entries("queues", lambda: numbers):
             if value is None:
                 number = layout.number.unpack(numbers[key])[0]
-                record = QueueRecord(number, NO_METADATA, number)
+                record = QueueRecord(number, NO_METADATA, number, self._grouping(numbers[key]))
                 self._salvage.lost.append(f"The metadata and the former history of {named(key)}")
             else:
                 record = layout.decode_queue(value)
@@ -87,6 +91,13 @@ class Queues:
                 self._own(record)
                 self._salvage.save("hidden", [("hidden", key, value)])
                 self._hidden.append(record)
+
+    def _grouping(self, number: bytes) -> Grouping:
+        """Of a queue whose entry is lost, by where its messages stand."""
+        for key, _ in self._rescue.scan("lines", number, layout.after(number)):
+            if len(key) > LINE:
+                return grouping_of(key)
+        return Grouping.NONE
 
     def _add(self, key: bytes, record: QueueRecord) -> None:
         number = layout.number.pack(record.number)
@@ -132,15 +143,17 @@ class Queues:
             self._last[number] = max(self._last[number], layout.pair.unpack(key)[1])
             record = self._restored(key) if value is None else layout.decode_record(value)
             if record is not None:
-                if not record.indexed:
+                if not record.indexed and not self._records[number][1].grouping:
                     self._available[number] = max(self._available[number], record.available)
                     self._fresh_tails[number] = self._last[number]
                     if record.expires > self._salvage.now:
                         self._fresh.setdefault(number, self._last[number])
-                self._copy_message(key, record)
+                self._copy_message(key, record, value)
         self._salvage.write(("claims", key, layout.group_value(*group)) for key, group in self._groups.items())
+        self._salvage.write(self._lines.heads())
 
-    def _copy_message(self, key: bytes, record: StoredMessage) -> None:
+    def _copy_message(self, key: bytes, record: StoredMessage, stored: bytes | None) -> None:
+        """``stored``: the record as it was, if it could be read."""
         queue = self._records[key[:8]][0]
         try:
             apart = self._rescue.get("bodies", key) if record.body is None else None
@@ -152,10 +165,15 @@ class Queues:
                 self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
         body = record.body if apart is None else layout.unsealed(apart)
         if body is not None:
-            record.size = len(body) + len(record.extra) + OVERHEAD
-            writes: list[Write] = [("messages", key, layout.encode(record))]
+            size = len(body) + len(record.extra) + OVERHEAD
+            if stored is None or record.size != size:
+                record.size = size
+                stored = layout.encode(record)
+            writes: list[Write] = [("messages", key, stored)]
             if apart is not None:
                 writes.append(("bodies", key, apart))
+            if grouping := self._records[key[:8]][1].grouping:
+                writes.append(self._lines.join(grouping, key, record))
             self._salvage.save("messages", [*writes, *index_entries(layout.prefix_of(queue), key, record)])
             if record.claim:
                 self._list(key, record)
@@ -174,8 +192,11 @@ class Queues:
         available = trace.available or self._available[key[:8]] or 1
         created = min(available, trace.expires, now)
         ttl = max(1, round((trace.expires - created) / 1000))
-        self._salvage.lost.append(f"Of message {trace.id} of {named(queue)}, which was saved: client, claim and counts")
-        return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=trace.available > 0)
+        self._salvage.lost.append(
+            f"Of message {trace.id} of {named(queue)}, which was saved: client, group, claim and counts"
+        )
+        indexed = trace.available > 0 and not self._records[key[:8]][1].grouping
+        return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=indexed)
 
     def _list(self, key: bytes, record: StoredMessage) -> None:
         """Note a claimed message for its group."""
@@ -183,6 +204,12 @@ class Queues:
         group = layout.claim_key(number, record.claim, record.group)
         self._groups[group] = record.ends, [*self._groups[group][1], sequence]
         self._group_numbers[key[:8]] = max(self._group_numbers[key[:8]], record.group)
+
+    def _head(self, line: bytes) -> bytes:
+        try:
+            return self._rescue.get("lines", line) or b""
+        except StoreDamaged:
+            return b""
 
     def _has_body(self, key: bytes) -> bool:
         """Whether a body can be read that is not in the record."""

@@ -189,11 +189,12 @@ class Messages(Controller):
         expected: bytes | None = None,
         idempotency_key: IdempotencyKey | None = None,
         copies: Copies | None = None,
+        create: bool = True,
     ) -> bytes | None:
         if copies is not None:
             self._bindings.beside(queue, copies.queue)
-        store = self._stores.of(self._bindings.bind(queue))
-        return store.messages.post(queue, drafts, now, expected, idempotency_key, copies)
+        store = self._stores.of(self._bindings.bind(queue) if create else self._bindings.find(queue))
+        return store.messages.post(queue, drafts, now, expected, idempotency_key, copies, create)
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         self._check_targets(queue, moves)

@@ -50,10 +50,11 @@ class MessageController:
         expected: bytes | None = None,
         idempotency_key: IdempotencyKey | None = None,
         copies: Copies | None = None,
+        create: bool = True,
     ) -> bytes | None:
         moment = layout.ms(now)
         self._expire(queue, drafts, moment)
-        terms, more = [b"%d" % moment, layout.keys(queue).full, expected or b""], []
+        terms, more = [b"%d" % moment, layout.keys(queue).full, expected or b"", b"1" if create else b"0"], []
         if copies is None:
             terms.append(b"0")
         else:

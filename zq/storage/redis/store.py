@@ -19,6 +19,7 @@ from zq.errors import (
     Fenced,
     KeyReused,
     MessageClaimed,
+    QueueNotFound,
     Repeated,
     StageDiffers,
     StageFull,
@@ -122,6 +123,7 @@ ERRORS: Final[dict[bytes, type[ZqError]]] = {
     b"fenced": Fenced,
     b"full": StageFull,
     b"running": CommitRunning,
+    b"missing": QueueNotFound,
 }
 
 

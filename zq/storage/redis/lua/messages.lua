@@ -115,13 +115,15 @@ end
 
 ---- script post
 
--- Stores messages behind all others of a queue, all or none; creates the queue if it is missing.
+-- Stores messages behind all others of a queue, all or none; creates the queue if it is missing and it may (1).
 -- KEYS: project, queue; the queue of the copies, if there are any; its answers if the post has a key.
--- ARGV: now, queue's full name, expected metadata ("" = any), how many copies; if any, the full name of their queue;
--- with a key: it, digest, until when it is kept, the answer; then each copy and each message as layout.draft packs it.
+-- ARGV: now, queue's full name, expected metadata ("" = any), whether it may create the queue (1), how many copies; if
+-- any, the full name of their queue; with a key: it, digest, until when it is kept, the answer; then each copy and each
+-- message as layout.draft packs it.
 -- Returns "", or the metadata if they are others; then nothing is stored.
 
-local q, now, full, expected, copies = queue_at(5), number(), argument(), argument(), number()
+local q, now, full, expected, may_create, copies =
+  queue_at(5), number(), argument(), argument(), argument() == '1', number()
 local target = copies > 0 and { full = argument(), q = queue_at(keys(10)) }
 local key, digest, expires, answer
 local once = #KEYS > key_at and keys(2)
@@ -130,6 +132,7 @@ if once then
   local repeated = known(once, key, now)
   if repeated then return repeated end
 end
+if not may_create and redis.call('EXISTS', q.state) == 0 then return { 'missing' } end
 local other = other_metadata(name_of(full), expected)
 if other then return other end
 local function post(batch, first, last)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the lines of grouped queues agree with their messages; and lines made anew from messages, for a salvage."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from zq.model import Grouping
+from zq.storage.ordered import layout
+from zq.storage.ordered.layout import QueueRecord, StoredMessage
+from zq.storage.ordered.lines import LINE, entry_of, line_of, place_of
+from zq.storage.ordered.log_integrity import Findings
+from zq.storage.ordered.store import Write
+
+
+def place(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
+    """The key in ``lines`` of a message of a grouped queue; ``key``: its own in ``messages``."""
+    number, sequence = layout.pair.unpack(key)
+    return line_of(number, record.line) + place_of(grouping, record.available, sequence)
+
+
+def grouping_of(place: bytes) -> Grouping:
+    """Of a queue that has such a key in ``lines``."""
+    return Grouping.FAIR if layout.pair.unpack(place[LINE:])[0] else Grouping.ORDERED
+
+
+class LineIntegrity:
+    """The part of a check that is about lines. ``queues``: the record of each queue by its number."""
+
+    def __init__(self, findings: Findings, queues: Mapping[bytes, QueueRecord]) -> None:
+        self._findings = findings
+        self._store = findings.store
+        self._queues = queues
+
+    def grouping(self, number: bytes) -> Grouping:
+        """Of a queue, by its number."""
+        record = self._queues.get(number)
+        return Grouping.NONE if record is None else record.grouping
+
+    def check(self) -> None:
+        """Each place is that of a message; each line that has some has a head, which has its entry."""
+        line = head = b""
+        for key, value in self._findings.entries("lines"):
+            if not self.grouping(key[: layout.number.size]):
+                self._check_former(key)
+            elif len(key) == LINE:
+                line, head = key, value
+                if self._store.get("available", entry_of(key, value)[0]) != entry_of(key, value)[1]:
+                    self._findings.found(f"available: nothing of the line {key.hex()}")
+                if self._store.get("lines", key + value[layout.number.size :]) is None:
+                    self._findings.found(f"lines: the head of {key.hex()} stands nowhere in it")
+            else:
+                self._check_place(key, has_head=bool(head) and key.startswith(line))
+
+    def check_entry(self, key: bytes, value: bytes) -> None:
+        """An entry in ``available`` is that of a line."""
+        line = key[: layout.number.size] + value
+        head = self._store.get("lines", line) or b""
+        if len(head) != layout.triple.size or entry_of(line, head)[0] != key:
+            self._findings.found(f"available: {key.hex()} is no line's entry")
+
+    def _check_place(self, key: bytes, has_head: bool) -> None:
+        number = key[: layout.number.size]
+        message = number + key[-layout.number.size :]
+        stored = self._store.get("messages", message)
+        if stored is None or place(self.grouping(number), message, layout.decode_record(stored)) != key:
+            self._findings.found(f"lines: {key.hex()} is no message's place")
+        elif not has_head:
+            self._findings.found(f"lines: {key.hex()} stands in a line without a head")
+
+    def _check_former(self, key: bytes) -> None:
+        number = key[: layout.number.size]
+        if self._store.get("default", layout.PENDING_QUEUE + number) is None:
+            self._findings.found(f"lines: {key.hex()} is of no grouped queue")
+
+
+class NewLines:
+    """Lines as messages have them, of which the first one becomes the head."""
+
+    def __init__(self, former: Callable[[bytes], bytes]) -> None:
+        """``former``: the head that a line had, b"" if that is not known."""
+        self._former = former
+        self._heads: dict[bytes, tuple[bytes, int]] = {}
+
+    def join(self, grouping: Grouping, key: bytes, record: StoredMessage) -> Write:
+        """The place of a message, which is to be written."""
+        where = place(grouping, key, record)
+        line, within = where[:LINE], where[LINE:]
+        if line not in self._heads or within < self._heads[line][0]:
+            self._heads[line] = within, record.available
+        return "lines", where, b""
+
+    def heads(self) -> Iterator[Write]:
+        """What is to be written of heads."""
+        for line, (within, available) in self._heads.items():
+            head = self._former(line)
+            if head[layout.number.size :] != within:
+                head = layout.number.pack(available) + within
+            yield "lines", line, head
+            yield "available", *entry_of(line, head)
