@@ -79,11 +79,11 @@ def write_entries(
 ) -> None:
     """Write the entries of lines that have these heads; a line without one has no entry."""
     placed = [_placing(key, line, head, now, until) for line, head in heads.items() if head is not None]
-    empty = [{"q": _entry(key.shard, line), "limit": 1} for line, head in heads.items() if head is None]
+    empty = [_entry(key.shard, line)["_id"] for line, head in heads.items() if head is None]
     if placed:
         client.update(placed, session)
     if empty:
-        client.delete(empty, session)
+        client.delete_all({"_id": {"$in": empty}, "s": key.shard}, session=session)
 
 
 def replace_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
@@ -111,7 +111,7 @@ def ready(client: StoreClient, key: QueueKey, most: int, now: int) -> int:
 
 
 # Entries that one transaction places.
-AT_ONCE: Final = 100
+AT_ONCE: Final = 500
 # A moment by which nothing is available and nothing has expired: entries stand where their heads are.
 BEFORE_ALL: Final = 0
 
