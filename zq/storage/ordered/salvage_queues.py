@@ -137,10 +137,11 @@ class Queues:
                     self._fresh_tails[number] = self._last[number]
                     if record.expires > self._salvage.now:
                         self._fresh.setdefault(number, self._last[number])
-                self._copy_message(key, record)
+                self._copy_message(key, record, value)
         self._salvage.write(("claims", key, layout.group_value(*group)) for key, group in self._groups.items())
 
-    def _copy_message(self, key: bytes, record: StoredMessage) -> None:
+    def _copy_message(self, key: bytes, record: StoredMessage, stored: bytes | None) -> None:
+        """``stored``: the record as it is, which is kept if it is right; None for one that was made anew."""
         queue = self._records[key[:8]][0]
         try:
             apart = self._rescue.get("bodies", key) if record.body is None else None
@@ -152,8 +153,11 @@ class Queues:
                 self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
         body = record.body if apart is None else layout.unsealed(apart)
         if body is not None:
-            record.size = len(body) + len(record.extra) + OVERHEAD
-            writes: list[Write] = [("messages", key, layout.encode(record))]
+            size = len(body) + len(record.extra) + OVERHEAD
+            if stored is None or record.size != size:
+                record.size = size
+                stored = layout.encode(record)
+            writes: list[Write] = [("messages", key, stored)]
             if apart is not None:
                 writes.append(("bodies", key, apart))
             self._salvage.save("messages", [*writes, *index_entries(layout.prefix_of(queue), key, record)])
