@@ -153,7 +153,7 @@ class Queues:
         self._salvage.write(self._lines.heads())
 
     def _copy_message(self, key: bytes, record: StoredMessage, stored: bytes | None) -> None:
-        """``stored``: the record as it was, if it could be read."""
+        """``stored``: the record as it is, which is kept if it is right; None for one that was made anew."""
         queue = self._records[key[:8]][0]
         try:
             apart = self._rescue.get("bodies", key) if record.body is None else None
