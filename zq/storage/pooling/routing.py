@@ -102,7 +102,7 @@ def _routed(part: str, promised: Callable[..., Any], verb: str) -> Callable[...,
 class Queues(Controller):
     """Queues of all pools."""
 
-    def create(self, queue: QueueRef, metadata: bytes) -> bool:
+    def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         chosen = _metadata.decode(metadata)
         self._check_flavor(queue, chosen.flavor)
         pool = self._bindings.bind(queue, flavor=chosen.flavor or None)
@@ -112,7 +112,7 @@ class Queues(Controller):
         if chosen.flavor:
             self._bindings.suits(queue, pool, chosen.flavor)
         self._place_dead_letters(queue, chosen.dead_letters)
-        return store.queues.create(queue, metadata)
+        return store.queues.create(queue, metadata, grouping)
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
         pool = self._bindings.find(queue)
