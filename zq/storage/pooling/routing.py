@@ -21,6 +21,7 @@ from zq.model import (
     Copies,
     Draft,
     Fence,
+    Grouping,
     IdempotencyKey,
     Lease,
     Move,
