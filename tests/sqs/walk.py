@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A walk over all operations of SQS, as any client makes it: ``python -m tests.sqs.walk [--aws PROGRAM] [STORE ...]``.
+
+Each operation is done once and, with one code of error at least, refused. ``test_walk.py`` has boto3 make the walk. The
+program here has ``aws`` make it (``pip install awscli``, anywhere), on a server for each store, and ends with 1 if one
+comes to something else.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from botocore import xform_name
+
+from tests.servers import ZqServer
+from tests.stores import Stores
+from zq.http.sqs.operations import OPERATIONS
+
+STORES = ("memory", "redis", "mongodb")
+CONFIG = "[sqs]\nenabled = true\nauth = none\n"
+REGION = "eu-north-1"
+# How the command line tells that it was refused.
+REFUSAL = re.compile(r"An error occurred \((\S+)\) when calling the \w+ operation")
+ATTRIBUTE = {"colour": {"DataType": "String", "StringValue": "red"}}
+Ask = Callable[..., dict[str, Any]]
+"""Makes a request: an operation, and parameters by their names. Raises ``Refused``."""
+
+
+class Refused(Exception):
+    """A request was refused, with this code."""
+
+
+class Walk:
+    """One walk of an account that has no queues; ``told``: each operation's codes of errors, ``""`` if it was done."""
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self.told: dict[str, set[str]] = defaultdict(set)
+
+    def make(self) -> None:
+        """Raises ``AssertionError`` where it comes to something else, and leaves no queue."""
+        jobs, dead = (self.done("CreateQueue", QueueName=name)["QueueUrl"] for name in ("jobs", "dead"))
+        self._queues(jobs)
+        self._tags_and_permissions(jobs)
+        self._one_message(jobs)
+        self._batches(jobs)
+        self._groups()
+        self._dead_letters(jobs, dead)
+        self._ends(jobs, dead)
+
+    def done(self, operation: str, **given: Any) -> dict[str, Any]:
+        """What it is answered."""
+        answer = self._ask(operation, **given)
+        self.told[operation].add("")
+        return answer
+
+    def refused(self, code: str, operation: str, **given: Any) -> None:
+        """It is refused with this code, of which the name of the service is left out."""
+        try:
+            answer = self._ask(operation, **given)
+        except Refused as error:
+            told = str(error).removeprefix("AWS.SimpleQueueService.")
+        else:
+            raise AssertionError(f"{operation} was done and not refused with {code}: {answer}")
+        assert told == code, f"{operation} was refused with {told} and not with {code}."
+        self.told[operation].add(code)
+
+    def _received(self, url: str, **more: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.done("ReceiveMessage", QueueUrl=url, **more).get("Messages", [])
+        return found
+
+    def _attributes(self, url: str, *names: str) -> dict[str, str]:
+        found: dict[str, str] = self.done("GetQueueAttributes", QueueUrl=url, AttributeNames=names)["Attributes"]
+        return found
+
+    def _queues(self, jobs: str) -> None:
+        self.refused("QueueAlreadyExists", "CreateQueue", QueueName="jobs", Attributes={"DelaySeconds": "1"})
+        self.refused("InvalidParameterValue", "CreateQueue", QueueName="a.b")
+        assert self.done("GetQueueUrl", QueueName="jobs")["QueueUrl"] == jobs
+        self.refused("NonExistentQueue", "GetQueueUrl", QueueName="none")
+        page = self.done("ListQueues", MaxResults=1)
+        rest = self.done("ListQueues", MaxResults=10, NextToken=page["NextToken"])
+        assert rest["QueueUrls"] == [jobs]
+        assert self.done("ListQueues", QueueNamePrefix="jo")["QueueUrls"] == [jobs]
+        self.refused("InvalidParameterValue", "ListQueues", MaxResults=1, NextToken="?")
+        self.done("SetQueueAttributes", QueueUrl=jobs, Attributes={"VisibilityTimeout": "600"})
+        self.refused("InvalidAttributeValue", "SetQueueAttributes", QueueUrl=jobs, Attributes={"DelaySeconds": "901"})
+        self.refused("InvalidAttributeName", "SetQueueAttributes", QueueUrl=jobs, Attributes={"Colour": "red"})
+        assert self._attributes(jobs, "VisibilityTimeout") == {"VisibilityTimeout": "600"}
+        self.refused("InvalidAttributeName", "GetQueueAttributes", QueueUrl=jobs, AttributeNames=["Colour"])
+
+    def _tags_and_permissions(self, jobs: str) -> None:
+        self.done("TagQueue", QueueUrl=jobs, Tags={"a": "1", "b": "2"})
+        self.refused("InvalidParameterValue", "TagQueue", QueueUrl=jobs, Tags={"k" * 129: ""})
+        self.done("UntagQueue", QueueUrl=jobs, TagKeys=["a"])
+        self.refused("NonExistentQueue", "UntagQueue", QueueUrl=f"{jobs}-2", TagKeys=["a"])
+        assert self.done("ListQueueTags", QueueUrl=jobs)["Tags"] == {"b": "2"}
+        self.refused("NonExistentQueue", "ListQueueTags", QueueUrl=f"{jobs}-2")
+        granted = {"QueueUrl": jobs, "Label": "one", "AWSAccountIds": ["111122223333"], "Actions": ["SendMessage"]}
+        self.done("AddPermission", **granted)
+        self.refused("InvalidParameterValue", "AddPermission", **granted)
+        self.done("RemovePermission", QueueUrl=jobs, Label="one")
+        self.refused("InvalidParameterValue", "RemovePermission", QueueUrl=jobs, Label="one")
+
+    def _one_message(self, jobs: str) -> None:
+        self.done("SendMessage", QueueUrl=jobs, MessageBody="Grüße", MessageAttributes=ATTRIBUTE)
+        self.refused("InvalidMessageContents", "SendMessage", QueueUrl=jobs, MessageBody="\x01")
+        self.refused("MissingParameter", "SendMessage", QueueUrl=jobs, MessageBody="")
+        (message,) = self._received(jobs, MessageAttributeNames=["All"], MessageSystemAttributeNames=["All"])
+        assert (message["Body"], message["MessageAttributes"]) == ("Grüße", ATTRIBUTE)
+        assert message["Attributes"]["ApproximateReceiveCount"] == "1"
+        assert self._received(jobs) == []
+        self.refused("InvalidParameterValue", "ReceiveMessage", QueueUrl=jobs, MaxNumberOfMessages=11)
+        named = {"QueueUrl": jobs, "ReceiptHandle": message["ReceiptHandle"]}
+        self.done("ChangeMessageVisibility", **named, VisibilityTimeout=0)
+        self.refused("InvalidParameterValue", "ChangeMessageVisibility", **named, VisibilityTimeout=43201)
+        (message,) = self._received(jobs)
+        self.done("DeleteMessage", QueueUrl=jobs, ReceiptHandle=message["ReceiptHandle"])
+        self.done("DeleteMessage", QueueUrl=jobs, ReceiptHandle=message["ReceiptHandle"])
+        self.refused("ReceiptHandleIsInvalid", "DeleteMessage", QueueUrl=jobs, ReceiptHandle="none")
+
+    def _batches(self, jobs: str) -> None:
+        """What each entry came to, and batches that are none."""
+        bodies = [("a", "1"), ("b", "\x01"), ("c", "3")]
+        sent = [{"Id": id, "MessageBody": body} for id, body in bodies]
+        self._halves("SendMessageBatch", jobs, sent, "ac", "b InvalidMessageContents")
+        messages = self._received(jobs, MaxNumberOfMessages=10)
+        assert sorted(message["Body"] for message in messages) == ["1", "3"]
+        handles = [message["ReceiptHandle"] for message in messages]
+        held = [{"Id": id, "ReceiptHandle": handle} for id, handle in zip("abc", [*handles, "none"], strict=True)]
+        hidden = [{**entry, "VisibilityTimeout": 900} for entry in held]
+        self._halves("ChangeMessageVisibilityBatch", jobs, hidden, "ab", "c ReceiptHandleIsInvalid")
+        self._halves("DeleteMessageBatch", jobs, held, "ab", "c ReceiptHandleIsInvalid")
+        self.refused("EmptyBatchRequest", "SendMessageBatch", QueueUrl=jobs, Entries=[])
+        eleven = [{"Id": str(number), "ReceiptHandle": "none"} for number in range(11)]
+        self.refused("TooManyEntriesInBatchRequest", "DeleteMessageBatch", QueueUrl=jobs, Entries=eleven)
+        self.refused("BatchEntryIdsNotDistinct", "ChangeMessageVisibilityBatch", QueueUrl=jobs, Entries=hidden[:1] * 2)
+        assert self._attributes(jobs, "ApproximateNumberOfMessagesNotVisible").popitem()[1] == "0"
+
+    def _halves(self, operation: str, url: str, entries: list[Any], good: str, failure: str) -> None:
+        answer = self.done(operation, QueueUrl=url, Entries=entries)
+        assert "".join(entry["Id"] for entry in answer["Successful"]) == good
+        assert [f"{entry['Id']} {entry['Code']}" for entry in answer["Failed"]] == [failure]
+
+    def _groups(self) -> None:
+        """A FIFO queue: a repeat is stored once, a group comes in order."""
+        chosen = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+        self.refused("InvalidParameterValue", "CreateQueue", QueueName="steps", Attributes=chosen)
+        steps = self.done("CreateQueue", QueueName="steps.fifo", Attributes=chosen)["QueueUrl"]
+        self.refused("MissingParameter", "SendMessage", QueueUrl=steps, MessageBody="1")
+        for body in ("1", "1", "2"):
+            self.done("SendMessage", QueueUrl=steps, MessageBody=body, MessageGroupId="g")
+        assert [message["Body"] for message in self._received(steps, MaxNumberOfMessages=10)] == ["1", "2"]
+        self.done("DeleteQueue", QueueUrl=steps)
+
+    def _dead_letters(self, jobs: str, dead: str) -> None:
+        """A task is started and, since it takes its time, found at work and ended."""
+        to, source = (self._attributes(url, "QueueArn")["QueueArn"] for url in (jobs, dead))
+        self.refused("InvalidParameterValue", "StartMessageMoveTask", SourceArn=source)
+        policy = json.dumps({"deadLetterTargetArn": source, "maxReceiveCount": 3})
+        self.done("SetQueueAttributes", QueueUrl=jobs, Attributes={"RedrivePolicy": policy})
+        assert self.done("ListDeadLetterSourceQueues", QueueUrl=dead)["queueUrls"] == [jobs]
+        self.refused("NonExistentQueue", "ListDeadLetterSourceQueues", QueueUrl=f"{dead}-2")
+        for _ in range(6):
+            sent = [{"Id": str(number), "MessageBody": "x"} for number in range(10)]
+            assert len(self.done("SendMessageBatch", QueueUrl=dead, Entries=sent)["Successful"]) == 10
+        move = {"SourceArn": source, "DestinationArn": to, "MaxNumberOfMessagesPerSecond": 1}
+        handle = self.done("StartMessageMoveTask", **move)["TaskHandle"]
+        self.refused("UnsupportedOperation", "StartMessageMoveTask", **move)
+        (task,) = self.done("ListMessageMoveTasks", SourceArn=source)["Results"]
+        assert (task["Status"], task["TaskHandle"]) == ("RUNNING", handle)
+        self.refused("ResourceNotFoundException", "ListMessageMoveTasks", SourceArn=f"{source}-2")
+        assert self.done("CancelMessageMoveTask", TaskHandle=handle)["ApproximateNumberOfMessagesMoved"] < 60
+        self.refused("InvalidParameterValue", "CancelMessageMoveTask", TaskHandle="none")
+
+    def _ends(self, *urls: str) -> None:
+        for url in urls:
+            self.done("PurgeQueue", QueueUrl=url)
+            self.refused("PurgeQueueInProgress", "PurgeQueue", QueueUrl=url)
+            self.done("DeleteQueue", QueueUrl=url)
+            self.refused("NonExistentQueue", "DeleteQueue", QueueUrl=url)
+        assert self.done("ListQueues") == {}
+
+
+def complete(walk: Walk) -> None:
+    """Raises ``AssertionError`` unless each operation was done, and refused."""
+    missed = [name for name in OPERATIONS if "" not in walk.told[name] or len(walk.told[name]) < 2]
+    assert not missed, f"Not done, or never refused: {missed}"
+
+
+def command_line(program: str, url: str) -> Ask:
+    """``aws sqs`` makes the requests."""
+    keys = {"AWS_ACCESS_KEY_ID": "123456789012", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": REGION}
+    env = {**os.environ, **keys, "AWS_MAX_ATTEMPTS": "1", "AWS_EC2_METADATA_DISABLED": "true"}
+
+    def ask(operation: str, **given: Any) -> dict[str, Any]:
+        asked = [program, "--endpoint-url", url, "--output", "json", "--no-paginate", "sqs", xform_name(operation, "-")]
+        made = subprocess.run([*asked, "--cli-input-json", json.dumps(given)], env=env, capture_output=True, text=True)
+        if made.returncode == 0:
+            return dict(json.loads(made.stdout or "{}"))
+        found = REFUSAL.search(made.stderr)
+        assert found, f"{operation}: {made.stderr}"
+        raise Refused(found[1])
+
+    return ask
+
+
+def main() -> int:
+    """0 if all walks come to what they should."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--aws", default="aws", help="the program, if it is not on PATH")
+    parser.add_argument("stores", nargs="*", default=STORES, metavar="STORE")
+    chosen = parser.parse_args()
+    failed = False
+    with closing(Stores()) as stores:
+        for name in chosen.stores:
+            with tempfile.TemporaryDirectory() as folder:
+                uri = stores.empty(name, Path(folder), "a")
+                with ZqServer(uri, config=CONFIG) as server:
+                    became, said = outcome(command_line(chosen.aws, server.url))
+            failed = failed or not became
+            print(f"{name}: {said}", flush=True)  # noqa: T201
+    return int(failed)
+
+
+def outcome(ask: Ask) -> tuple[bool, str]:
+    """Whether a walk came to what it should, and a sentence about it."""
+    walk = Walk(ask)
+    try:
+        walk.make()
+        complete(walk)
+    except AssertionError as error:
+        return False, str(error)
+    codes = {code for told in walk.told.values() for code in told if code}
+    return True, f"{len(walk.told)} operations and {len(codes)} codes of errors are what they should be."
+
+
+if __name__ == "__main__":
+    sys.exit(main())
