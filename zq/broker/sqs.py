@@ -127,7 +127,7 @@ class SqsMessages:
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
         """Store those of the messages that are not too long, in one step. Raises ``QueuePaused``, ``QuotaExceeded``."""
         rules = self._rules(queue)
-        if rules.posts_paused or any(each.size > terms_of(rules.metadata).max_size for each in outgoing):
+        if rules.posts_paused or max(each.size for each in outgoing) > terms_of(rules.metadata).max_size:
             rules = self._fresh(queue)
         while True:
             now, max_size = self._clock.now(), terms_of(rules.metadata).max_size
