@@ -126,10 +126,11 @@ class Change:
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = not state.grouping
-        if (old.claim, old.until) != (new.claim, new.until):
+        until = new.until
+        if old.claim != new.claim or old.until != until:
             if old.claim:
                 self._left[number, old.claim, old.group].add(sequence)
-            new.group = self._join_group(state, sequence, new) if new.claim else 0
+            new.group = self._join_group(state, sequence, new.claim, until) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
         if state.grouping:
             self.lines.leave(state, sequence, new.line, old.available)
@@ -145,7 +146,7 @@ class Change:
             self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))
             if new.body is None:
                 self._prolong(state, key, new, body)
-        if new.available < old.available or new.until < old.until:
+        if new.available < old.available or until < old.until:
             self.show(state, sequence)
 
     def show(self, state: QueueState, sequence: int) -> None:
@@ -233,15 +234,15 @@ class Change:
     def _sealed(self, state: QueueState, record: NewMessage, body: bytes) -> bytes:
         return layout.sealed(body, record.expires, state.context.expiry.compaction_filter_grace)
 
-    def _join_group(self, state: QueueState, sequence: int, record: StoredMessage) -> int:
-        """The group in which a message is listed that the record's claim holds."""
-        place = state, record.claim, record.until
+    def _join_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
+        """The group in which a message is listed that a claim holds until then."""
+        place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
         if not sequences or len(sequences) == layout.GROUP:
             tally = self._tally(state)
             tally.group += 1
             group, sequences = self._groups[place] = tally.group, []
-            self._claimed[layout.claim_key(state.number, record.claim, group)] = record.until, sequences
+            self._claimed[layout.claim_key(state.number, claim, group)] = until, sequences
         sequences.append(sequence)
         return group
 
