@@ -231,7 +231,7 @@ class SqsMessages:
             if id is None:
                 continue
             body, checksum = sealing.stored(project, id, each.body, seals=rules.encrypts, checksum=self._checksum)
-            extra = sealing.stored_extra(project, id, each.extra, seals=rules.encrypts)
+            extra = each.extra and sealing.stored_extra(project, id, each.extra, seals=rules.encrypts)
             delay = rules.default_delay if each.delay is None else each.delay
             drafts.append(Draft(id, body, ttl, delay, sender, checksum, extra, each.group))
         return drafts
