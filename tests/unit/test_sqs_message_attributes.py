@@ -157,7 +157,7 @@ def test_what_may_not_stand_in_a_body(character: str) -> None:
 
 def test_what_is_kept_comes_back() -> None:
     """A message that has nothing of it keeps nothing but an empty object."""
-    extra = Extra({"a": text("x"), "b": binary(b"y")}, "group", "once", "Root=1")
+    extra = Extra({"a": text("x"), "b": binary(b"y")}, "once", "Root=1")
     assert decoded(encoded(extra)) == extra
     assert decoded(b"") == Extra() == decoded(encoded(Extra()))
 

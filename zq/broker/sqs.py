@@ -127,7 +127,7 @@ class SqsMessages:
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
         """Store those of the messages that are not too long, in one step. Raises ``QueuePaused``, ``QuotaExceeded``."""
         rules = self._rules(queue)
-        if rules.posts_paused or any(each.size > terms_of(rules.metadata).max_size for each in outgoing):
+        if rules.posts_paused or max(each.size for each in outgoing) > terms_of(rules.metadata).max_size:
             rules = self._fresh(queue)
         while True:
             now, max_size = self._clock.now(), terms_of(rules.metadata).max_size
@@ -231,7 +231,7 @@ class SqsMessages:
             if id is None:
                 continue
             body, checksum = sealing.stored(project, id, each.body, seals=rules.encrypts, checksum=self._checksum)
-            extra = sealing.stored_extra(project, id, each.extra, seals=rules.encrypts)
+            extra = each.extra and sealing.stored_extra(project, id, each.extra, seals=rules.encrypts)
             delay = rules.default_delay if each.delay is None else each.delay
             drafts.append(Draft(id, body, ttl, delay, sender, checksum, extra, each.group))
         return drafts

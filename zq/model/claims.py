@@ -138,11 +138,12 @@ class Grip(Struct, frozen=True):
     count: int
     hold: int | None = None
 
-    def judge(self, claim: str, count: int, live: bool, late: bool) -> Handled:
-        """Whether this may be done to a message whose last claim, which may be ``live``, and claim count are these."""
-        if not claim or (claim, count) != (self.claim, self.count):
+    def judge(self, claim: str, count: int, counts: bool) -> Handled:
+        """Whether this may be done to a message whose last claim, which ``counts`` or is over, and claim count are
+        these."""
+        if not claim or claim != self.claim or count != self.count:
             return Handled.LOST
-        return Handled.DONE if live or late else Handled.EXPIRED
+        return Handled.DONE if counts else Handled.EXPIRED
 
 
 def runs(grips: Sequence[Grip]) -> Iterator[list[Grip]]:

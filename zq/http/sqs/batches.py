@@ -114,38 +114,36 @@ def delete_message_batch(call: Call, given: DeleteMessageBatch) -> dict[str, Any
     """Remove messages; see ``delete_message``."""
     queue, terms = _checked(call, given.queue_url, given.entries, "DeleteMessageBatchRequestEntry")
     entries = _sorted(given.entries, lambda entry: receipts.grip(queue, entry.receipt_handle))
-    handles = {entry.id: entry.receipt_handle for entry in given.entries}
-    return _handled(call, queue, entries, lambda name, became: expired(terms, became, handles[name]))
+    return _handled(call, queue, entries, given.entries, lambda became, handle: expired(terms, became, handle))
 
 
 def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBatch) -> dict[str, Any]:
     """Hide messages, each for its own time; see ``change_message_visibility``."""
     queue, terms = _checked(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
     entries = _sorted(given.entries, lambda entry: hiding(call, queue, entry.receipt_handle, entry.visibility_timeout))
-    handles = {entry.id: entry.receipt_handle for entry in given.entries}
 
-    def refusal(name: str, became: Handled) -> errors.SqsError | None:
-        return not_hidden(became, handles[name]) or expired(terms, became, handles[name])
+    def refusal(became: Handled, handle: str) -> errors.SqsError | None:
+        return not_hidden(became, handle) or expired(terms, became, handle)
 
-    return _handled(call, queue, entries, refusal)
+    return _handled(call, queue, entries, given.entries, refusal)
 
 
 def _handled(
     call: Call,
     queue: QueueRef,
     entries: Sorted,
-    refusal: Callable[[str, Handled], errors.SqsError | None],
+    given: Sequence[DeleteEntry] | Sequence[ChangeEntry],
+    refusal: Callable[[Handled, str], errors.SqsError | None],
 ) -> dict[str, Any]:
-    """Carry out what is good of the request; ``refusal``: why what became of an entry is a failure."""
+    """Carry out what is good of the request; ``refusal``: why what became of a handle that was ``given`` is a failure,
+    if it is not what was wanted."""
     made: dict[str, Grip] = entries.made
     handled = call.broker.sqs.handle(queue, list(made.values())) if made else ()
-    successful = []
-    for name, became in zip(made, handled, strict=True):
-        if failure := refusal(name, became):
-            entries.fail(name, failure)
-        else:
-            successful.append({"Id": name})
-    return entries.answer(successful)
+    other = {name: became for name, became in zip(made, handled, strict=True) if became is not Handled.DONE}
+    for entry in given if other else ():
+        if entry.id in other and (failure := refusal(other[entry.id], entry.receipt_handle)):
+            entries.fail(entry.id, failure)
+    return entries.answer([{"Id": name} for name in made if name not in entries.failed])
 
 
 def _check_ids(entries: Sequence[SendEntry], terms: SqsTerms) -> None:
@@ -164,22 +162,21 @@ def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple
         raise errors.empty_batch_request(kind)
     if len(entries) > MOST:
         raise errors.too_many_entries(len(entries))
-    seen = set()
-    for entry in entries:
-        if not ID.fullmatch(entry.id):
-            raise errors.invalid_batch_entry_id()
-        if entry.id in seen:
-            raise errors.batch_entry_ids_not_distinct(entry.id)
-        seen.add(entry.id)
+    ids = [entry.id for entry in entries]
+    if not all(map(ID.fullmatch, ids)):
+        raise errors.invalid_batch_entry_id()
+    if len(set(ids)) < len(ids):
+        raise errors.batch_entry_ids_not_distinct(next(id for id in ids if ids.count(id) > 1))
     return queue, terms
 
 
 def _sorted(entries: Sequence[E], make: Callable[[E], T]) -> Sorted:
     """What ``make`` makes of each entry; those that it refuses have failed."""
     result = Sorted([entry.id for entry in entries])
+    made = result.made
     for entry in entries:
         try:
-            result.made[entry.id] = make(entry)
+            made[entry.id] = make(entry)
         except errors.SqsError as refusal:
             result.fail(entry.id, refusal)
     return result

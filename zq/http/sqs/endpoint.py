@@ -19,7 +19,7 @@ from zq.broker import Broker
 from zq.broker.quotas import check_state
 from zq.http import faults, query
 from zq.http.authorization import Authorization
-from zq.http.sqs import errors, json_protocol, query_protocol
+from zq.http.sqs import errors, json_protocol, names, query_protocol
 from zq.http.sqs.call import Authenticate, Call, Who
 from zq.http.sqs.operations import OPERATIONS
 from zq.http.sqs.permissions import entered
@@ -155,7 +155,7 @@ class Endpoint:
 
 def _note_queue(req: falcon.Request, url: str) -> None:
     """Have logs say which queue a request is about."""
-    name = url.rstrip("/").rpartition("/")[2]
+    _, name = names.parts(url)
     if LONG_QUEUE_NAME.fullmatch(name):
         req.context.queue = QueueRef(req.context.project, name)
         req.context.params = {"queue": name}

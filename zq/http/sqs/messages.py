@@ -93,8 +93,10 @@ class Written(Struct, frozen=True):
 
     def answer(self, id: str, sequences: Mapping[str, int]) -> dict[str, str]:
         """What its sender is told."""
-        sequence = sequences.get(id)
-        return {"MessageId": message_id(id), **self.sums, **({"SequenceNumber": _digits(sequence)} if sequence else {})}
+        told = {"MessageId": message_id(id), **self.sums}
+        if id in sequences:
+            told[SEQUENCE] = _digits(sequences[id])
+        return told
 
 
 def send_message(call: Call, given: SendMessage) -> dict[str, Any]:

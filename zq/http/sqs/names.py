@@ -26,15 +26,19 @@ def queue_arn(call: Call, name: str) -> str:
     return f"arn:aws:sqs:{call.region}:{call.account}:{name}"
 
 
-def queue_of(call: Call, url: str) -> QueueRef:
-    """The queue that a URL, or a bare name, means; whether it exists is not looked at. Raises ``SqsError``.
+def parts(url: str) -> tuple[str, str]:
+    """Account and name in a URL, or in a bare name; the account may be anything. Only the last two segments count,
+    whatever host the URL has."""
+    before, _, name = url.rstrip("/").rpartition("/")
+    return before.rpartition("/")[2], name
 
-    Only the last two segments count, whatever host the URL has.
-    """
-    *_, account, name = ["", *url.rstrip("/").split("/")]
+
+def queue_of(call: Call, url: str) -> QueueRef:
+    """The queue that a URL, or a bare name, means; whether it exists is not looked at. Raises ``SqsError``."""
+    account, name = parts(url)
     if LONG_QUEUE_NAME.fullmatch(name) is None:
         raise errors.queue_does_not_exist()
-    if ACCOUNT.fullmatch(account) and account != call.account:
+    if account != call.account and ACCOUNT.fullmatch(account):
         raise errors.access_denied(f"Access to the resource {url[:MOST_SHOWN]} is denied.")
     return QueueRef(call.project, name)
 

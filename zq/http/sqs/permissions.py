@@ -64,7 +64,7 @@ def _meant(operation: str, given: Mapping[str, Any]) -> tuple[str, str]:
     """Account and name of the queue that parameters name, each "" where they do not."""
     if operation == "GetQueueUrl":
         return str(given.get("QueueOwnerAWSAccountId") or ""), str(given.get("QueueName") or "")
-    *_, account, name = ["", "", *str(given.get("QueueUrl") or "").rstrip("/").split("/")]
+    account, name = names.parts(str(given.get("QueueUrl") or ""))
     return (account, name) if ACCOUNT.fullmatch(account) else ("", name)
 
 

@@ -23,9 +23,12 @@ from zq.model import Grip, Message, QueueRef
 # 49 bytes, without the two characters that would pad them; the last one stands for two bits.
 HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{65}[AQgw]")
 LENGTH: Final = 66
+# Hex digits of an id.
+ID: Final = 32
 # The version of the form.
 VERSION: Final = b"\x01"
-_CLAIMED: Final = Struct(">16s16sI")
+_SAID: Final = Struct(">9s32sI")
+_ALL: Final = Struct(">9s32sII")
 _SUM: Final = Struct(">I")
 _TO_URL: Final = bytes.maketrans(b"+/", b"-_")
 _FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
@@ -33,8 +36,7 @@ _FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
 
 def handle(queue: QueueRef, message: Message, claim: str) -> str:
     """The handle of a message that this claim, which may be over, has just handed out."""
-    claimed = _CLAIMED.pack(bytes.fromhex(message.id), bytes.fromhex(claim), message.claim_count)
-    said = _head(queue) + claimed
+    said = _SAID.pack(_head(queue), bytes.fromhex(message.id + claim), message.claim_count)
     return b2a_base64(said + _SUM.pack(crc32(said)), newline=False).translate(_TO_URL)[:LENGTH].decode()
 
 
@@ -42,10 +44,10 @@ def grip(queue: QueueRef, text: str, hold: int | None = None) -> Grip:
     """What a handle of this queue names; ``hold`` as ``Grip`` has it. Raises ``SqsError`` for one that is none."""
     if HANDLE.fullmatch(text):
         raw = a2b_base64(text.encode().translate(_FROM_URL) + b"==")
-        head, said = _head(queue), raw[: -_SUM.size]
-        if said.startswith(head) and _SUM.pack(crc32(said)) == raw[-_SUM.size :]:
-            message, claim, count = _CLAIMED.unpack_from(said, len(head))
-            return Grip(message.hex(), claim.hex(), count, hold)
+        head, both, count, total = _ALL.unpack(raw)
+        if head == _head(queue) and total == crc32(raw[: _SAID.size]):
+            ids = both.hex()
+            return Grip(ids[:ID], ids[ID:], count, hold)
     raise errors.receipt_handle_is_invalid(text)
 
 

@@ -47,7 +47,7 @@ class Change:
     def __init__(self, store: Store, now: int) -> None:
         self._store = store
         self._now = now
-        self.lines = Lines(store)
+        self._lines: Lines | None = None
         self._writes: list[Write] = []
         self._tallies: dict[QueueState, Tally] = {}
         self._heads: dict[QueueState, bytes] = {}
@@ -62,19 +62,26 @@ class Change:
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
         """Sequences that leave a group, by the queue's number, claim and group."""
 
+    @property
+    def lines(self) -> Lines:
+        """What it does to lines: only grouped queues have any."""
+        if self._lines is None:
+            self._lines = Lines(self._store)
+        return self._lines
+
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
         """Add a message behind all others of the queue; without delay available not before the last such one (L5).
         Its ``size`` is that of what it has besides the body."""
-        tally = self._tally(state)
+        tally, lane = self._tally(state), not state.grouping
         record.size += len(body) + OVERHEAD
         tally.sequence += 1
         tally.count += 1
         tally.bytes += record.size
         if delay:
-            record.available, record.indexed = now + delay, not state.grouping
+            record.available, record.indexed = now + delay, lane
             tally.fresh_gap += 1
         else:
-            _join(tally, record, now, not state.grouping)
+            _join(tally, record, now, lane)
         key = layout.pair.pack(state.number, tally.sequence)
         if len(body) <= layout.SHORT:
             record.body = body
@@ -87,7 +94,7 @@ class Change:
         )
         if record.indexed:
             self._put_available(state, tally.sequence, record)
-        elif state.grouping:
+        elif not lane:
             assert isinstance(record, StoredMessage), "only those know their group"
             self.lines.join(state, tally.sequence, record)
 
@@ -125,13 +132,14 @@ class Change:
         ``body``: where the caller has read it, for a message that lives longer from now on.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
-        new.indexed = not state.grouping
-        if (old.claim, old.until) != (new.claim, new.until):
+        new.indexed = lane = not state.grouping
+        until = new.until
+        if old.claim != new.claim or old.until != until:
             if old.claim:
                 self._left[number, old.claim, old.group].add(sequence)
-            new.group = self._join_group(state, sequence, new) if new.claim else 0
+            new.group = self._join_group(state, sequence, new.claim, until) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
-        if state.grouping:
+        if not lane:
             self.lines.leave(state, sequence, new.line, old.available)
             self.lines.join(state, sequence, new)
         elif not old.indexed or old.available != new.available or old.expires != new.expires:
@@ -145,7 +153,7 @@ class Change:
             self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))
             if new.body is None:
                 self._prolong(state, key, new, body)
-        if new.available < old.available or new.until < old.until:
+        if new.available < old.available or until < old.until:
             self.show(state, sequence)
 
     def show(self, state: QueueState, sequence: int) -> None:
@@ -177,7 +185,7 @@ class Change:
 
     def commit(self) -> None:
         """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
-        for state, write in self.lines.writes(self._now):
+        for state, write in self._lines.writes(self._now) if self._lines else ():
             self._writes.append(write)
             if write[0] == "available" and write[2] is not None:
                 self._made_available[state].append(write[1])
@@ -233,15 +241,15 @@ class Change:
     def _sealed(self, state: QueueState, record: NewMessage, body: bytes) -> bytes:
         return layout.sealed(body, record.expires, state.context.expiry.compaction_filter_grace)
 
-    def _join_group(self, state: QueueState, sequence: int, record: StoredMessage) -> int:
-        """The group in which a message is listed that the record's claim holds."""
-        place = state, record.claim, record.until
+    def _join_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
+        """The group in which a message is listed that a claim holds until then."""
+        place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
         if not sequences or len(sequences) == layout.GROUP:
             tally = self._tally(state)
             tally.group += 1
             group, sequences = self._groups[place] = tally.group, []
-            self._claimed[layout.claim_key(state.number, record.claim, group)] = record.until, sequences
+            self._claimed[layout.claim_key(state.number, claim, group)] = until, sequences
         sequences.append(sequence)
         return group
 

@@ -195,7 +195,7 @@ class NewMessage(Struct, array_like=True):
     @property
     def until(self) -> int:
         """When its claim holds it no more: it may expire before the claim's end."""
-        return min(self.ends, self.expires)
+        return self.ends if self.ends < self.expires else self.expires
 
     def held(self, now: int) -> bool:
         """Whether a live claim holds it."""
