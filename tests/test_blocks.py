@@ -35,6 +35,7 @@ from zq.websocket import frames
 from zq.wire.subscriptions import notification
 
 CURL = "tests/test_docs.py::test_the_curl_lines_of_a_document_work"
+CELERY = "tests/sqs/test_celery.py::test_the_application_of_the_page_works"
 CLIENT = "tests/client/test_client_docs.py::test_the_samples_of_the_client_work"
 CLI = "tests/cli/test_cli_docs.py::test_the_samples_of_the_command_line_work"
 HELP = "tests/cli/test_cli_docs.py::test_the_commands_and_exit_codes_are_those_of_the_program"
@@ -132,6 +133,8 @@ HELD_BY = [
     ("api-ref/sqs.md", "ini", "", SQS),
     ("api-ref/sqs.md", "python", "import boto3", SQS),
     ("api-ref/sqs.md", "python", "chosen =", SQS),
+    ("api-ref/sqs.md", "python", "from celery", CELERY),
+    ("api-ref/sqs.md", "sh", "celery -A", CELERY),
     ("api-ref/states.md", "text", "", DRAWING),
     ("api-ref/storage-object.md", "sh", "", "tests/object/test_page.py::test_the_commands_of_the_page_work"),
     ("api-ref/storage-redis.md", "text", "", "tests/test_blocks.py::test_the_rights_of_the_page_are_enough"),
@@ -173,7 +176,6 @@ NOT_RUN = {
     r"zq-server token create --admin\n": "two-teams.md has the same commands, on a server of its own",
     r"mongodump ": "MongoDB's tools are in no package that is installed here",
     r"export AWS_ACCESS_KEY_ID=": "AWS's command line and Sphinx want two versions of docutils",
-    r"from celery ": "tests/sqs has boto3, by which Celery asks; Celery itself brings a compiler's library",
     r"docker run ": "there is no Docker where these tests run",
 }
 COMMANDS = {"sh", "bash", "console", "shell", "python"}

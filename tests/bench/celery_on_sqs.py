@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Celery on zq by SQS, a program of its own, for it wants ``pip install 'celery[sqs]'``: ``python -m
-tests.bench.celery_on_sqs``.
+"""Celery on zq by SQS: ``python -m tests.bench.celery_on_sqs``, which ``tests/sqs/test_celery.py`` runs too.
 
 Tasks, some with a countdown and some that ask for a retry, go to one worker, which is killed, and then to another one.
 Each task is done, and nothing is left in the queue. It prints what was done and ends with 1 if that is not so.
