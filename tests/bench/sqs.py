@@ -2,7 +2,8 @@
 """What ten messages cost by SQS and by REST, in this process: ``python -m tests.bench.sqs [--store URI]``.
 
 Both sides are the same application on the same store, called as an engine calls it; times are those of the processor,
-so that other programs of the machine count for little. It prints microseconds a request, the least of its rounds.
+so that other programs of the machine count for little, and rounds are short, so that some are not disturbed at all. It
+prints microseconds a request, the least of its rounds.
 """
 
 import argparse
@@ -91,8 +92,8 @@ def main() -> None:
     """Both pairs, in turns."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", default="memory:", help="the store's URI")
-    parser.add_argument("--count", type=int, default=500, help="requests of a kind in a round")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=5, help="requests of a kind in a round")
+    parser.add_argument("--rounds", type=int, default=500)
     chosen = parser.parse_args()
     storage = connect(chosen.store)
     broker = Broker(storage, ManualClock(storage.now()))
