@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.blocks import ROOT, blocks, only
-from tests.reader import PYTHON, succeed
+from tests.reader import PYTHON, SHELL, succeed
 from tests.servers import ZqServer
 from zq.http.sqs.operations import OPERATIONS
 from zq.http.sqs.queue_attributes import READ_ONLY, SETTERS
@@ -26,6 +26,16 @@ def test_the_program_of_the_page_works(tmp_path: Path) -> None:
         assert said.splitlines() == [f"['{server.url}/123456789012/orders']", "one pair of shoes", "open pay True"]
         assert "[sqs] auth is none: everyone who reaches 127.0.0.1" in server.stderr
         assert f"SQS: {server.url}." in server.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_on_keys_work(tmp_path: Path) -> None:
+    """On a store in the reader's folder, one after the other; secrets are shown once."""
+    said = succeed([*SHELL, only("api-ref/sqs-keys.md", "sh")], tmp_path)
+    first, second, *listed = said.splitlines()
+    (one, secret), (other, _) = first.split(), second.split()
+    assert {one, other} <= set(" ".join(listed).split())
+    assert secret not in " ".join(listed)
 
 
 def row(first: str) -> str:
