@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.stores import EMBEDDED, KINDS, USUAL, Kind, Stores, options_of
 from zq.clock import ManualClock
@@ -19,6 +20,11 @@ from zq.model.pools import Pool, pool_ref
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage
+
+
+# How long an example takes is the machine's affair.
+settings.register_profile("zq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("zq")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
