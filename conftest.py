@@ -21,7 +21,6 @@ from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage
 
-
 # How long an example takes is the machine's affair.
 settings.register_profile("zq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("zq")
