@@ -115,7 +115,7 @@ class Walk:
         self.done("SendMessage", QueueUrl=jobs, MessageBody="Grüße", MessageAttributes=ATTRIBUTE)
         self.refused("InvalidMessageContents", "SendMessage", QueueUrl=jobs, MessageBody="\x01")
         self.refused("MissingParameter", "SendMessage", QueueUrl=jobs, MessageBody="")
-        (message,) = self._received(jobs, MessageAttributeNames=["All"], MessageSystemAttributeNames=["All"])
+        (message,) = self._received(jobs, MessageAttributeNames=["All"], AttributeNames=["All"])
         assert (message["Body"], message["MessageAttributes"]) == ("Grüße", ATTRIBUTE)
         assert message["Attributes"]["ApproximateReceiveCount"] == "1"
         assert self._received(jobs) == []
