@@ -59,7 +59,10 @@ class Walk:
 
     def done(self, operation: str, **given: Any) -> dict[str, Any]:
         """What it is answered."""
-        answer = self._ask(operation, **given)
+        try:
+            answer = self._ask(operation, **given)
+        except Refused as error:
+            raise AssertionError(f"{operation} was refused with {error}.") from error
         self.told[operation].add("")
         return answer
 
