@@ -157,7 +157,10 @@ def test_what_a_fifo_queue_needs_and_does_not_have(sqs: Any, fifo: str, queue: s
     assert refusal(sqs.send_message, QueueUrl=fifo, MessageBody="1", MessageGroupId="g") == needs
     grouped = [{**entry, "MessageGroupId": "g"}]
     assert refusal(sqs.send_message_batch, QueueUrl=fifo, Entries=grouped) == needs
-    assert refusal(sqs.send_message_batch, QueueUrl=fifo, Entries=[entry])[0] == "InvalidParameterValue"
+    assert refusal(sqs.send_message_batch, QueueUrl=fifo, Entries=[entry]) == (
+        "InvalidParameterValue",
+        "The request must contain the parameter MessageGroupId.",
+    )
     terms = {"MessageGroupId": "g", "MessageDeduplicationId": "1"}
     code, sentence = refusal(sqs.send_message, QueueUrl=fifo, MessageBody="1", DelaySeconds=1, **terms)
     assert (code, sentence.endswith("not valid for this queue type.")) == ("InvalidParameterValue", True)

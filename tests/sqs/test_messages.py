@@ -18,7 +18,7 @@ pytestmark = pytest.mark.every_store
 
 ATTRIBUTES = {
     "text": {"DataType": "String", "StringValue": "Grüße"},
-    "count": {"DataType": "Number.int", "StringValue": "7"},
+    "größe.1": {"DataType": "Number.int", "StringValue": "7"},
     "raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
 }
 

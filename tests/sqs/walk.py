@@ -59,7 +59,10 @@ class Walk:
 
     def done(self, operation: str, **given: Any) -> dict[str, Any]:
         """What it is answered."""
-        answer = self._ask(operation, **given)
+        try:
+            answer = self._ask(operation, **given)
+        except Refused as error:
+            raise AssertionError(f"{operation} was refused with {error}.") from error
         self.told[operation].add("")
         return answer
 
@@ -115,7 +118,7 @@ class Walk:
         self.done("SendMessage", QueueUrl=jobs, MessageBody="Grüße", MessageAttributes=ATTRIBUTE)
         self.refused("InvalidMessageContents", "SendMessage", QueueUrl=jobs, MessageBody="\x01")
         self.refused("MissingParameter", "SendMessage", QueueUrl=jobs, MessageBody="")
-        (message,) = self._received(jobs, MessageAttributeNames=["All"], MessageSystemAttributeNames=["All"])
+        (message,) = self._received(jobs, MessageAttributeNames=["All"], AttributeNames=["All"])
         assert (message["Body"], message["MessageAttributes"]) == ("Grüße", ATTRIBUTE)
         assert message["Attributes"]["ApproximateReceiveCount"] == "1"
         assert self._received(jobs) == []
