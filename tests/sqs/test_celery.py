@@ -3,7 +3,6 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.bench import celery_on_sqs
 from tests.blocks import ROOT, blocks
+from tests.reader import INSTALLED, environment
 from tests.servers import wait_for
 from zq import testing
 
@@ -26,16 +26,14 @@ def block(start: str) -> str:
 def test_the_application_of_the_page_works(tmp_path: Path) -> None:
     """Its worker does what its caller has asked for."""
     said = tmp_path / "said"
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    reader = environment(tmp_path, f"{INSTALLED}{os.pathsep}{os.environ['PATH']}")
     with testing.server(sqs=True) as server, said.open("w") as output:
         program = block("from celery").replace("localhost:8888", urlsplit(server.url).netloc)
         (tmp_path / "tasks.py").write_text(program)
         worker, caller = block("celery -A").replace(" &", "").splitlines()
-        working = subprocess.Popen(
-            worker.split(), cwd=tmp_path, env=environment, stdout=output, stderr=subprocess.STDOUT
-        )
+        working = subprocess.Popen(worker.split(), cwd=tmp_path, env=reader, stdout=output, stderr=subprocess.STDOUT)
         try:
-            subprocess.run(caller, shell=True, cwd=tmp_path, env=environment, check=True, timeout=120)
+            subprocess.run(caller, shell=True, cwd=tmp_path, env=reader, check=True, timeout=120)
             wait_for(lambda: "Hello Anna" in said.read_text(), 120, "the worker greets")
         finally:
             working.terminate()
