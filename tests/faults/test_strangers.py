@@ -84,12 +84,13 @@ def test_a_refusal_costs_less_than_what_is_served(engine: str, tmp_path: Path) -
     with ZqServer(uri, engine=engine, config=CONFIG) as server:
 
         def cost(body: bytes, credential: str, count: int) -> float:
-            """Seconds of a processor for each of so many."""
+            """Seconds of a processor for each of so many; strangers have an address of their own, which is shut out."""
+            source = ("127.0.0.1" if credential else "127.0.0.2", 0)
             head = f"POST /v2/queues/jobs/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             head += f"Client-ID: {CLIENT}\r\nConnection: close\r\n{credential}\r\n"
             before = processor_time(server)
             for _ in range(count):
-                with socket.create_connection(("127.0.0.1", server.port), 20) as connection:
+                with socket.create_connection(("127.0.0.1", server.port), 20, source) as connection:
                     connection.sendall(head.encode())
                     with contextlib.suppress(OSError):
                         connection.sendall(body)
