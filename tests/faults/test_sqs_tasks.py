@@ -22,11 +22,11 @@ def test_another_server_goes_on_with_a_task(store: RedisServer) -> None:
             assert "Failed" not in sqs.send_message_batch(QueueUrl=dead, Entries=entries)
         terms = {"SourceArn": arns[dead], "DestinationArn": arns[jobs], "MaxNumberOfMessagesPerSecond": 10}
         sqs.start_message_move_task(**terms)
-        wait_for(lambda: _task(sqs, arns[dead])["ApproximateNumberOfMessagesMoved"] > 0, 20, "A first step is made.")
+        wait_for(lambda: _task(sqs, arns[dead])["ApproximateNumberOfMessagesMoved"] > 0, 60, "A first step is made.")
         first.kill()
     with ZqServer(store.uri, config=CONFIG) as other:
         sqs = client_of(other.url)
-        wait_for(lambda: _task(sqs, arns[dead])["Status"] == "COMPLETED", LEASE + 60, "The other server goes on.")
+        wait_for(lambda: _task(sqs, arns[dead])["Status"] == "COMPLETED", LEASE + 120, "The other server goes on.")
         found: list[str] = []
         while taken := sqs.receive_message(QueueUrl=jobs, MaxNumberOfMessages=10).get("Messages"):
             found += [message["Body"] for message in taken]
