@@ -5,9 +5,22 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from msgspec import structs
 
 from zq.errors import Repeated
-from zq.model import ClaimRef, ClaimRequest, Commit, Draft, IdempotencyKey, Lease, ListFilter, QueueRef, Span, new_ids
+from zq.model import (
+    ClaimRef,
+    ClaimRequest,
+    Commit,
+    Draft,
+    Grouping,
+    IdempotencyKey,
+    Lease,
+    ListFilter,
+    QueueRef,
+    Span,
+    new_ids,
+)
 from zq.model.documents import DocumentRef
 from zq.model.topics import Entry, Retention, TopicRef
 from zq.storage.ordered import layout, stages
@@ -15,7 +28,7 @@ from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
 
 NOW = 1_700_000_000.0
-JOBS, DONE, LATER = (QueueRef("acme", name) for name in ("jobs", "done", "later"))
+JOBS, DONE, LATER, STEPS = (QueueRef("acme", name) for name in ("jobs", "done", "later", "steps"))
 KEPT = 600
 LONG_BODY = b"1" * (layout.SHORT + 1)
 KEEP = Retention(1 << 20, 1000)
@@ -47,7 +60,7 @@ def entries(storage: OrderedStorage) -> dict[str, int]:
 
 
 def fill(storage: OrderedStorage) -> None:
-    """Something of every kind: messages, records, keys, stages, a producer, a fence."""
+    """Something of every kind: messages, grouped ones, records, keys, stages, a producer, a fence."""
     storage.messages.post(JOBS, drafts(9), NOW, idempotency_key=IdempotencyKey("post one", b"", KEPT))
     storage.messages.pop(JOBS, 3, NOW, history=KEPT)
     storage.claims.create(JOBS, ClaimRequest(Lease("a.b", 60, 60), 3), NOW)
@@ -56,6 +69,10 @@ def fill(storage: OrderedStorage) -> None:
     storage.transactions.stage(
         "acme", "never", LATER, drafts(2), NOW, KEPT, 1000, IdempotencyKey("stage one", b"", KEPT)
     )
+    storage.queues.create(STEPS, b"{}", Grouping.ORDERED)
+    grouped = [structs.replace(draft, group=f"g{at % 2}") for at, draft in enumerate(drafts(5))]
+    storage.messages.post(STEPS, grouped, NOW)
+    storage.claims.create(STEPS, ClaimRequest(Lease("a.d", 60, 60), 2), NOW)
     storage.transactions.advance_fence("acme", "fence", NOW)
     storage.transactions.commit(Commit("acme", "producer", 1, ["now"], [ClaimRef(JOBS, "a.b", KEPT)], KEPT), NOW)
 
@@ -81,7 +98,7 @@ def test_what_expired_leaves_nothing(storage: OrderedStorage):
 def test_a_deleted_queue_leaves_nothing(storage: OrderedStorage):
     """Messages, records, keys and all that leads to them go at once, long before they expire."""
     fill(storage)
-    for queue in (JOBS, DONE, LATER):
+    for queue in (JOBS, DONE, LATER, STEPS):
         storage.queues.delete(queue)
     storage.transactions.drop_stage("acme", "never")
     storage.maintain(NOW)
