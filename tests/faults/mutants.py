@@ -33,11 +33,11 @@ from zq.model import (
 from zq.model.expiry import Expiry
 from zq.storage.memory import MemoryStore
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import Change, End
+from zq.storage.ordered.changes import Change, End, Taken
 from zq.storage.ordered.claims import ClaimController, give_back, held_by, hold
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.messages import MessageController
-from zq.storage.ordered.ready import Ready, take
+from zq.storage.ordered.ready import take
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.scans import locate
 from zq.storage.ordered.storage import OrderedStorage
@@ -88,13 +88,13 @@ def changing(handle: StoreHandle, queue: QueueRef) -> Iterator[tuple[Store, Queu
         change.commit()
 
 
-def ready_of(handle: StoreHandle, queue: QueueRef, limit: int, now: Seconds) -> list[Ready]:
+def ready_of(handle: StoreHandle, queue: QueueRef, limit: int, now: Seconds) -> list[Taken]:
     """What is ready, without doing anything with it."""
     with handle as (store, registry), registry.locked(queue) as (state,):
         return take(store, state, limit, layout.ms(now), Change(store)) if state is not None else []
 
 
-def hold_all(handle: StoreHandle, queue: QueueRef, lease: Lease, taken: Sequence[Ready], now: Seconds) -> Claimed:
+def hold_all(handle: StoreHandle, queue: QueueRef, lease: Lease, taken: Sequence[Taken], now: Seconds) -> Claimed:
     """Claim these messages, whoever has claimed them since they were read."""
     moment = layout.ms(now)
     with changing(handle, queue) as (store, state, change):

@@ -79,7 +79,8 @@ def test_a_message_keeps_nothing_of_a_holder(scene: Scene, end: str) -> None:
         scene.release("a")
     else:
         scene.settle("a", rest=True, history=60)
-    assert [found["c"] for found in scene.storage._client.find({"c": {"$exists": True}})] == [{"n": 1}]
+    [kept] = [found["c"] for found in scene.storage._client.find({"c": {"$exists": True}})]
+    assert kept == {"n": 1, "f": kept["f"]}, "how often it was claimed, and when first"
 
 
 @REDIS
