@@ -80,10 +80,10 @@ class NowAndThen:
 
 @contextmanager
 def changing(handle: StoreHandle, queue: QueueRef) -> Iterator[tuple[Store, QueueState, Change]]:
-    """A change to a queue that exists, under its lock; committed in the end."""
+    """A change to a queue that exists and has no groups, under its lock; committed in the end."""
     with handle as (store, registry), registry.locked(queue) as (state,):
         assert state is not None
-        change = Change(store)
+        change = Change(store, 0)
         yield store, state, change
         change.commit()
 
@@ -91,7 +91,7 @@ def changing(handle: StoreHandle, queue: QueueRef) -> Iterator[tuple[Store, Queu
 def ready_of(handle: StoreHandle, queue: QueueRef, limit: int, now: Seconds) -> list[Taken]:
     """What is ready, without doing anything with it."""
     with handle as (store, registry), registry.locked(queue) as (state,):
-        return take(store, state, limit, layout.ms(now), Change(store)) if state is not None else []
+        return take(store, state, limit, layout.ms(now), Change(store, layout.ms(now))) if state is not None else []
 
 
 def hold_all(handle: StoreHandle, queue: QueueRef, lease: Lease, taken: Sequence[Taken], now: Seconds) -> Claimed:
