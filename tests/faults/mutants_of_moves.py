@@ -32,7 +32,7 @@ class CopyThenDelete(NowAndThen, MessageController):
                 return []
             found = locate(store, state, [move.id for move in moves], moment)
             ready = {f[1].id: f for f in found if not f[1].held(moment) and f[1].available <= moment}
-            copying = Copying(store)
+            copying = Copying(store, moment)
             routes = Routes(state, by_name(refs, others), 0, moment)
             routes.carry_all(store, copying, ready, [move for move in moves if move.id in ready])
             copying.commit()
