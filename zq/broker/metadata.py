@@ -67,6 +67,10 @@ DEDUPLICATION_SCOPES: Final = ("queue", "messageGroup")
 THROUGHPUT_LIMITS: Final = ("perQueue", "perMessageGroupId")
 # The key that says what groups of messages are to a queue, for good.
 GROUPED: Final = "_grouped"
+GROUPINGS: Final[Metadata] = {
+    "enum": [*filter(None, Grouping), None],
+    "description": "must be ordered, fair or null",
+}
 NO_TOPIC_GROUPS: Final = "only queues hand out messages by groups."
 
 # The key that has messages encrypted.
@@ -217,10 +221,7 @@ def metadata_schema(limits: Limits) -> Metadata:
                 "enum": [*PAUSES, None],
                 "description": f"must be {', '.join(PAUSES)} or null",
             },
-            GROUPED: {
-                "enum": [*filter(None, Grouping), None],
-                "description": "must be ordered, fair or null",
-            },
+            GROUPED: GROUPINGS,
             "_history_ttl": {
                 "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],
                 "description": f"must be 0, an integer from {MIN_TTL} to {limits.max_message_ttl}, or null",
@@ -241,7 +242,6 @@ def _of_sqs() -> Metadata:
         return {"type": "object", "properties": members, "additionalProperties": False}
 
     moment = {"type": "integer", "minimum": 0}
-    tag = {"type": "string", "maxLength": MAX_TAG_VALUE}
     members = record(
         visibility=number("VisibilityTimeout"),
         max_size=number("MaximumMessageSize"),
@@ -266,7 +266,7 @@ def _of_sqs() -> Metadata:
         tags={
             "type": "object",
             "maxProperties": MAX_TAGS,
-            "patternProperties": {rf"^[\s\S]{{1,{MAX_TAG_KEY}}}$": tag},
+            "patternProperties": {rf"^[\s\S]{{1,{MAX_TAG_KEY}}}$": {"type": "string", "maxLength": MAX_TAG_VALUE}},
             "additionalProperties": False,
         },
     )

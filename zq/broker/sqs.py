@@ -176,7 +176,7 @@ class SqsMessages:
         An ``attempt`` that is repeated gets what it still holds, for as long from now on.
         """
         self._rules(queue)
-        (claim,) = [_named(queue, attempt)] if attempt else new_ids(1, self._clock.now())
+        claim = _named(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
 
         def wanted(rules: Rules) -> ClaimRequest:
             seconds = terms_of(rules.metadata).visibility if visibility is None else visibility
