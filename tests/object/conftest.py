@@ -15,6 +15,7 @@ import pytest
 
 from tests.azurite import Azurite
 from tests.object.between import Between
+from tests.object.work import patient
 from tests.s3 import S3
 from tests.stores import IN_OBJECTS, object_store
 from tests.swift import Swift
@@ -95,7 +96,7 @@ def uri(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture
 def objects(uri: str) -> Objects:
     """The store's objects."""
-    return objects_of(uri)
+    return patient(objects_of(uri))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from tests.object.between import Between
 from tests.object.conftest import Open
-from tests.object.work import bodies, post
+from tests.object.work import bodies, patient, post
 from tests.servers import wait_for
 from tests.swift import Swift
 from zq.errors import Deposed
@@ -53,7 +53,7 @@ def test_an_owner_that_is_deposed_amid_a_commit(
 ) -> None:
     """It acknowledges nothing; the next one has the record if it was there before, and no later one ever has it if it
     lands after that."""
-    objects = objects_of(uri)
+    objects = patient(objects_of(uri))
 
     def landed() -> bool:
         return objects.exists(log_name(1, asleep.record))

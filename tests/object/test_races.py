@@ -11,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.object.work import patient
 from tests.servers import wait_for
 from tests.swift import KEY, USER, Swift
 from zq.storage.object.swift import SwiftObjects
@@ -31,7 +32,7 @@ def server(request: pytest.FixtureRequest) -> Swift:
 def objects(server: Swift) -> SwiftObjects:
     opened = SwiftObjects(f"swift://zq/{uuid4().hex}?auth=v1", server.environment)
     opened.prepare()
-    return opened
+    return patient(opened)
 
 
 def winners(run: Callable[[], bool]) -> int:

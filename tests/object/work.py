@@ -1,15 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages by the storage verbs, and producers over HTTP that remember what was acknowledged."""
+"""Messages by the storage verbs, producers over HTTP that remember what was acknowledged, and patience with objects."""
 
 import json
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
+from typing import ParamSpec, Self, TypeVar
 
 from tests.servers import CLIENT, Lost, ask, every_message
+from zq.errors import Unavailable
 from zq.model import Draft, ListFilter, QueueRef, new_ids
 from zq.storage.api import Storage
+from zq.storage.object.objects import Objects, ObjectStoreRefuses
 
+Some = TypeVar("Some", bound=Objects)
+P = ParamSpec("P")
+T = TypeVar("T")
 QUEUE = QueueRef("acme", "jobs")
 EVERYTHING = ListFilter(claimed=True, delayed=True)
 # Messages of one post.
@@ -72,3 +79,26 @@ class Producers:
 def listed(url: str) -> list[str]:
     """The bodies in the queue of a server."""
     return [message["body"] for message in every_message(url, "jobs")]
+
+
+def patient(objects: Some, within: float = 60.0) -> Some:
+    """The same objects, which ask again where the object store cannot serve: Swift says 503 on a busy machine."""
+    for verb in ("get", "exists", "put", "delete"):
+        setattr(objects, verb, _again(getattr(objects, verb), within))
+    return objects
+
+
+def _again(verb: Callable[P, T], within: float) -> Callable[P, T]:
+    def asked(*args: P.args, **kwargs: P.kwargs) -> T:
+        deadline = time.monotonic() + within
+        while True:
+            try:
+                return verb(*args, **kwargs)
+            except ObjectStoreRefuses:
+                raise
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    return asked
