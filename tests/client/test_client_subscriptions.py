@@ -65,6 +65,7 @@ def test_what_comes_is_signed_and_what_failed_is_redriven_or_dropped(source: Any
             source.subscribe(f"{sink.url}/hook")
         secret = source.rotate_secret(made.id)
         assert secret not in (made.secret, "")
+        wait_for(lambda: not list(source.waiting_deliveries(made.id)), 60, "the question, which is answered well")
         sink.answers["/hook"] = 302  # which is given up at once
         for body in ("first", "second", {"third": 3}):
             post(source, body)

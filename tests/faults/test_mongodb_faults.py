@@ -5,10 +5,8 @@ Single commands fail by mongod's own fail points, so what is tried is what a dri
 """
 
 import contextlib
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -24,7 +22,7 @@ from zq.conformance.topic_builders import Log
 from zq.errors import Unavailable
 from zq.model import QueueRef
 from zq.model.documents import DocumentRef
-from zq.storage.mongodb import MongoStorage, connect
+from zq.storage.mongodb import connect
 from zq.storage.mongodb.expiry import PendingDeletes
 
 UNREACHABLE = 6
@@ -336,105 +334,6 @@ def test_every_verb_ends_in_time_when_the_store_is_lost_and_works_when_it_is_bac
         scene.post(1)
         assert scene.exists()
         storage.close()
-
-
-class Member(MongoServer):
-    """A mongod that waits to be made part of a set."""
-
-    def answers(self) -> bool:
-        with self.client() as client:
-            try:
-                return bool(client.admin.command("ping")["ok"])
-            except PyMongoError:
-                return False
-
-
-@pytest.fixture
-def members() -> Iterator[list[Member]]:
-    """A replica set of three with a primary."""
-    with contextlib.ExitStack() as stack:
-        three = [stack.enter_context(Member()) for _ in range(3)]
-        plan = [{"_id": at, "host": member.address} for at, member in enumerate(three)]
-        settings = {"electionTimeoutMillis": 2000}
-        with three[0].client() as client:
-            client.admin.command("replSetInitiate", {"_id": "rs0", "members": plan, "settings": settings})
-        with MongoClient(uri_of(three)) as client:
-            wait_for(lambda: client.primary is not None, 60, "a primary")
-        yield three
-
-
-def uri_of(members: list[Member]) -> str:
-    return f"mongodb://{','.join(member.address for member in members)}/zq?replicaSet=rs0"
-
-
-class Load:
-    """Producers, claimers that delete, and poppers; what they were answered, and how long the service was gone."""
-
-    def __init__(self, storage: MongoStorage, queue: QueueRef) -> None:
-        self.scene = Scene(storage, ManualClock(storage.now()), queue)
-        self.posted: list[str] = []
-        self.tried: list[str] = []
-        self.taken: list[str] = []
-        self.stop = threading.Event()
-
-    def produce(self) -> None:
-        while not self.stop.is_set():
-            new = drafts(2, self.scene.now)
-            self.tried += ids_of(new)
-            with contextlib.suppress(Unavailable):
-                self.scene.storage.messages.post(self.scene.queue, new, self.scene.now)
-                self.posted += ids_of(new)
-
-    def work(self) -> None:
-        while not self.stop.is_set():
-            with contextlib.suppress(Unavailable):
-                claim = self.scene.claim(3)
-                self.taken += ids_of(claim.messages) if claim else []
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", ["step down", "kill"])
-def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: list[Member], way: str):
-    """Every acknowledged post is there once, none twice, and no message was given to two claims (L1, L2, L7)."""
-    storage = connect(uri_of(members), timeout=10.0)
-    load = Load(storage, QueueRef("acme", "jobs"))
-    with ThreadPoolExecutor(6) as pool:
-        running = [pool.submit(work) for work in [load.produce] * 4 + [load.work] * 2]
-        for _ in range(2 if way == "step down" else 1):
-            before = len(load.posted)
-            wait_for(lambda: len(load.posted) > before + 100, 60, "posts go through")  # noqa: B023
-            change_primary(members, way)
-        before = len(load.posted)
-        wait_for(lambda: len(load.posted) > before + 100, 60, "posts go through again")
-        load.stop.set()
-    for future in running:
-        future.result()
-    there = ids_of(load.scene.walk())
-    assert len(there) == len(set(there))
-    assert len(load.taken) == len(set(load.taken))
-    assert set(load.posted) <= set(there) <= set(load.tried)
-    for first, second in zip(load.tried[::2], load.tried[1::2], strict=True):
-        assert (first in there) == (second in there)
-    sequences = [message.sequence for message in load.scene.walk()]
-    assert sequences == sorted(set(sequences))
-    storage.close()
-
-
-def change_primary(members: list[Member], way: str) -> None:
-    with MongoClient(uri_of(members)) as client:
-        wait_for(lambda: client.primary is not None, 60, "a primary")
-        primary = next(member for member in members if member.port == client.primary[1])
-        if way == "kill":
-            primary.kill()
-        else:
-            wait_for(lambda: stepped_down(primary), 60, "the primary steps down")
-
-
-def stepped_down(primary: Member) -> bool:
-    with primary.client() as client, contextlib.suppress(PyMongoError):
-        client.admin.command({"replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5})
-        return True
-    return False
 
 
 def test_a_message_that_a_claim_saved_is_not_removed_by_a_slower_sweeper(server: MongoServer, scene: Scene):

@@ -1,35 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A walk over all operations of SQS, as any client makes it: ``python -m tests.sqs.walk [--aws PROGRAM] [STORE ...]``.
+"""A walk over all operations of SQS, as any client makes it.
 
-Each operation is done once and, with one code of error at least, refused. ``test_walk.py`` has boto3 make the walk. The
-program here has ``aws`` make it (``pip install awscli``, anywhere), on a server for each store, and ends with 1 if one
-comes to something else.
+Each operation is done once and, with one code of error at least, refused. ``test_walk.py`` has boto3 make it, and
+``tests/packaging/test_sqs_clients.py`` the command line.
 """
 
-import argparse
 import json
-import os
-import re
-import subprocess
-import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
-from botocore import xform_name
-
-from tests.servers import ZqServer
-from tests.stores import Stores
 from zq.http.sqs.operations import OPERATIONS
 
-STORES = ("memory", "redis", "mongodb")
-CONFIG = "[sqs]\nenabled = true\nauth = none\n"
-REGION = "eu-north-1"
-# How the command line tells that it was refused.
-REFUSAL = re.compile(r"An error occurred \((\S+)\) when calling the \w+ operation")
 ATTRIBUTE = {"colour": {"DataType": "String", "StringValue": "red"}}
 Ask = Callable[..., dict[str, Any]]
 """Makes a request: an operation, and parameters by their names. Raises ``Refused``."""
@@ -198,54 +180,3 @@ def complete(walk: Walk) -> None:
     """Raises ``AssertionError`` unless each operation was done, and refused."""
     missed = [name for name in OPERATIONS if "" not in walk.told[name] or len(walk.told[name]) < 2]
     assert not missed, f"Not done, or never refused: {missed}"
-
-
-def command_line(program: str, url: str) -> Ask:
-    """``aws sqs`` makes the requests."""
-    keys = {"AWS_ACCESS_KEY_ID": "123456789012", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": REGION}
-    env = {**os.environ, **keys, "AWS_MAX_ATTEMPTS": "1", "AWS_EC2_METADATA_DISABLED": "true"}
-
-    def ask(operation: str, **given: Any) -> dict[str, Any]:
-        asked = [program, "--endpoint-url", url, "--output", "json", "--no-paginate", "sqs", xform_name(operation, "-")]
-        made = subprocess.run([*asked, "--cli-input-json", json.dumps(given)], env=env, capture_output=True, text=True)
-        if made.returncode == 0:
-            return dict(json.loads(made.stdout or "{}"))
-        found = REFUSAL.search(made.stderr)
-        assert found, f"{operation}: {made.stderr}"
-        raise Refused(found[1])
-
-    return ask
-
-
-def main() -> int:
-    """0 if all walks come to what they should."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--aws", default="aws", help="the program, if it is not on PATH")
-    parser.add_argument("stores", nargs="*", default=STORES, metavar="STORE")
-    chosen = parser.parse_args()
-    failed = False
-    with closing(Stores()) as stores:
-        for name in chosen.stores:
-            with tempfile.TemporaryDirectory() as folder:
-                uri = stores.empty(name, Path(folder), "a")
-                with ZqServer(uri, config=CONFIG) as server:
-                    became, said = outcome(command_line(chosen.aws, server.url))
-            failed = failed or not became
-            print(f"{name}: {said}", flush=True)  # noqa: T201
-    return int(failed)
-
-
-def outcome(ask: Ask) -> tuple[bool, str]:
-    """Whether a walk came to what it should, and a sentence about it."""
-    walk = Walk(ask)
-    try:
-        walk.make()
-        complete(walk)
-    except AssertionError as error:
-        return False, str(error)
-    codes = {code for told in walk.told.values() for code in told if code}
-    return True, f"{len(walk.told)} operations and {len(codes)} codes of errors are what they should be."
-
-
-if __name__ == "__main__":
-    sys.exit(main())

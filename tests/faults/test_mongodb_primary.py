@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A replica set whose primary steps down, or is killed, while a queue is in use."""
+
+import contextlib
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from tests.faults.test_mongodb_groups import send
+from tests.servers import wait_for
+from tests.stores import MongoServer
+from zq.clock import ManualClock
+from zq.conformance.builders import Scene, drafts, ids_of
+from zq.errors import Unavailable
+from zq.model import Grouping, Message, QueueRef
+from zq.storage.mongodb import MongoStorage, connect
+
+
+class Member(MongoServer):
+    """A mongod that waits to be made part of a set."""
+
+    def answers(self) -> bool:
+        with self.client() as client:
+            try:
+                return bool(client.admin.command("ping")["ok"])
+            except PyMongoError:
+                return False
+
+
+@pytest.fixture
+def members() -> Iterator[list[Member]]:
+    """A replica set of three with a primary."""
+    with contextlib.ExitStack() as stack:
+        three = [stack.enter_context(Member()) for _ in range(3)]
+        plan = [{"_id": at, "host": member.address} for at, member in enumerate(three)]
+        settings = {"electionTimeoutMillis": 2000}
+        with three[0].client() as client:
+            client.admin.command("replSetInitiate", {"_id": "rs0", "members": plan, "settings": settings})
+        with MongoClient(uri_of(three)) as client:
+            wait_for(lambda: client.primary is not None, 60, "a primary")
+        yield three
+
+
+def uri_of(members: list[Member]) -> str:
+    return f"mongodb://{','.join(member.address for member in members)}/zq?replicaSet=rs0"
+
+
+class Load:
+    """Producers, claimers that delete, and poppers; what they were answered, and how long the service was gone."""
+
+    def __init__(self, storage: MongoStorage, queue: QueueRef) -> None:
+        self.scene = Scene(storage, ManualClock(storage.now()), queue)
+        self.posted: list[str] = []
+        self.tried: list[str] = []
+        self.taken: list[str] = []
+        self.stop = threading.Event()
+
+    def produce(self) -> None:
+        while not self.stop.is_set():
+            new = drafts(2, self.scene.now)
+            self.tried += ids_of(new)
+            with contextlib.suppress(Unavailable):
+                self.scene.storage.messages.post(self.scene.queue, new, self.scene.now)
+                self.posted += ids_of(new)
+
+    def work(self) -> None:
+        while not self.stop.is_set():
+            with contextlib.suppress(Unavailable):
+                claim = self.scene.claim(3)
+                self.taken += ids_of(claim.messages) if claim else []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("way", ["step down", "kill"])
+def test_a_change_of_the_primary_under_load_loses_and_doubles_nothing(members: list[Member], way: str):
+    """Every acknowledged post is there once, none twice, and no message was given to two claims (L1, L2, L7)."""
+    storage = connect(uri_of(members), timeout=10.0)
+    load = Load(storage, QueueRef("acme", "jobs"))
+    with ThreadPoolExecutor(6) as pool:
+        running = [pool.submit(work) for work in [load.produce] * 4 + [load.work] * 2]
+        for _ in range(2 if way == "step down" else 1):
+            before = len(load.posted)
+            wait_for(lambda: len(load.posted) > before + 100, 60, "posts go through")  # noqa: B023
+            change_primary(members, way)
+        before = len(load.posted)
+        wait_for(lambda: len(load.posted) > before + 100, 60, "posts go through again")
+        load.stop.set()
+    for future in running:
+        future.result()
+    there = ids_of(load.scene.walk())
+    assert len(there) == len(set(there))
+    assert len(load.taken) == len(set(load.taken))
+    assert set(load.posted) <= set(there) <= set(load.tried)
+    for first, second in zip(load.tried[::2], load.tried[1::2], strict=True):
+        assert (first in there) == (second in there)
+    sequences = [message.sequence for message in load.scene.walk()]
+    assert sequences == sorted(set(sequences))
+    storage.close()
+
+
+def change_primary(members: list[Member], way: str) -> None:
+    with MongoClient(uri_of(members)) as client:
+        wait_for(lambda: client.primary is not None, 60, "a primary")
+        primary = next(member for member in members if member.port == client.primary[1])
+        if way == "kill":
+            primary.kill()
+        else:
+            wait_for(lambda: stepped_down(primary), 60, "the primary steps down")
+
+
+def stepped_down(primary: Member) -> bool:
+    with primary.client() as client, contextlib.suppress(PyMongoError):
+        client.admin.command({"replSetStepDown": 10, "secondaryCatchUpPeriodSecs": 5})
+        return True
+    return False
+
+
+class Groups:
+    """Producers of groups, and workers that delete what they claim; what was handed out first, and in which order."""
+
+    def __init__(self, storage: MongoStorage, queue: QueueRef) -> None:
+        self.scene = Scene(storage, ManualClock(storage.now()), queue)
+        assert storage.queues.create(queue, b"{}", Grouping.ORDERED)
+        self.posted: list[str] = []
+        self.came: defaultdict[str, list[int]] = defaultdict(list)
+        self.ids: set[str] = set()
+        self.stop = threading.Event()
+
+    def produce(self) -> None:
+        while not self.stop.is_set():
+            with contextlib.suppress(Unavailable):
+                self.posted += ids_of(send(self.scene, *GROUPS))
+
+    def work(self) -> None:
+        while not self.stop.is_set():
+            self.step()
+
+    def step(self) -> bool:
+        """A claim, and the deletion of what it holds; False if there was nothing."""
+        with contextlib.suppress(Unavailable):
+            claim = self.scene.claim(6)
+            if claim is None:
+                return False
+            self._note(claim.messages)
+            self.scene.handle(claim.messages)
+        return True
+
+    def _note(self, messages: Sequence[Message]) -> None:
+        """A group is this claim's alone until the next line, so nobody else writes to its list meanwhile."""
+        for message in messages:
+            if message.id not in self.ids:
+                self.ids.add(message.id)
+                self.came[message.group].append(message.sequence)
+
+
+GROUPS = ("a", "b", "c")
+
+
+@pytest.mark.timeout(600)
+def test_groups_keep_their_order_while_primaries_step_down(members: list[Member]):
+    """Each message comes, and none before one that stands before it in its group (L5); no group is left behind, though
+    an answer to a claim or to a deletion was lost."""
+    storage = connect(uri_of(members), timeout=10.0)
+    load = Groups(storage, QueueRef("acme", "steps"))
+    with ThreadPoolExecutor(5) as pool:
+        running = [pool.submit(work) for work in [load.produce] * 2 + [load.work] * 3]
+        for _ in range(2):
+            before = len(load.ids)
+            wait_for(lambda: len(load.ids) > before + 30, 60, "messages go through")  # noqa: B023
+            change_primary(members, "step down")
+        before = len(load.ids)
+        wait_for(lambda: len(load.ids) > before + 30, 60, "messages go through again")
+        load.stop.set()
+    for future in running:
+        future.result()
+    load.scene.tick(400)
+    while load.step():
+        pass
+    assert load.scene.is_empty()
+    assert set(load.posted) <= load.ids
+    assert {group: came == sorted(came) for group, came in load.came.items()} == dict.fromkeys(GROUPS, True)
+    storage.close()
