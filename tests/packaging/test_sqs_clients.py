@@ -35,7 +35,7 @@ KEYS: Final = {
 }
 RELEASES: Final = {
     "JSON": ("awscli", "boto3"),
-    "query": ("awscli==1.27.126", "boto3==1.26.126", "botocore==1.29.126"),
+    "query": ("awscli==1.29.80", "boto3==1.28.80", "botocore==1.31.80"),
 }
 """By the protocol that they speak."""
 REFUSAL: Final = re.compile(r"An error occurred \((\S+)\) when calling the \w+ operation")
@@ -43,9 +43,10 @@ REFUSAL: Final = re.compile(r"An error occurred \((\S+)\) when calling the \w+ o
 COMMAND_LINE: Final = """\
 import contextlib, io, json, sys
 from awscli.clidriver import create_clidriver
+aws = create_clidriver()
 for line in sys.stdin:
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        code = create_clidriver().main(json.loads(line))
+        code = aws.main(json.loads(line))
     print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
 """
 """``aws`` as often as it is asked: to start it takes longer than what it does."""
@@ -80,13 +81,28 @@ EXPLAINED: Final = {
     "test_message_retention_period",
 }
 """The rows of decision 0130: no others fail, and none of these passes."""
+YOUNGER: Final = {
+    "test_message_attributes_contains_trace_header",
+    "test_message_system_attributes_contains_system_attribute",
+    "test_message_system_attributes_contains_all_attributes",
+}
+"""Name a parameter that the old client itself does not know."""
+CAME: Final = {
+    "JSON": (EXPLAINED, "13 failed, 137 passed, 14 skipped"),
+    "query": (EXPLAINED | YOUNGER, "22 failed, 128 passed"),
+}
 
 
 @pytest.fixture(scope="module", params=RELEASES)
-def home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def protocol(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def home(protocol: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the clients of one protocol, and with what moto's tests need."""
-    made = environment(tmp_path_factory.mktemp(request.param) / "venv")
-    run(*pip(made), "install", "-q", *RELEASES[request.param], f"moto=={MOTO}", "pytest", "freezegun")
+    made = environment(tmp_path_factory.mktemp(protocol) / "venv")
+    run(*pip(made), "install", "-q", *RELEASES[protocol], f"moto=={MOTO}", "pytest", "freezegun")
     return made
 
 
@@ -151,14 +167,25 @@ def test_the_command_line_walks_over_all_operations(home: Path, store: str, stor
 
 
 @pytest.mark.timeout(600)
-def test_motos_own_tests_pass(home: Path, motos: Path) -> None:
+def test_motos_own_tests_pass(protocol: str, home: Path, motos: Path) -> None:
     """But for what decision 0130 explains."""
     files = [motos / "test_sqs" / f"test_{name}.py" for name in ("sqs", "sqs_message_attributes")]
     for file in files:  # Six tests name an attribute with a blank behind it, which AWS refuses.
         file.write_text(file.read_text().replace('"VisibilityTimeout "', '"VisibilityTimeout"'))
     with ZqServer("memory:", config=CONFIG) as server:
         made = subprocess.run(
-            [home / "bin" / "python", "-m", "pytest", "-q", "-rf", "-p", "no:cacheprovider", "--tb=line", *files],
+            [
+                home / "bin" / "python",
+                "-m",
+                "pytest",
+                "-q",
+                "-rf",
+                "-p",
+                "no:cacheprovider",
+                "--tb=line",
+                "--color=no",
+                *files,
+            ],
             env={
                 "PATH": "/usr/bin:/bin",
                 "HOME": str(home),
@@ -173,5 +200,6 @@ def test_motos_own_tests_pass(home: Path, motos: Path) -> None:
             text=True,
         )
     failed = set(re.findall(r"^FAILED \S+::(\w+)", made.stdout, re.MULTILINE))
-    assert failed == EXPLAINED, made.stdout[-8000:]
-    assert "137 passed, 14 skipped" in made.stdout.replace("13 failed, ", ""), made.stdout[-2000:]
+    explained, verdict = CAME[protocol]
+    assert failed == explained, made.stdout[-8000:]
+    assert verdict in made.stdout, made.stdout[-2000:]

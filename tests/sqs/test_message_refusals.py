@@ -158,7 +158,7 @@ def test_nothing_is_done_for_a_batch_that_is_none(sqs: Any, queue: str, take: Ta
     assert refused()[0] == f"{own}EmptyBatchRequest"
     many = "Maximum number of entries per request are 10. You have sent 11."
     assert refused(*(str(at) for at in range(11))) == (f"{own}TooManyEntriesInBatchRequest", many)
-    assert refused("a", "b", "a") == (f"{own}BatchEntryIdsNotDistinct", "Id a repeated.")
+    assert refused("a", "b", "b", "a") == (f"{own}BatchEntryIdsNotDistinct", "Id b repeated.")
     for name in ("", "a b", "é", "x" * 81):
         assert refused("good", name)[0] == f"{own}InvalidBatchEntryId"
     assert take() == []

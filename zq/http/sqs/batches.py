@@ -166,7 +166,7 @@ def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple
     if not all(map(ID.fullmatch, ids)):
         raise errors.invalid_batch_entry_id()
     if len(set(ids)) < len(ids):
-        raise errors.batch_entry_ids_not_distinct(next(id for id in ids if ids.count(id) > 1))
+        raise errors.batch_entry_ids_not_distinct(next(id for at, id in enumerate(ids) if id in ids[:at]))
     return queue, terms
 
 
