@@ -374,7 +374,7 @@ def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMe
     ttl = record.ttl if move.ttl is None else move.ttl
     return StoredMessage(
         id=record.id,
-        created=record.created if move.reason else now,
+        created=record.created if move.reason or move.keeps_age else now,
         expires=now + ttl * 1000,
         available=now,
         ttl=ttl,

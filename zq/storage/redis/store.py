@@ -189,7 +189,7 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
         ttl = -1 if move.ttl is None else move.ttl
         soonest = moment + (BURIAL if move.ttl is None else move.ttl * 1000)
         expiries[move.to] = min(soonest, expiries.get(move.to, soonest))
-        terms += [layout.packed(move.id), b"%d" % number, b"%d" % ttl, b"%d" % move.delay]
+        terms += [layout.packed(move.id), b"%d" % number, b"%d" % ttl, b"%d" % move.delay, b"%d" % move.keeps_age]
         terms += [layout.text(move.reason), layout.text(move.checksum)]
         terms += [b"0"] if move.body is None else [b"1", move.body]
     targets = [QueueRef(project, name) for name in numbers]
