@@ -172,10 +172,14 @@ class Change:
         what claims meet is rewritten."""
         self._heads.pop(state, None)
 
-    def remember(self, state: QueueState, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-        """Let the queue know the key, and what it was answered; None = nothing."""
+    def remember(
+        self, state: QueueState, idempotency_key: IdempotencyKey | None, answer: Any, now: int, posted: bool = False
+    ) -> None:
+        """Let the queue know the key, and what it was answered; None = nothing. ``posted``: for the message that this
+        change has added last."""
         if idempotency_key is not None:
-            writes, size = key_writes(state, idempotency_key, answer, now)
+            last = self._tally(state).sequence if posted else 0
+            writes, size = key_writes(state, idempotency_key, answer, now, last=last)
             self._tally(state).kept += size
             self._writes += writes
 
