@@ -194,11 +194,13 @@ class CommitRunning(Conflict):
 
 
 class Repeated(ZqError):
-    """No refusal: the request was carried out before under its Idempotency-Key. ``answer``: the answer of that time."""
+    """No refusal: the request was carried out before under its Idempotency-Key. ``answer``: the answer of that time;
+    ``last``: of a post, the sequence that the last of its messages got, 0 if it is not known."""
 
-    def __init__(self, answer: Any) -> None:
+    def __init__(self, answer: Any, last: int = 0) -> None:
         super().__init__("The request was carried out before.")
         self.answer = answer
+        self.last = last
 
 
 class OtherMetadata(ZqError):

@@ -122,6 +122,29 @@ def test_messages_go_to_one_destination(world: World) -> None:
     assert world.one.tasks()[0]["DestinationArn"] == world.one.arn("more")
 
 
+def test_messages_keep_the_moment_at_which_they_were_sent(world: World) -> None:
+    """Their receive count begins anew, and so does their life."""
+    ask, names = world.one.ask, ["SentTimestamp", "ApproximateReceiveCount", "DeadLetterQueueSourceArn"]
+
+    def received(queue: str) -> dict[str, str]:
+        url = f"/{world.account}/{queue}"
+        (message,) = ask("ReceiveMessage", QueueUrl=url, VisibilityTimeout=0, AttributeNames=names)["Messages"]
+        return dict(message["Attributes"])
+
+    ask("SendMessage", QueueUrl=f"/{world.account}/jobs", MessageBody="a")
+    sent = received("jobs")["SentTimestamp"]
+    world.clock.advance(3)
+    assert "Messages" not in ask("ReceiveMessage", QueueUrl=f"/{world.account}/jobs")
+    source = world.one.arn("jobs")
+    assert received("dead") == dict(zip(names, (sent, "2", source), strict=True))
+    world.one.start()
+    world.clock.advance(3)
+    world.one.step()
+    assert received("jobs") == dict(zip(names, (sent, "1"), strict=False))
+    (message,) = world.storage.messages.list(world.ref("jobs"), 0, 1, ListFilter(), world.clock.now()).items
+    assert abs(message.expires - world.clock.now() - message.ttl) < 1
+
+
 def test_a_rate_is_kept(world: World) -> None:
     """So many a step, which is made every second; without one there is a bound, too."""
     ids = world.bury("jobs", 250)

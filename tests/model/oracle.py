@@ -139,7 +139,7 @@ class Oracle(Ledger):
         draft = structs.replace(entry.draft, delay=move.delay)
         if move.body is not None:
             draft = structs.replace(draft, body=move.body, checksum=move.checksum)
-        created = entry.created if move.reason else now
+        created = entry.created if move.reason or move.keeps_age else now
         ttl = entry.ttl if move.ttl is None else move.ttl
         moved = self.insert(QueueRef(queue.project, move.to), draft, created, ttl, move.delay, now)
         if move.reason:

@@ -32,8 +32,9 @@ TERMS = st.tuples(
     st.sampled_from([0, 0, 0, 5, 60]),
     st.sampled_from([(None, ""), (None, ""), (b'"new"', ""), (b'"new"', "MD5:new")]),
     st.sampled_from(["", "", "schema mismatch"]),
+    st.booleans(),
 )
-"""Of a move: target, ttl, delay, body with checksum, reason."""
+"""Of a move: target, ttl, delay, body with checksum, reason, whether it keeps its age."""
 FATES = st.one_of(st.just("delete"), st.builds(lambda delay: ("release", delay), LATER), TERMS)
 HOLDS = st.none() | st.sampled_from([0, 0, 1, 5, 60, 400])
 NAMES = st.sampled_from(["n.0", "n.1", "n.2"])
@@ -46,8 +47,8 @@ ONCES = st.none() | st.builds(
 
 
 def move_of(id: str, terms: tuple) -> Move:
-    to, ttl, delay, (body, checksum), reason = terms
-    return Move(id, to, ttl, delay, body, checksum, reason)
+    to, ttl, delay, (body, checksum), reason, keeps_age = terms
+    return Move(id, to, ttl, delay, body, checksum, reason, keeps_age)
 
 
 class Settlements(Pair):
@@ -90,7 +91,7 @@ class Settlements(Pair):
             [id for id, fate in chosen.items() if fate == "delete"],
             rest,
             [Release(id, fate[1]) for id, fate in chosen.items() if fate[0] == "release"],
-            [move_of(id, fate) for id, fate in chosen.items() if len(fate) == 5],
+            [move_of(id, fate) for id, fate in chosen.items() if fate != "delete" and fate[0] != "release"],
             history,
         )
         fence = None if once else self.pick_fence(queue.project, epoch)

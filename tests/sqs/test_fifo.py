@@ -93,7 +93,8 @@ def test_a_repeat_is_stored_once(sqs: Any, fifo: str, take: Take, clock: ManualC
     assert received[1]["Attributes"]["MessageDeduplicationId"] == "id"
     for message in received:
         sqs.delete_message(QueueUrl=fifo, ReceiptHandle=message["ReceiptHandle"])
-    assert send(sqs, fifo, "1")[0]["MessageId"] == first["MessageId"]
+    [again] = send(sqs, fifo, "1")
+    assert (again["MessageId"], again["SequenceNumber"]) == (first["MessageId"], first["SequenceNumber"])
     assert take(fifo) == []
     clock.advance(300)
     assert send(sqs, fifo, "1")[0]["MessageId"] != first["MessageId"]

@@ -11,9 +11,11 @@ from botocore.exceptions import ClientError
 from msgspec.structs import fields
 
 from tests.sqs.conftest import REGION, Connect
+from tests.sqs.test_protocols import Caller, Serve, said, texts
 from zq.broker import Broker
 from zq.broker.accounts import ACCOUNTS, KIND, Accounts
 from zq.clock import ManualClock
+from zq.http.sqs import errors
 from zq.http.sqs.operations import OPERATIONS
 from zq.limits import SQS_NUMBERS
 from zq.model import Draft, QueueRef
@@ -368,6 +370,33 @@ def test_a_queue_is_purged_now_and_then(sqs: Any, broker: Broker, account: str, 
     sqs.delete_queue(QueueUrl=queue)
     created(sqs, "jobs")
     sqs.purge_queue(QueueUrl=queue)
+
+
+@pytest.mark.every_store
+def test_a_deleted_name_rests(served: Serve, account: str, clock: ManualClock) -> None:
+    """4: in both protocols, for as long as ``name_rest`` says; other names and accounts, and a queue that is there,
+    are not concerned, nor is anything by default."""
+    app = served(name_rest=30)
+    caller, sentence = Caller(app, account), errors.queue_deleted_recently(30).message
+    for name in ("jobs", "others"):
+        caller.json("CreateQueue", QueueName=name)
+    caller.json("DeleteQueue", QueueUrl="jobs")
+    clock.advance(29)
+    refusal = caller.json("CreateQueue", QueueName="jobs", status=400)
+    assert said(refusal) == {"__type": "com.amazonaws.sqs#QueueDeletedRecently", "message": sentence}
+    assert refusal.headers["x-amzn-query-error"] == "AWS.SimpleQueueService.QueueDeletedRecently;Sender"
+    refusal = caller.form({"Action": "CreateQueue", "QueueName": "jobs"}, status=400)
+    assert texts(refusal, "Error/Code") == ["AWS.SimpleQueueService.QueueDeletedRecently"]
+    assert texts(refusal, "Error/Message") == [sentence]
+    caller.json("CreateQueue", QueueName="others")
+    Caller(app, f"{(int(account) + 1) % 10**12:012d}").json("CreateQueue", QueueName="jobs")
+    clock.advance(1)
+    caller.json("CreateQueue", QueueName="jobs")
+    caller.json("DeleteQueue", QueueUrl="jobs")
+    at_once = Caller(served(), account)
+    at_once.json("CreateQueue", QueueName="jobs")
+    caller.json("CreateQueue", QueueName="jobs")
+    at_once.json("DeleteQueue", QueueUrl="jobs")
 
 
 def test_tags_have_their_bounds(sqs: Any) -> None:

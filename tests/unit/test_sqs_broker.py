@@ -2,16 +2,18 @@
 """What the broker does for SQS and no client can see from outside: what stands in the store, and races of queues."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from zq import wire
 from zq.broker import Broker
 from zq.broker.encryption import MARK
+from zq.broker.metadata import SQS
 from zq.broker.sqs import Outgoing
 from zq.clock import ManualClock
 from zq.errors import MessageUnreadable, QueueNotFound
-from zq.model import Grip, Handled, Holder, Message, QueueRef
+from zq.model import Grip, Grouping, Handled, Holder, Message, QueueRef
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -40,6 +42,23 @@ def received(broker: Broker) -> list[Message]:
     """What is claimed of the queue."""
     claim = broker.sqs.receive(QUEUE, 10, None, Holder()).claim
     return claim.messages if claim else []
+
+
+def test_a_message_that_goes_at_once_is_told_its_sequence(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer of a FIFO queue that has it before its sender has its answer changes nothing of that."""
+    assert storage.queues.create(QUEUE, wire.encode({SQS: {"fifo": True}}), Grouping.ORDERED)
+    get, taken = storage.messages.get, []
+
+    def late(*terms: Any) -> Any:
+        taken.extend(storage.messages.pop(QUEUE, 10, storage.now()))
+        return get(*terms)
+
+    monkeypatch.setattr(storage.messages, "get", late)
+    letters = [Outgoing(b'"body"', 4, group="g", deduplication_id=id) for id in "aab"]
+    sent = broker_of(storage).sqs.send(QUEUE, "AK", letters)
+    first, second = taken
+    assert sent.ids == [first.id, first.id, second.id]
+    assert sent.sequences == {first.id: first.sequence, second.id: second.sequence}
 
 
 def test_what_stands_beside_a_body_is_sealed_with_it(storage: Storage) -> None:

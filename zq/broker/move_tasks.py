@@ -213,7 +213,7 @@ class MoveTasks:
                     return moves, Failure.NO_DESTINATION
                 if self._rules_cache.recent(target).posts_paused:
                     return None, None
-            moves.append(Move(message.id, name))
+            moves.append(Move(message.id, name, keeps_age=True))
         return moves, None
 
     def _change(

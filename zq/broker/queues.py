@@ -32,6 +32,8 @@ from zq.storage.capabilities import Missing
 
 # The kind of the documents that say, until they expire, that a queue was purged by SQS.
 PURGED: Final = "sqs-purge"
+# The kind of those that say that a queue of the name was deleted by SQS.
+DELETED: Final = "sqs-deleted"
 # A character behind all that names have.
 LAST: Final = "\x7f"
 
@@ -106,6 +108,17 @@ class Queues(MetadataResource[QueueRef, Queue]):
     def forget_purge(self, ref: QueueRef) -> None:
         """The queue has gone: another one of its name may be purged at once."""
         self._storage.documents.delete(DocumentRef(ref.project, PURGED, ref.name), self._clock.now())
+
+    def delete_for(self, ref: QueueRef, seconds: int) -> int | None:
+        """As ``delete``; for so many seconds the name ``rests``."""
+        if seconds:  # before the queue goes: no other one of the name can be made between the two
+            note, now = DocumentRef(ref.project, DELETED, ref.name), self._clock.now()
+            self._storage.documents.put(note, b"", now, expires=now + seconds)
+        return self.delete(ref)
+
+    def rests(self, ref: QueueRef) -> bool:
+        """Whether the name is not to be used yet, if there is no queue of it."""
+        return self._storage.documents.get(DocumentRef(ref.project, DELETED, ref.name), self._clock.now()) is not None
 
     def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
         """The queues behind ``after`` whose names begin with ``prefix``, in the order of names, read as wanted.

@@ -90,7 +90,7 @@ class Outgoing(Struct, frozen=True):
 
 class Sent(Struct, frozen=True):
     """The ids of what was sent, in order; None for each message that has more bytes than ``max_size``. ``sequences``:
-    of a FIFO queue, by id; of a repeat of a message that has gone there is none."""
+    of a FIFO queue, by id, but for repeats of what an earlier version stored."""
 
     ids: list[str | None]
     max_size: int
@@ -152,21 +152,46 @@ class SqsMessages:
     ) -> Sent:
         """Store each of the drafts, which are those that have ids, unless it repeats another one."""
         stored: dict[str, str] = {}
+        sequences: dict[str, int] = {}
+        fresh: list[tuple[Draft, Rules, IdempotencyKey]] = []
         named = [(id, each) for id, each in zip(ids, outgoing, strict=True) if id is not None]
         for (id, each), draft in zip(named, drafts, strict=True):
             while True:
-                now = self._clock.now()
+                key = _idempotency_key(terms_of(rules.metadata), each)
                 try:
-                    if self._post(queue, [draft], now, rules, _idempotency_key(terms_of(rules.metadata), each)):
+                    if self._post(queue, [draft], self._clock.now(), rules, key):
                         stored[id] = id
+                        fresh.append((draft, rules, key))
                         break
                 except Repeated as first:
                     stored[id] = first.answer[0]
+                    sequences[stored[id]] = first.last
                     break
                 rules = self._fresh(queue)
-        found = self._storage.messages.get(queue, list(stored.values()), self._clock.now())
+        sequences |= self._sequences(queue, fresh)
+        known = {id: sequence for id, sequence in sequences.items() if sequence}
+        return Sent([id and stored[id] for id in ids], terms_of(rules.metadata).max_size, known)
+
+    def _sequences(self, queue: QueueRef, posted: Sequence[tuple[Draft, Rules, IdempotencyKey]]) -> Mapping[str, int]:
+        """Those that the messages got, by id. One that has been received and deleted meanwhile is asked for by its
+        key."""
+        if not posted:
+            return {}
+        found = self._storage.messages.get(queue, [draft.id for draft, _, _ in posted], self._clock.now())
         sequences = {message.id: message.sequence for message in found}
-        return Sent([id and stored[id] for id in ids], terms_of(rules.metadata).max_size, sequences)
+        for draft, rules, key in posted:
+            if draft.id not in sequences:
+                with suppress(QueueNotFound):
+                    sequences[draft.id] = self._repeated(queue, draft, rules, key)
+        return sequences
+
+    def _repeated(self, queue: QueueRef, draft: Draft, rules: Rules, key: IdempotencyKey) -> int:
+        """The sequence that the message has got under its key; 0 if the queue is another one now."""
+        try:
+            self._storage.messages.post(queue, [draft], self._clock.now(), rules.metadata, key, create=False)
+        except Repeated as first:
+            return first.last
+        return 0
 
     def receive(
         self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder, attempt: str = ""

@@ -23,7 +23,9 @@ def go(scene: Scene, way: str, moves: list[Move]) -> None:
         assert scene.storage.messages.move(scene.queue, moves, scene.now) == [move.id for move in moves]
     else:
         claim = scene.take(1000, ttl=60)
-        assert scene.settle(claim.id, move=moves).moved == len(moves)
+        buried = sum(bool(move.reason) for move in moves)
+        done = scene.settle(claim.id, move=moves)
+        assert (done.moved, done.buried) == (len(moves) - buried, buried)
 
 
 def posted_with(scene: Scene, checksum: str, ttl: int = 600) -> str:
@@ -79,6 +81,30 @@ def test_a_moved_message_lives_from_its_move_on(scene: Scene, way: str, given: i
     assert there.page() == [id]
     scene.tick(0.001)
     assert there.is_empty()
+
+
+@pytest.mark.parametrize("body", [None, b"[2]"])
+def test_a_move_may_keep_the_age(scene: Scene, way: str, body: bytes | None):
+    """Its life is counted from the move all the same, move after move, until a plain one, whose age restarts."""
+    id, born = posted_with(scene, ""), scene.now
+    source = scene
+    for name, reason in (("next", ""), ("dead", "odd"), ("back", "")):
+        source.tick(500)
+        go(source, way, [Move(id, name, body=body, reason=reason, keeps_age=True)])
+        there = scene.at(name)
+        found = there.one(id)
+        assert (found.created, found.expires, found.reason) == (near(born), near(scene.now + 600), reason)
+        assert found.first_claimed == (near(scene.now) if reason and way == "holder" else 0)
+        assert [message.created for message in there.walk()] == [near(born)]
+        oldest = there.storage.queues.stats(there.queue, scene.now).oldest
+        assert oldest is not None
+        assert oldest.created == near(born)
+        source = there
+    source.tick(500)
+    go(source, way, [Move(id, "end")])
+    assert scene.at("end").one(id).created == near(scene.now)
+    scene.tick(600)
+    assert scene.at("end").is_empty()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from zq.conformance.builders import Scene, drafts, ids_of, once, together
 from zq.errors import ClaimNotFound, KeyReused, Repeated, StageFull, StageNotFound, ZqError
-from zq.model import IdempotencyKey, Move, Settled
+from zq.model import Copies, IdempotencyKey, Move, QueueRef, Settled
 
 
 def answer_of(verb: Callable[[], object]) -> object:
@@ -25,6 +25,25 @@ def test_a_repeated_post_stores_nothing_and_gets_the_first_ids(scene: Scene):
         assert answer_of(partial(scene.post, count, once=once())) == posted
     assert scene.page() == posted
     assert scene.counts() == (0, 3)
+
+
+def test_a_repeat_is_told_the_last_sequence(scene: Scene):
+    """That of the last of the first messages, delayed or not, while they are there, and when they have gone."""
+    scene.post(2)
+    posted = scene.post(3, delay=60, once=once())
+    scene.post(2)
+    last = scene.one(posted[-1]).sequence
+    for _ in range(2):
+        with pytest.raises(Repeated) as told:
+            scene.post(1, once=once())
+        assert (told.value.answer, told.value.last) == (posted, last)
+        scene.storage.queues.purge(scene.queue)
+    own, copies = drafts(2, scene.now), Copies(QueueRef("acme", "beside"), drafts(3, scene.now))
+    post = partial(scene.storage.messages.post, scene.queue, own, scene.now, None, once("post:copied"), copies)
+    post()
+    with pytest.raises(Repeated) as told:
+        post()
+    assert (told.value.answer, told.value.last) == (ids_of(own), scene.one(own[-1].id).sequence)
 
 
 def test_a_key_outlives_its_messages(scene: Scene):

@@ -99,7 +99,7 @@ class Move(Struct, frozen=True):
     own.
     With a ``reason`` it goes as a dead letter: it keeps its age and remembers origin, claim count there and reason,
     and when it was claimed first.
-    Without, its age restarts, and what it may have remembered of that kind is forgotten.
+    Without, its age restarts unless ``keeps_age``, and what it may have remembered of that kind is forgotten.
     """
 
     id: str
@@ -110,6 +110,8 @@ class Move(Struct, frozen=True):
     checksum: str = ""
     """Of a new body."""
     reason: str = ""
+    keeps_age: bool = False
+    """Whether its age goes on, though its life begins anew; a dead letter's does anyhow."""
 
 
 class Outcome(StrEnum):

@@ -36,6 +36,8 @@ class SqsOptions(Struct, frozen=True, kw_only=True):
     auth_none_anywhere: bool = False
     purge_interval: int = 60
     """Seconds between two purges of a queue; 0 = any time."""
+    name_rest: int = 0
+    """Seconds from the deletion of a queue until another one of its name may be created; 0 = at once."""
     kms: str = "ignore"
     """What KMS keys of queues are: ignore, for nothing is encrypted by them, or refuse."""
     key_file: str = ""

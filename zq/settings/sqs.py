@@ -47,6 +47,14 @@ SQS: Final[list[cfg.Opt]] = [
         max=86400,
         help="Seconds that have to pass between two purges of a queue by SQS; 0: none.",
     ),
+    cfg.IntOpt(
+        "name_rest",
+        default=0,
+        min=0,
+        max=86400,
+        help="Seconds that have to pass after SQS has deleted a queue before it creates another one of that name; "
+        "0: none. AWS: 60.",
+    ),
     cfg.StrOpt(
         "kms",
         default="ignore",

@@ -65,6 +65,8 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
     _check_tags(given.tags, ref.name)
     queues = call.broker.queues
     while (queue := call.broker.storage.queues.get(ref)) is None:
+        if call.options.name_rest and queues.rests(ref):
+            raise errors.queue_deleted_recently(call.options.name_rest)
         now = int(call.broker.waiters.clock.now())
         ttl = min(SQS_NUMBERS["MessageRetentionPeriod"][2], call.broker.limits.max_message_ttl)
         metadata: Metadata = {"_default_message_ttl": ttl}
@@ -167,7 +169,7 @@ def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: i
 def delete_queue(call: Call, given: OfQueue) -> None:
     """Remove it with all its messages."""
     ref = names.existing(call, given.queue_url).ref
-    call.request.context.removed = call.broker.queues.delete(ref)
+    call.request.context.removed = call.broker.queues.delete_for(ref, call.options.name_rest)
     call.broker.queues.forget_purge(ref)
 
 

@@ -253,7 +253,7 @@ def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDo
         if first := layout.first_claimed(found):
             made["o"]["f"] = first
         made["r"] = layout.text(each.reason)
-    else:
+    elif not each.keeps_age:
         made["a"] = now
     if each.body is not None:
         made["b"] = each.body

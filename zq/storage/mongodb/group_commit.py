@@ -131,7 +131,7 @@ def recall(
 
 def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keyed, Any, int]]) -> None:
     """Store what each request with an idempotency key is answered, and the sequence up to which a removal of its queue
-    takes the key along."""
+    takes the key along: of a post, its last one."""
     statements: list[BsonDocument] = []
     for request, answer, sequence in answers:
         if request.idempotency_key is None:
@@ -153,4 +153,4 @@ def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keye
 def _verdict(known: BsonDocument, request: Keyed, answer: type[Any]) -> Repeated | KeyReused:
     if request.idempotency_key is None or bytes(known["h"]) != request.idempotency_key.digest:
         return KeyReused()
-    return Repeated(msgspec.convert(json.loads(known["b"]), answer))
+    return Repeated(msgspec.convert(json.loads(known["b"]), answer), int(known["k"]))

@@ -172,10 +172,14 @@ class Change:
         what claims meet is rewritten."""
         self._heads.pop(state, None)
 
-    def remember(self, state: QueueState, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-        """Let the queue know the key, and what it was answered; None = nothing."""
+    def remember(
+        self, state: QueueState, idempotency_key: IdempotencyKey | None, answer: Any, now: int, posted: bool = False
+    ) -> None:
+        """Let the queue know the key, and what it was answered; None = nothing. ``posted``: for the message that this
+        change has added last."""
         if idempotency_key is not None:
-            writes, size = key_writes(state, idempotency_key, answer, now)
+            last = self._tally(state).sequence if posted else 0
+            writes, size = key_writes(state, idempotency_key, answer, now, last=last)
             self._tally(state).kept += size
             self._writes += writes
 
@@ -374,7 +378,7 @@ def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMe
     ttl = record.ttl if move.ttl is None else move.ttl
     return StoredMessage(
         id=record.id,
-        created=record.created if move.reason else now,
+        created=record.created if move.reason or move.keeps_age else now,
         expires=now + ttl * 1000,
         available=now,
         ttl=ttl,

@@ -30,18 +30,19 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
         if known.digest != idempotency_key.digest:
             raise KeyReused
         store.wait_durable()  # the first attempt may still be waiting for its own, and this answer promises as much
-        raise Repeated(msgpack.decode(known.answer, type=answer))
+        raise Repeated(msgpack.decode(known.answer, type=answer), known.last)
 
 
 def key_writes(
-    owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True
+    owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True, last: int = 0
 ) -> tuple[list[Write], int]:
-    """Let the owner know the key, and what it was answered; and for how many bytes that ``counts``."""
+    """Let the owner know the key, and what it was answered; and for how many bytes that ``counts``. ``last``: see
+    ``Known``."""
     encoded = layout.encode(answer)
     size = len(encoded) + OVERHEAD if counts else 0
     expires = now + idempotency_key.window * 1000
     key = _key_prefix(owner, idempotency_key) + layout.number.pack(expires)
-    known = layout.encode(Known(idempotency_key.digest, encoded, size))
+    known = layout.encode(Known(idempotency_key.digest, encoded, size, last))
     return due.writes("keys", key, known, expires, due.size_note(size)), size
 
 

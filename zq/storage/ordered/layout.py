@@ -233,11 +233,13 @@ class StoredEntry(Struct, array_like=True):
 
 class Known(Struct, array_like=True):
     """An idempotency key: what a repeat must have in common, and the encoded answer. ``size``: what the tally was told
-    of it; a topic's log has a bound of its own, so that of its answers none is told."""
+    of it; a topic's log has a bound of its own, so that of its answers none is told. ``last``: of a post, the sequence
+    of the last of its messages; 0 = not known."""
 
     digest: bytes
     answer: bytes
     size: int = 0
+    last: int = 0
 
 
 class Stage(Struct, array_like=True):

@@ -69,7 +69,7 @@ class MessageController:
                         if copies is not None:
                             for draft in copies.drafts:
                                 change.post(states[-1], draft, moment)
-                        change.remember(state, idempotency_key, [draft.id for draft in drafts], moment)
+                        change.remember(state, idempotency_key, [draft.id for draft in drafts], moment, posted=True)
                         change.commit()
                         posted = True
                 if not posted:

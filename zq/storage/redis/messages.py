@@ -28,7 +28,7 @@ from zq.model import (
 )
 from zq.storage import browsing
 from zq.storage.redis import layout, replies, scripts
-from zq.storage.redis.store import Store, checked, packed_ids, plan_moves, schedule_arrivals
+from zq.storage.redis.store import Store, checked, packed_posted, plan_moves, schedule_arrivals
 
 # Front of a pop's reply: whether to look again, how many expired messages went.
 POPPED: Final = Packing(">BI")
@@ -64,7 +64,7 @@ class MessageController:
         if idempotency_key is not None:
             answers, remembered = self._store.answers(queue, idempotency_key, moment)
             more.append(answers)
-            terms += [*remembered, packed_ids(drafts)]
+            terms += [*remembered, packed_posted(drafts)]
         every = (*(copies.drafts if copies else ()), *drafts)
         packed = [layout.draft(draft, moment) for draft in every]
         metadata: bytes = checked(self._store.run(scripts.POST, queue, *terms, *packed, more=more), idempotency_key)

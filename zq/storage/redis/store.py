@@ -113,6 +113,9 @@ class Store:
 
 # Front of what a queue knows of a key: until when, and the length of the digest, which follows; then the answer.
 KNOWN: Final = Packing(">QH")
+# As MessagePack begins two values, and a number of 8 bytes.
+PAIR: Final = b"\x92"
+NUMBER: Final = b"\xcf"
 # Front of what a settlement did: how many were deleted, released, moved, buried; the ids that were lost follow.
 SETTLED: Final = Packing(">IIII")
 # What a script that refuses returns first, where that is all there is.
@@ -128,9 +131,10 @@ ERRORS: Final[dict[bytes, type[ZqError]]] = {
 
 
 def checked(
-    reply: Reply, idempotency_key: IdempotencyKey | None = None, answer: Callable[[bytes], Any] = msgspec.msgpack.decode
+    reply: Reply, idempotency_key: IdempotencyKey | None = None, answer: Callable[[bytes], Any] | None = None
 ) -> Reply:
-    """The reply of a script that did its work. ``answer`` reads the answer to a repeat of ``idempotency_key``."""
+    """The reply of a script that did its work. ``answer`` reads the answer to a repeat of ``idempotency_key``; None: it
+    is a post's."""
     if not isinstance(reply, list):
         return reply
     if idempotency_key is None or reply[0] != b"known":
@@ -139,7 +143,7 @@ def checked(
     end = KNOWN.size + KNOWN.unpack_from(known)[1]
     if known[KNOWN.size : end] != idempotency_key.digest:
         raise KeyReused
-    raise Repeated(answer(known[end:]))
+    raise unpack_posted(known[end:]) if answer is None else Repeated(answer(known[end:]))
 
 
 def _error(reply: Sequence[bytes]) -> ZqError:
@@ -163,8 +167,19 @@ def unpack_settled(packed: bytes) -> Settled:
 
 
 def packed_ids(drafts: Sequence[Draft]) -> bytes:
-    """The answer to a repeated post."""
+    """The answer to a repeated post into a stage."""
     return msgspec.msgpack.encode([draft.id for draft in drafts])
+
+
+def packed_posted(drafts: Sequence[Draft]) -> bytes:
+    """The answer to a repeated post, but for the last sequence: the script adds its 8 bytes."""
+    return PAIR + packed_ids(drafts) + NUMBER
+
+
+def unpack_posted(answer: bytes) -> Repeated:
+    """What a post was answered. It may be one into a stage, or of an earlier version: then there are ids alone."""
+    told = msgspec.msgpack.decode(answer)
+    return Repeated(*told) if told and isinstance(told[0], list) else Repeated(told)
 
 
 class MovePlan(NamedTuple):
@@ -189,7 +204,7 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
         ttl = -1 if move.ttl is None else move.ttl
         soonest = moment + (BURIAL if move.ttl is None else move.ttl * 1000)
         expiries[move.to] = min(soonest, expiries.get(move.to, soonest))
-        terms += [layout.packed(move.id), b"%d" % number, b"%d" % ttl, b"%d" % move.delay]
+        terms += [layout.packed(move.id), b"%d" % number, b"%d" % ttl, b"%d" % move.delay, b"%d" % move.keeps_age]
         terms += [layout.text(move.reason), layout.text(move.checksum)]
         terms += [b"0"] if move.body is None else [b"1", move.body]
     targets = [QueueRef(project, name) for name in numbers]

@@ -118,8 +118,8 @@ end
 -- Stores messages behind all others of a queue, all or none; creates the queue if it is missing and it may (1).
 -- KEYS: project, queue; the queue of the copies, if there are any; its answers if the post has a key.
 -- ARGV: now, queue's full name, expected metadata ("" = any), whether it may create the queue (1), how many copies; if
--- any, the full name of their queue; with a key: it, digest, until when it is kept, the answer; then each copy and each
--- message as layout.draft packs it.
+-- any, the full name of their queue; with a key: it, digest, until when it is kept, the answer without the last sequence;
+-- then each copy and each message as layout.draft packs it.
 -- Returns "", or the metadata if they are others; then nothing is stored.
 
 local q, now, full, expected, may_create, copies =
@@ -143,11 +143,12 @@ local function post(batch, first, last)
     append(batch, string.sub(draft, first, first + id - 1), available, expires, size, string.sub(draft, 9))
   end
   store(batch)
+  return batch.sequence
 end
 local first = argument_at + 1 + copies
 if target then post(batch_for(target.q, target.full, now), argument_at + 1, first - 1) end
-post(batch_for(q, full, now), first, #ARGV)
-if once then remember_for(name_of(full), once, key, digest, expires, answer) end
+local last = post(batch_for(q, full, now), first, #ARGV)
+if once then remember_for(name_of(full), once, key, digest, expires, answer .. struct.pack('>I8', last)) end
 return ''
 
 ---- script get: no-writes

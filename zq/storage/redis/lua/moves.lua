@@ -5,9 +5,9 @@
 
 -- Part of scripts that move messages to other queues of the project, or to new places in their own.
 --
--- A move is a table: `m` = the message, `to` = the target, `ttl` (-1: its own), `delay` in seconds, `reason` ("" unless
--- it goes as a dead letter), and `body` with `checksum` if it gets new ones. A target is a table: `q` and `full`, its
--- name.
+-- A move is a table: `m` = the message, `to` = the target, `ttl` (-1: its own), `delay` in seconds, `keeps_age` (1: in
+-- any case), `reason` ("" unless it goes as a dead letter), and `body` with `checksum` if it gets new ones. A target is a
+-- table: `q` and `full`, its name.
 
 -- When a message was created, its checksum, how many bytes behind its body are its extra, and its group.
 local function origin_of(m)
@@ -29,10 +29,13 @@ local function send(item, origin, now, body)
   if item.body then
     body, checksum = item.body .. string.sub(body, #body - extra + 1), item.checksum
   end
-  if reason == '' then created, count, first, origin = 0, 0, 0, '' end
+  if reason == '' then
+    count, first, origin = 0, 0, ''
+    if item.keeps_age == 0 then created = 0 end
+  end
   local more, tail = '', ''
   if first > 0 or extra > 0 or group ~= '' then tail = struct.pack(TAIL, first, extra) .. group end
-  if reason .. checksum .. tail ~= '' then
+  if created > 0 or checksum .. tail ~= '' then
     more = struct.pack(MORE, created, count, #checksum, #origin, #reason) .. checksum .. origin .. reason .. tail
   end
   local rest = struct.pack('>I8I8I4I2I2I2', expires, ttl, #body, id, client, #more)
@@ -79,7 +82,8 @@ local function read_moves(targets)
   while argument_at < #ARGV do
     local id, to = argument(), targets[number()]
     ids[#ids + 1] = id
-    moves[id] = { to = to, ttl = number(), delay = number(), reason = argument(), checksum = argument() }
+    moves[id] = { to = to, ttl = number(), delay = number(), keeps_age = number() }
+    moves[id].reason, moves[id].checksum = argument(), argument()
     if number() == 1 then moves[id].body = argument() end
   end
   return moves, ids
