@@ -113,10 +113,21 @@ def test_changes_are_kept_for_administrators(broker: Broker, served: Serve, acco
     caller.json("CreateQueue", QueueName="jobs")
     caller.json("TagQueue", QueueUrl="jobs", Tags={"a": "b"})
     caller.json("DeleteQueue", QueueUrl="jobs")
+    dead = said(caller.json("CreateQueue", QueueName="dead"))["QueueUrl"]
+    arn = f"arn:aws:sqs:eu-north-1:{account}:dead"
+    policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3})
+    caller.json("CreateQueue", QueueName="other", Attributes={"RedrivePolicy": policy})
+    handle = said(caller.json("StartMessageMoveTask", SourceArn=arn))["TaskHandle"]
+    caller.json("ListMessageMoveTasks", SourceArn=arn)
+    caller.json("CancelMessageMoveTask", TaskHandle=handle)
+    caller.json("PurgeQueue", QueueUrl=dead)
     broker.trail.finish()
     rest = {"Client-ID": "30387f00-39a0-11e2-be4a-a8d15f34bae2", "X-Project-ID": account}
     entries = caller.app.get("/v2/audit", headers=rest).json["entries"]
     assert [(entry["rule"], entry["object"], entry["outcome"]) for entry in entries] == [
+        ("queues:purge", "queue dead", "done"),
+        ("messages:delete_all", "queue dead", "done"),
+        ("messages:delete_all", "queue dead", "done"),
         ("queues:delete", "queue jobs", "done"),
         ("queues:update", "queue jobs", "done"),
     ]

@@ -90,6 +90,8 @@ def _is_change(req: falcon.Request) -> bool:
     """Whether the audit log has the request, which changes something."""
     if getattr(req.context, "dry_run", False):
         return False
+    if getattr(req.context, "audited", False):
+        return True
     rule = getattr(req.context, "rule", "")
     return rule in CHANGES or rule.startswith(CHANGING) or (req.uri_template or "").endswith(ROUTES)
 

@@ -54,6 +54,8 @@ RULES: Final = {
     "UntagQueue": "queues:update",
     "DeleteQueue": "queues:delete",
     "PurgeQueue": "queues:purge",
+    "StartMessageMoveTask": "messages:delete_all",
+    "CancelMessageMoveTask": "messages:delete_all",
 }
 
 
@@ -133,7 +135,7 @@ class Endpoint:
         if who.actions is not None and name not in who.actions:
             raise errors.access_denied(f"This access key does not allow {name}.")
         if name in RULES:
-            req.context.rule = RULES[name]
+            req.context.rule, req.context.audited = RULES[name], True
         check_state(state, name not in READING)
 
     def _call(self, req: falcon.Request, who: Who) -> Call:

@@ -13,7 +13,7 @@ from zq.errors import Conflict, NotFound
 from zq.http.sqs import errors, names
 from zq.http.sqs.call import Call, Params
 from zq.http.sqs.queues import has_target
-from zq.model import Queue
+from zq.model import Queue, QueueRef
 
 # Messages a second.
 MOST_A_SECOND: Final = 500
@@ -55,7 +55,7 @@ _handle: Final = msgspec.json.Decoder(Handle).decode
 
 def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str, Any]:
     """Have the messages of a dead letter queue moved."""
-    source = _existing(call, "SourceArn", given.source_arn).ref
+    source = _source(call, given.source_arn)
     if not any(has_target(queue, source.name) for queue in call.broker.queues.named(call.project)):
         raise errors.invalid_parameter(NO_SOURCE)
     destination = ""
@@ -77,7 +77,7 @@ def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str
 
 def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str, Any]:
     """The tasks of a queue, the latest first."""
-    source = _existing(call, "SourceArn", given.source_arn).ref
+    source = _source(call, given.source_arn)
     size = 1 if given.max_results is None else given.max_results
     if not 1 <= size <= MOST:
         raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MOST}, if provided.")
@@ -90,12 +90,19 @@ def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[s
         handle = _handle(b64decode(given.task_handle, validate=True))
     except (binascii.Error, ValueError):
         raise errors.invalid_parameter(NO_HANDLE) from None
-    source = _existing(call, "SourceArn", handle.source_arn).ref
+    source = _source(call, handle.source_arn)
     try:
         task = call.broker.move_tasks.cancel(source, handle.task_id)
     except NotFound:
         raise errors.resource_not_found(NO_TASK) from None
     return {"ApproximateNumberOfMessagesMoved": task.moved}
+
+
+def _source(call: Call, arn: str) -> QueueRef:
+    """The queue whose task it is, which logs are told. Raises ``SqsError``."""
+    source = _existing(call, "SourceArn", arn).ref
+    call.request.context.queue, call.request.context.params = source, {"queue": source.name}
+    return source
 
 
 def _existing(call: Call, parameter: str, arn: str) -> Queue:
