@@ -6,6 +6,7 @@ a credential or a vendor's text. What drivers refuse has the words of its class:
 ``of``, which fills them in. ``zq.wire.refusals`` alone knows which status and title an error has on the wire.
 """
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 
@@ -201,6 +202,15 @@ class Repeated(ZqError):
         super().__init__("The request was carried out before.")
         self.answer = answer
         self.last = last
+
+
+class DraftsRepeated(ZqError):
+    """No refusal: some drafts of a post were posted before under their keys; nothing was stored. ``first``: of each of
+    them, by its id, what that post was answered."""
+
+    def __init__(self, first: Mapping[str, Repeated]) -> None:
+        super().__init__("Some of the drafts were posted before.")
+        self.first = first
 
 
 class OtherMetadata(ZqError):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
+from msgspec import structs
 
 from tests.model.pair import EPOCHS, FEW, KEPT, PICKS, QUEUES, Pair
 from zq.model import ClaimRef, Commit, IdempotencyKey
@@ -27,6 +28,14 @@ class Batches(Pair):
     def post_once(self, at: int, batch: Sequence[tuple[int, int, str]], once: IdempotencyKey) -> None:
         messages, drafts = self.holder.storage.messages, self.drafts(at, batch)
         self.agree(messages.post, self.oracle.post, self.queues[at], drafts, self.now, None, once)
+
+    @rule(at=QUEUES, batch=FEW, onces=st.lists(ONCES, min_size=1, max_size=3, unique_by=lambda once: once.key))
+    def post_each_once(self, at: int, batch: Sequence[tuple[int, int, str]], onces: Sequence[IdempotencyKey]) -> None:
+        """Some of the messages have keys of their own."""
+        drafts = self.drafts(at, batch)
+        keyed = [structs.replace(draft, once=once) for draft, once in zip(drafts, onces, strict=False)]
+        messages = self.holder.storage.messages
+        self.agree(messages.post, self.oracle.post, self.queues[at], keyed + drafts[len(keyed) :], self.now)
 
     @rule(
         at=QUEUES,

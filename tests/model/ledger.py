@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from zq.errors import Fenced, KeyReused, ProducerNotFound, Repeated, StageFull, StageNotFound
+from zq.errors import DraftsRepeated, Fenced, KeyReused, ProducerNotFound, Repeated, StageFull, StageNotFound
 from zq.model import (
     Commit,
     Committed,
@@ -114,6 +114,17 @@ class Ledger:
         )
         if idempotency_key and expires > now:
             raise Repeated(answer) if digest == idempotency_key.digest else KeyReused
+
+    def recall_each(self, queue: QueueRef, drafts: Sequence[Draft], now: float) -> None:
+        """The same for the keys of drafts."""
+        first: dict[str, Repeated] = {}
+        for draft in drafts:
+            try:
+                self.recall(queue, draft.once, now)
+            except Repeated as told:
+                first[draft.id] = told
+        if first:
+            raise DraftsRepeated(first)
 
     def remember(self, queue: QueueRef, idempotency_key: IdempotencyKey | None, answer: Any, now: float) -> None:
         if idempotency_key:

@@ -87,8 +87,10 @@ class Oracle(Ledger):
     ) -> None:
         """Metadata are none of its business."""
         self.recall(queue, idempotency_key, now)
+        self.recall_each(queue, drafts, now)
         for draft in drafts:
             self.insert(queue, draft, now, draft.ttl, draft.delay, now)
+            self.remember(queue, draft.once, [draft.id], now)
         self.remember(queue, idempotency_key, [draft.id for draft in drafts], now)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: float) -> Messages:

@@ -13,7 +13,7 @@ from tests.model.oracle import Oracle
 from zq.broker.redelivery import AT_ONCE, MAX_CLAIM_COUNT, DeadLetters, Redelivery
 from zq.clock import ManualClock
 from zq.conformance.builders import configure
-from zq.errors import Repeated, ZqError
+from zq.errors import DraftsRepeated, Repeated, ZqError
 from zq.model import (
     Claim,
     Claimed,
@@ -209,6 +209,8 @@ def outcome(verb: Callable, *arguments: object) -> object:
         return verb(*arguments)
     except Repeated as told:
         return Repeated, told.answer
+    except DraftsRepeated as some:
+        return DraftsRepeated, {id: told.answer for id, told in some.first.items()}
     except ZqError as refusal:
         return type(refusal), str(refusal)
 

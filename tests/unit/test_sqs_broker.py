@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the broker does for SQS and no client can see from outside: what stands in the store, and races of queues."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from zq.broker.metadata import SQS
 from zq.broker.sqs import Outgoing
 from zq.clock import ManualClock
 from zq.errors import MessageUnreadable, QueueNotFound
-from zq.model import Grip, Grouping, Handled, Holder, Message, QueueRef
+from zq.model import Draft, Grip, Grouping, Handled, Holder, Message, QueueRef
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -59,6 +59,31 @@ def test_a_message_that_goes_at_once_is_told_its_sequence(storage: Storage, monk
     first, second = taken
     assert sent.ids == [first.id, first.id, second.id]
     assert sent.sequences == {first.id: first.sequence, second.id: second.sequence}
+
+
+def test_a_batch_enters_a_fifo_queue_in_one_step(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What of it repeats others is left out, and that costs one more question."""
+    assert storage.queues.create(QUEUE, wire.encode({SQS: {"fifo": True}}), Grouping.ORDERED)
+    post, asked = storage.messages.post, []
+
+    def counted(queue: QueueRef, drafts: Sequence[Draft], *terms: Any, **more: Any) -> Any:
+        asked.append(len(drafts))
+        return post(queue, drafts, *terms, **more)
+
+    monkeypatch.setattr(storage.messages, "post", counted)
+    broker = broker_of(storage)
+
+    def send(ids: str) -> list[str | None]:
+        letters = [Outgoing(b'"%s"' % id.encode(), 4, group="g", deduplication_id=id) for id in ids]
+        letters.append(Outgoing(b'"long"', 1 << 30, group="g", deduplication_id="long"))
+        return broker.sqs.send(QUEUE, "AK", letters).ids
+
+    a, b, c, _, none = send("abca")
+    assert (asked, none) == ([3], None)
+    x, _, y, z, _ = send("xbyz")
+    assert send("bb") == [b, b, None]
+    assert asked == [3, 4, 3, 1]
+    assert [message.id for message in received(broker)] == [a, b, c, x, y, z]
 
 
 def test_what_stands_beside_a_body_is_sealed_with_it(storage: Storage) -> None:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from msgspec import Struct, field, json
+from msgspec import Struct, field, json, structs
 
 from zq.broker.claims import ClaimAnswer, Claims
 from zq.broker.encryption import Sealing
@@ -19,7 +19,7 @@ from zq.broker.messages import Messages
 from zq.broker.metadata import SQS
 from zq.broker.rules import Rules, RulesCache
 from zq.clock import Clock
-from zq.errors import ClaimNotFound, QueueNotFound, QueuePaused, Repeated
+from zq.errors import ClaimNotFound, DraftsRepeated, QueueNotFound, QueuePaused, Repeated
 from zq.events import Events
 from zq.limits import SQS_NUMBERS
 from zq.model import (
@@ -150,48 +150,41 @@ class SqsMessages:
         drafts: Sequence[Draft],
         rules: Rules,
     ) -> Sent:
-        """Store each of the drafts, which are those that have ids, unless it repeats another one."""
-        stored: dict[str, str] = {}
-        sequences: dict[str, int] = {}
-        fresh: list[tuple[Draft, Rules, IdempotencyKey]] = []
-        named = [(id, each) for id, each in zip(ids, outgoing, strict=True) if id is not None]
-        for (id, each), draft in zip(named, drafts, strict=True):
-            while True:
-                key = _idempotency_key(terms_of(rules.metadata), each)
-                try:
-                    if self._post(queue, [draft], self._clock.now(), rules, key):
-                        stored[id] = id
-                        fresh.append((draft, rules, key))
-                        break
-                except Repeated as first:
-                    stored[id] = first.answer[0]
-                    sequences[stored[id]] = first.last
+        """Store those of the drafts, which are those that have ids, that repeat no other one, in one step."""
+        named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
+        repeats: dict[str, Repeated] = {}
+        while True:
+            keys = [_idempotency_key(terms_of(rules.metadata), each) for each in named]
+            first: dict[IdempotencyKey, Draft] = {}
+            for key, draft in zip(keys, drafts, strict=True):
+                first.setdefault(key, structs.replace(draft, once=key))
+            fresh = [draft for draft in first.values() if draft.id not in repeats]
+            try:
+                if not fresh or self._post(queue, fresh, self._clock.now(), rules):
                     break
-                rules = self._fresh(queue)
-        sequences |= self._sequences(queue, fresh)
-        known = {id: sequence for id, sequence in sequences.items() if sequence}
-        return Sent([id and stored[id] for id in ids], terms_of(rules.metadata).max_size, known)
+            except DraftsRepeated as told:
+                repeats |= told.first
+            else:
+                rules, repeats = self._fresh(queue), {}
+        sequences = self._sequences(queue, fresh, rules)
+        sequences |= {told.answer[0]: told.last for told in repeats.values() if told.last}
+        stored = {id: repeats[id].answer[0] if id in repeats else id for id in (one.id for one in first.values())}
+        told_ids = iter([stored[first[key].id] for key in keys])
+        return Sent([id and next(told_ids) for id in ids], terms_of(rules.metadata).max_size, sequences)
 
-    def _sequences(self, queue: QueueRef, posted: Sequence[tuple[Draft, Rules, IdempotencyKey]]) -> Mapping[str, int]:
-        """Those that the messages got, by id. One that has been received and deleted meanwhile is asked for by its
-        key."""
-        if not posted:
-            return {}
-        found = self._storage.messages.get(queue, [draft.id for draft, _, _ in posted], self._clock.now())
+    def _sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
+        """Those that the messages got, by id. Of what has been received and deleted meanwhile a repeat is told."""
+        now = self._clock.now()
+        found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
         sequences = {message.id: message.sequence for message in found}
-        for draft, rules, key in posted:
-            if draft.id not in sequences:
-                with suppress(QueueNotFound):
-                    sequences[draft.id] = self._repeated(queue, draft, rules, key)
+        if gone := [draft for draft in posted if draft.id not in sequences]:
+            try:
+                self._storage.messages.post(queue, gone, now, rules.metadata, create=False)
+            except DraftsRepeated as told:
+                sequences |= {id: one.last for id, one in told.first.items()}
+            except QueueNotFound:  # removed meanwhile
+                pass
         return sequences
-
-    def _repeated(self, queue: QueueRef, draft: Draft, rules: Rules, key: IdempotencyKey) -> int:
-        """The sequence that the message has got under its key; 0 if the queue is another one now."""
-        try:
-            self._storage.messages.post(queue, [draft], self._clock.now(), rules.metadata, key, create=False)
-        except Repeated as first:
-            return first.last
-        return 0
 
     def receive(
         self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder, attempt: str = ""
@@ -267,7 +260,6 @@ class SqsMessages:
         drafts: Sequence[Draft],
         now: Seconds,
         rules: Rules,
-        idempotency_key: IdempotencyKey | None = None,
     ) -> bool:
         """Whether the rules still hold, and so the messages are stored, with what is to be delivered of them."""
         refusal = QueuePaused.of(queue.name) if rules.posts_paused else self._messages.refusal(queue.project, drafts)
@@ -275,7 +267,7 @@ class SqsMessages:
             raise refusal
         copies = self._messages.copies(queue, drafts, rules, now, 0) if rules.subscribed else None
         post = self._storage.messages.post
-        if post(queue, drafts, now, rules.metadata, idempotency_key, copies=copies, create=False) is not None:
+        if post(queue, drafts, now, rules.metadata, copies=copies, create=False) is not None:
             return False
         self._events.posted(queue, drafts)
         return True

@@ -5,10 +5,20 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
+from msgspec import structs
 
 from zq.conformance.builders import Scene, drafts, ids_of, once, together
-from zq.errors import ClaimNotFound, KeyReused, Repeated, StageFull, StageNotFound, ZqError
-from zq.model import Copies, IdempotencyKey, Move, QueueRef, Settled
+from zq.errors import (
+    ClaimNotFound,
+    DraftsRepeated,
+    KeyReused,
+    QueueNotFound,
+    Repeated,
+    StageFull,
+    StageNotFound,
+    ZqError,
+)
+from zq.model import Copies, Draft, IdempotencyKey, Move, QueueRef, Settled
 
 
 def answer_of(verb: Callable[[], object]) -> object:
@@ -44,6 +54,103 @@ def test_a_repeat_is_told_the_last_sequence(scene: Scene):
     with pytest.raises(Repeated) as told:
         post()
     assert (told.value.answer, told.value.last) == (ids_of(own), scene.one(own[-1].id).sequence)
+
+
+def keyed(scene: Scene, *names: str, **terms: int) -> list[Draft]:
+    """A draft for each name, which is its key; "" = it has none."""
+    made = drafts(len(names), scene.now, **terms)
+    return [structs.replace(one, once=once(name)) if name else one for one, name in zip(made, names, strict=True)]
+
+
+def repeats(scene: Scene, some: list[Draft], **more: object) -> dict[str, tuple[list[str], int]]:
+    """What a post is told of those of its drafts that were posted before: first answer and sequence, by id."""
+    with pytest.raises(DraftsRepeated) as told:
+        scene.storage.messages.post(scene.queue, some, scene.now, **more)  # type: ignore[arg-type]
+    return {id: (one.answer, one.last) for id, one in told.value.first.items()}
+
+
+def test_drafts_that_are_repeated_keep_the_others_out(scene: Scene):
+    """Nothing of the post is stored; whoever posts is told which drafts repeat what, and posts the others."""
+    first = keyed(scene, "a", "", "b")
+    scene.storage.messages.post(scene.queue, first, scene.now)
+    places = [scene.one(id).sequence for id in ids_of(first)]
+    again = keyed(scene, "c", "b", "", "a")
+    expected = {again[1].id: ([first[2].id], places[2]), again[3].id: ([first[0].id], places[0])}
+    assert repeats(scene, again) == expected
+    scene.storage.queues.purge(scene.queue)
+    assert repeats(scene, again) == expected
+    assert scene.is_empty()
+    rest = [again[0], again[2]]
+    scene.storage.messages.post(scene.queue, rest, scene.now)
+    assert scene.page() == ids_of(rest)
+    assert repeats(scene, again[:1]) == {again[0].id: ([again[0].id], scene.one(again[0].id).sequence)}
+
+
+def test_keys_of_drafts_end_by_themselves(scene: Scene):
+    """Each after its own window; one of a key's drafts is stored again then."""
+    some = keyed(scene, "a", "b")
+    some[1] = structs.replace(some[1], once=once("b", window=60))
+    scene.storage.messages.post(scene.queue, some, scene.now)
+    scene.tick(60)
+    scene.reclaimed()
+    again = keyed(scene, "a", "b")
+    assert list(repeats(scene, again)) == [again[0].id]
+    scene.storage.messages.post(scene.queue, again[1:], scene.now)
+    assert scene.page() == [*ids_of(some), again[1].id]
+    scene.storage.queues.delete(scene.queue)
+    scene.storage.messages.post(scene.queue, again, scene.now)
+    assert scene.page() == ids_of(again)
+
+
+def test_keys_of_drafts_beside_all_else(scene: Scene):
+    """Copies stay out as well; a key of a whole post goes first; metadata that are not expected come after; another
+    digest refuses all."""
+    beside = scene.at("beside")
+    copies = Copies(beside.queue, drafts(2, scene.now))
+    scene.storage.queues.create(scene.queue, b'{"a": 1}')
+    some = keyed(scene, "a", "b")
+    post = partial(scene.storage.messages.post, scene.queue)
+    post(some, scene.now, None, once("whole"), copies, create=False)
+    assert beside.counts() == (0, 2)
+    again = keyed(scene, "b", "c")
+    assert answer_of(partial(post, again, scene.now, None, once("whole"))) == ids_of(some)
+    copies = Copies(beside.queue, drafts(2, scene.now))
+    assert list(repeats(scene, again, copies=copies, expected=b"{}", create=False)) == [again[0].id]
+    assert post(again[1:], scene.now, b"{}") == b'{"a": 1}'
+    assert beside.counts() == (0, 2)
+    other = structs.replace(again[1], once=once("a", b"other"))
+    for refused in ([again[0], other], [other, again[0]]):
+        with pytest.raises(KeyReused):
+            post(refused, scene.now)
+    assert scene.page() == ids_of(some)
+    with pytest.raises(QueueNotFound):
+        scene.storage.messages.post(QueueRef("acme", "none"), again, scene.now, create=False)
+
+
+def test_each_of_many_drafts_is_stored_once(scene: Scene):
+    """Eight threads with overlapping posts: every key has one message, whoever stored it."""
+
+    def work(number: int) -> dict[str, str]:
+        names = [f"k{(number + at) % 6}" for at in range(3)]
+        some = keyed(scene, *names)
+        stored: dict[str, str] = {}
+        while some:
+            try:
+                scene.storage.messages.post(scene.queue, some, scene.now)
+                told = {one.id: one.id for one in some}
+            except DraftsRepeated as first:
+                told = {id: one.answer[0] for id, one in first.first.items()}
+            stored |= {one.once.key: told[one.id] for one in some if one.once and one.id in told}
+            some = [one for one in some if one.id not in told]
+        return stored
+
+    found = together(*(partial(work, number) for number in range(8)))
+    merged: dict[str, set[str]] = {}
+    for one in found:
+        for key, id in one.items():
+            merged.setdefault(key, set()).add(id)
+    assert {len(ids) for ids in merged.values()} == {1}
+    assert sorted(scene.page()) == sorted(id for ids in merged.values() for id in ids)
 
 
 def test_a_key_outlives_its_messages(scene: Scene):

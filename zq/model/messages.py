@@ -11,6 +11,17 @@ from msgspec import Struct
 from zq.model.queues import QueueRef, Seconds, T
 
 
+class IdempotencyKey(Struct, frozen=True):
+    """A request that is to have its effect once (extensions 6): ``window`` seconds long a repeat gets the first answer.
+
+    ``key``: the verb and the caller's key; unique in its queue. ``digest``: of all that a repeat must have in common.
+    """
+
+    key: str
+    digest: bytes
+    window: int
+
+
 class Draft(Struct, frozen=True, omit_defaults=True):
     """A message on its way in, every default already decided. ``delay`` 0 = claimable at once.
 
@@ -26,6 +37,8 @@ class Draft(Struct, frozen=True, omit_defaults=True):
     extra: bytes = b""
     group: str = ""
     """Of which group of its queue's messages it is one: see ``Grouping``."""
+    once: IdempotencyKey | None = None
+    """By what a repeat of it is known, if it is posted: no two drafts of a post have the same key."""
 
     @property
     def size(self) -> int:
@@ -165,17 +178,6 @@ class Span(NamedTuple):
 
     since: Seconds
     until: Seconds
-
-
-class IdempotencyKey(Struct, frozen=True):
-    """A request that is to have its effect once (extensions 6): ``window`` seconds long a repeat gets the first answer.
-
-    ``key``: the verb and the caller's key; unique in its queue. ``digest``: of all that a repeat must have in common.
-    """
-
-    key: str
-    digest: bytes
-    window: int
 
 
 def portion(items: Iterable[T], most_bytes: int, body_of: Callable[[T], bytes]) -> Iterator[T]:

@@ -118,8 +118,9 @@ class MessageController(Protocol):
         Without delay a message is available at the larger of ``now`` and the queue's last such moment (L5).
         Where the queue's metadata are not the ``expected`` ones, no message is stored, and the metadata are the answer
         (``b"{}"`` for a missing queue); otherwise the answer is None. A known ``idempotency_key`` goes before that;
-        what it repeats is the list of the first drafts' ids. ``copies`` are posted in the same step, or not at all, to
-        their own queue, which is another one.
+        what it repeats is the list of the first drafts' ids. So do keys of drafts: where any are known, nothing is
+        stored, and ``DraftsRepeated`` is raised, or ``KeyReused`` if one of them has another digest. ``copies`` are
+        posted in the same step, or not at all, to their own queue, which is another one.
         """
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:

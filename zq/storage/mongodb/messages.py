@@ -3,12 +3,13 @@
 commit, whatever their queues."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from bson.datetime_ms import DatetimeMS
 
+from zq.errors import DraftsRepeated, KeyReused, Repeated
 from zq.model import (
     UNBOUNDED,
     Browsed,
@@ -43,7 +44,7 @@ from zq.storage.mongodb.counters import (
     unless_missing,
 )
 from zq.storage.mongodb.deletions import Deletion, Deletions
-from zq.storage.mongodb.group_commit import AT_LEAST, ShardGroups, remember, unless_known
+from zq.storage.mongodb.group_commit import AT_LEAST, Keyed, ShardGroups, key_ids, recall, remember, unless_known
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 
@@ -70,6 +71,25 @@ class Post(NamedTuple):
         return (own,) if self.copies is None else (own, self.copies)
 
 
+class DraftKey(NamedTuple):
+    """The key of a draft, as that of a request."""
+
+    key: QueueKey
+    now: int
+    idempotency_key: IdempotencyKey
+    draft: str
+
+
+def _draft_keys(post: Post) -> Sequence[DraftKey]:
+    return [DraftKey(post.key, post.now, draft.once, draft.id) for draft in post.drafts if draft.once is not None]
+
+
+def _all_key_ids(post: Post) -> Sequence[str]:
+    """``_id`` of every key, of the post and of its drafts."""
+    requests: list[Keyed] = [post, *_draft_keys(post)]
+    return [id for request in requests for id in key_ids(request)]
+
+
 # The answer to a post: None when it is stored; else the metadata that were not the expected ones.
 Metadata = bytes | None
 
@@ -80,7 +100,7 @@ class Poster:
     def __init__(self, client: StoreClient) -> None:
         self._client = client
         self._memory = CounterMemory()
-        self._groups = ShardGroups[Post, Metadata](client, self._store, _weight)
+        self._groups = ShardGroups[Post, Metadata](client, self._store, _weight, keys=_all_key_ids)
 
     def post(self, post: Post) -> Metadata:
         """Return when the messages are stored, as durably as the write concern says."""
@@ -104,11 +124,27 @@ class Poster:
             group.clear()
             insert = partial(self._insert, session, group, remembered)
             effect = partial(unless_missing, self._client, session, remembered, insert)
-            return unless_known(self._client, session, posts, list[str], effect)
+            fresh = partial(self._unless_repeated, session, effect)
+            return unless_known(self._client, session, posts, list[str], fresh)
 
         answers = self._client.transaction(work, group.first)
         self._memory.learn(group.ranges, group.numbers)
         return answers
+
+    def _unless_repeated(
+        self,
+        session: Session,
+        effect: Callable[[Sequence[Post]], Sequence[Metadata | Exception]],
+        posts: Sequence[Post],
+    ) -> Sequence[Metadata | Exception]:
+        """Do ``effect`` for the posts of which no draft's key is known, if there are any; the answer to each."""
+        known = recall(self._client, session, [key for post in posts for key in _draft_keys(post)], list[str])
+        if not known:
+            return effect(posts)
+        refusals = [_refusal(post, known) for post in posts]
+        fresh = [post for post, refusal in zip(posts, refusals, strict=True) if refusal is None]
+        answers = iter(effect(fresh) if fresh else ())
+        return [next(answers) if refusal is None else refusal for refusal in refusals]
 
     def _insert(
         self, session: Session, group: "_Group", remembered: Mapping[QueueKey, Remembered], posts: Sequence[Post]
@@ -123,12 +159,15 @@ class Poster:
         ranges = advance_remembered(self._client, session, arrivals, known)
         group.ranges, group.numbers = ranges, {key: arrival.number for key, arrival in arrivals.items()}
         documents = group.documents
-        answered: list[tuple[Post, Sequence[str], int]] = []
+        answered: list[tuple[Keyed, Sequence[str], int]] = []
         for key, its in by_queue.items():
             sequence, available, _, grouping = ranges[key]
             for post, drafts in its:
                 if not post.fits(ranges[post.key].metadata):
                     continue
+                if key == post.key:
+                    at = {draft.id: place for place, draft in enumerate(drafts, sequence)}
+                    answered += [(one, [one.draft], at[one.draft]) for one in _draft_keys(post)]
                 for draft in drafts:
                     moment = post.now + draft.delay * 1000 if draft.delay else available
                     documents.append(layout.document(key, draft, sequence, moment, post.now, grouping))
@@ -141,6 +180,17 @@ class Poster:
             self._client.insert(documents, session)
         found = [ranges[post.key].metadata for post in posts]
         return [None if post.fits(data) else data for post, data in zip(posts, found, strict=True)]
+
+
+def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> DraftsRepeated | KeyReused | None:
+    """What a post is told of those of its drafts' keys that are known."""
+    first: dict[str, Repeated] = {}
+    for one in _draft_keys(post):
+        for told in [known[id] for id in key_ids(one) if id in known]:
+            if isinstance(told, KeyReused):
+                return told
+            first[one.draft] = told
+    return DraftsRepeated(first) if first else None
 
 
 class _Group:

@@ -99,12 +99,14 @@ class Change:
             self.lines.join(state, tally.sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
-        """Add a new message."""
+        """Add a new message, whose key is known from now on, if it has one."""
         terms = draft.id, now, now + draft.ttl * 1000, now, draft.ttl, draft.client, draft.checksum
         extra, line = draft.extra, draft.group
         more = extra or line or state.grouping
         record = StoredMessage(*terms, size=len(extra), extra=extra, line=line) if more else NewMessage(*terms)
         self.insert(state, record, draft.body, now, draft.delay * 1000)
+        if draft.once is not None:
+            self.remember(state, draft.once, [draft.id], now, posted=True)
 
     def remove(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
         """Take a message away for good."""

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The idempotency keys that a queue or a log knows, and what was answered under each; written with their effects."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from msgspec import msgpack
 
-from zq.errors import KeyReused, Repeated
-from zq.model import IdempotencyKey
+from zq.errors import DraftsRepeated, KeyReused, Repeated
+from zq.model import Draft, IdempotencyKey
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.layout import Known
@@ -31,6 +32,21 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
             raise KeyReused
         store.wait_durable()  # the first attempt may still be waiting for its own, and this answer promises as much
         raise Repeated(msgpack.decode(known.answer, type=answer), known.last)
+
+
+def check_keys(
+    store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, drafts: Sequence[Draft], now: int
+) -> None:
+    """The same for a post, whose drafts may have keys, too. Raises ``DraftsRepeated`` for these."""
+    check_key(store, owner, idempotency_key, list[str], now)
+    first: dict[str, Repeated] = {}
+    for draft in drafts:
+        try:
+            check_key(store, owner, draft.once, list[str], now)
+        except Repeated as told:
+            first[draft.id] = told
+    if first:
+        raise DraftsRepeated(first)
 
 
 def key_writes(

@@ -26,7 +26,7 @@ from zq.storage import browsing as inherited
 from zq.storage.ordered import browsing, layout, scans
 from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, targets
 from zq.storage.ordered.handle import StoreHandle
-from zq.storage.ordered.idempotency import check_key
+from zq.storage.ordered.idempotency import check_keys
 from zq.storage.ordered.layout import Found
 from zq.storage.ordered.ready import take
 from zq.storage.ordered.registry import NO_METADATA, QueueState
@@ -56,7 +56,7 @@ class MessageController:
             while not posted:
                 with registry.locked(*queues) as states:
                     state = states[0]
-                    check_key(store, state or registry.hidden(queue), idempotency_key, list[str], moment)
+                    check_keys(store, state or registry.hidden(queue), idempotency_key, drafts, moment)
                     if state is None and not create:
                         raise QueueNotFound
                     metadata = NO_METADATA if state is None else state.metadata

@@ -28,7 +28,7 @@ from zq.model import (
 )
 from zq.storage import browsing
 from zq.storage.redis import layout, replies, scripts
-from zq.storage.redis.store import Store, checked, packed_posted, plan_moves, schedule_arrivals
+from zq.storage.redis.store import Store, checked, packed_posted, plan_moves, raise_repeated, schedule_arrivals
 
 # Front of a pop's reply: whether to look again, how many expired messages went.
 POPPED: Final = Packing(">BI")
@@ -61,13 +61,18 @@ class MessageController:
             self._expire(copies.queue, copies.drafts, moment)
             more.append(layout.keys(copies.queue).queue)
             terms += [b"%d" % len(copies.drafts), layout.keys(copies.queue).full]
-        if idempotency_key is not None:
-            answers, remembered = self._store.answers(queue, idempotency_key, moment)
-            more.append(answers)
-            terms += [*remembered, packed_posted(drafts)]
+        onces = _keys(drafts, idempotency_key)
+        if onces:
+            more.append(layout.keys(queue).answers)
+            terms.append(b"%d" % len(onces))
+        for of, key, some in onces:
+            _, remembered = self._store.answers(queue, key, moment)
+            terms += [b"%d" % of, *remembered, packed_posted(some)]
         every = (*(copies.drafts if copies else ()), *drafts)
         packed = [layout.draft(draft, moment) for draft in every]
-        metadata: bytes = checked(self._store.run(scripts.POST, queue, *terms, *packed, more=more), idempotency_key)
+        reply = self._store.run(scripts.POST, queue, *terms, *packed, more=more)
+        raise_repeated(reply, drafts)
+        metadata: bytes = checked(reply, idempotency_key)
         return metadata or None
 
     def _expire(self, queue: QueueRef, drafts: Sequence[Draft], moment: int) -> None:
@@ -164,6 +169,14 @@ class MessageController:
         terms = b"%d" % moment, layout.keys(queue).full, b"%d" % history, b"%d" % len(plan.targets)
         blob = self._store.run(scripts.MOVE, queue, *terms, *plan.terms, more=more)
         return layout.ids(schedule_arrivals(self._store, plan.targets, blob, moment))
+
+
+def _keys(
+    drafts: Sequence[Draft], idempotency_key: IdempotencyKey | None
+) -> Sequence[tuple[int, IdempotencyKey, Sequence[Draft]]]:
+    """All keys of a post: of which draft each is, from 1 on; 0: of all together."""
+    own = [(at, draft.once, [draft]) for at, draft in enumerate(drafts, 1) if draft.once is not None]
+    return own if idempotency_key is None else [(0, idempotency_key, drafts), *own]
 
 
 def _within(position: Position) -> Sequence[int]:

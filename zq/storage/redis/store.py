@@ -16,6 +16,7 @@ from zq.errors import (
     ClaimNotHeld,
     CommitRunning,
     CommitTooLarge,
+    DraftsRepeated,
     Fenced,
     KeyReused,
     MessageClaimed,
@@ -139,11 +140,28 @@ def checked(
         return reply
     if idempotency_key is None or reply[0] != b"known":
         raise _error(reply)
-    known: bytes = reply[1]
+    packed = _answered(reply[1], idempotency_key)
+    raise unpack_posted(packed) if answer is None else Repeated(answer(packed))
+
+
+def raise_repeated(reply: Reply, drafts: Sequence[Draft]) -> None:
+    """Raise what a post is told of drafts whose keys are known, if that is its reply."""
+    if not isinstance(reply, list) or reply[0] != b"repeated":
+        return
+    first: dict[str, Repeated] = {}
+    for of, known in zip(reply[1::2], reply[2::2], strict=True):
+        draft = drafts[of - 1]
+        assert draft.once is not None, "the script was told of its key"
+        first[draft.id] = unpack_posted(_answered(known, draft.once))
+    raise DraftsRepeated(first)
+
+
+def _answered(known: bytes, idempotency_key: IdempotencyKey) -> bytes:
+    """The answer in what is known of the key. Raises ``KeyReused``."""
     end = KNOWN.size + KNOWN.unpack_from(known)[1]
     if known[KNOWN.size : end] != idempotency_key.digest:
         raise KeyReused
-    raise unpack_posted(known[end:]) if answer is None else Repeated(answer(known[end:]))
+    return known[end:]
 
 
 def _error(reply: Sequence[bytes]) -> ZqError:

@@ -118,20 +118,27 @@ end
 -- Stores messages behind all others of a queue, all or none; creates the queue if it is missing and it may (1).
 -- KEYS: project, queue; the queue of the copies, if there are any; its answers if the post has a key.
 -- ARGV: now, queue's full name, expected metadata ("" = any), whether it may create the queue (1), how many copies; if
--- any, the full name of their queue; with a key: it, digest, until when it is kept, the answer without the last sequence;
--- then each copy and each message as layout.draft packs it.
--- Returns "", or the metadata if they are others; then nothing is stored.
+-- any, the full name of their queue; with keys: how many, and of each: of which message it is (0: of all together), it,
+-- digest, until when it is kept, the answer without the last sequence; then each copy and each message as layout.draft
+-- packs it.
+-- Returns "", or the metadata if they are others; then nothing is stored. Nor is it if keys of messages are known: a
+-- table of "repeated" and, of each, which message it is of and what is known.
 
 local q, now, full, expected, may_create, copies =
   queue_at(5), number(), argument(), argument(), argument() == '1', number()
 local target = copies > 0 and { full = argument(), q = queue_at(keys(10)) }
-local key, digest, expires, answer
-local once = #KEYS > key_at and keys(2)
-if once then
-  key, digest, expires, answer = argument(), argument(), number(), argument()
-  local repeated = known(once, key, now)
-  if repeated then return repeated end
+local once, onces, repeated = #KEYS > key_at and keys(2), {}, { 'repeated' }
+for i = 1, once and number() or 0 do
+  local each = { of = number(), key = argument(), digest = argument(), expires = number(), answer = argument() }
+  local kept = known(once, each.key, now)
+  if kept and each.of == 0 then return kept end
+  if kept then
+    repeated[#repeated + 1] = each.of
+    repeated[#repeated + 1] = kept[2]
+  end
+  onces[i] = each
 end
+if #repeated > 1 then return repeated end
 if not may_create and redis.call('EXISTS', q.state) == 0 then return { 'missing' } end
 local other = other_metadata(name_of(full), expected)
 if other then return other end
@@ -143,12 +150,15 @@ local function post(batch, first, last)
     append(batch, string.sub(draft, first, first + id - 1), available, expires, size, string.sub(draft, 9))
   end
   store(batch)
-  return batch.sequence
+  return batch.sequences
 end
 local first = argument_at + 1 + copies
 if target then post(batch_for(target.q, target.full, now), argument_at + 1, first - 1) end
-local last = post(batch_for(q, full, now), first, #ARGV)
-if once then remember_for(name_of(full), once, key, digest, expires, answer .. struct.pack('>I8', last)) end
+local sequences = post(batch_for(q, full, now), first, #ARGV)
+for _, each in ipairs(onces) do
+  local answer = each.answer .. struct.pack('>I8', sequences[each.of > 0 and each.of or #sequences])
+  remember_for(name_of(full), once, each.key, each.digest, each.expires, answer)
+end
 return ''
 
 ---- script get: no-writes
