@@ -38,7 +38,7 @@ local function wait(count) return tonumber(ARGV[math.min(first_wait + count - 1,
 -- When a message was claimed first.
 local function first_of(m)
   local first = m.first
-  if first == 0 and m.more > 0 then first = select(3, more_of(m)) end
+  if first == 0 and m.more > 0 then first = former_first_of(m) end
   return first > 0 and first or now
 end
 
