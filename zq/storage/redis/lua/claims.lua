@@ -242,6 +242,7 @@ for _, m in ipairs(found) do by_id[id_of(m)] = m end
 -- Has the hold on a message end in so many seconds; whether it is available sooner then.
 local function hold_for(m, seconds)
   local former, wait = m.available, m.available - m.ends
+  m.lay = m.lay or former
   m.ends, m.is_kept = now + seconds * 1000, true
   m.available = m.ends + wait
   m.state = pack_state(m)  -- which its record has, if it is deleted then

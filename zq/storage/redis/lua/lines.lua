@@ -32,7 +32,8 @@ end
 
 -- The one place that changes lines and their entries: of messages, those that leave the places where they were read,
 -- and those that stand where they say; many are both. `load` reads a head that is none of them. What `take_lines` has
--- read of a line, which their `line` has, need not be looked up, but is used up.
+-- read of a line, which their `line` has, need not be looked up, but is used up. `lay`: when a message was available
+-- where it was read, if its state does not tell that any more.
 local function change_lines(q, now, left, joined, load)
   local lines, by_key, hashes = {}, {}, {}
 
@@ -96,7 +97,7 @@ local function change_lines(q, now, left, joined, load)
   for _, m in ipairs(left) do
     local line, place = line_of(m), m.place
     if not place then
-      local available = struct.unpack('>I8', m.state ~= '' and m.state or m.value, m.state ~= '' and 1 or 8)
+      local available = m.lay or struct.unpack('>I8', m.state ~= '' and m.state or m.value, m.state ~= '' and 1 or 8)
       place = place_at(line, m, available)
     end
     line.was[place] = true
@@ -104,7 +105,7 @@ local function change_lines(q, now, left, joined, load)
   for _, m in ipairs(joined) do
     local line = line_of(m)
     local place = place_at(line, m, m.available)
-    line.is[place], m.place = m, place
+    line.is[place], m.place, m.lay = m, place, nil
     if not line.was[place] and (not line.least or is_ahead(line, m, line.least)) then line.least = place end
   end
 
