@@ -140,8 +140,7 @@ class Change:
             new.group = self._join_group(state, sequence, new.claim, until) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
         if not lane:
-            self.lines.leave(state, sequence, new.line, old.available)
-            self.lines.join(state, sequence, new)
+            self.lines.shift(state, sequence, new, old.available)
         elif not old.indexed or old.available != new.available or old.expires != new.expires:
             if old.indexed:
                 self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
@@ -185,10 +184,10 @@ class Change:
 
     def commit(self) -> None:
         """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
-        for state, write in self._lines.writes(self._now) if self._lines else ():
-            self._writes.append(write)
-            if write[0] == "available" and write[2] is not None:
-                self._made_available[state].append(write[1])
+        for state, writes, entry in self._lines.writes(self._now) if self._lines else ():
+            self._writes += writes
+            if entry:
+                self._made_available[state].append(entry)
         self._write_groups()
         if self._writes:
             for state, tally in self._tallies.items():
