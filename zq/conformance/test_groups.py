@@ -5,7 +5,7 @@ import pytest
 
 from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import DEADLINE, Scene, Shift, drafts, ids_of, together
-from zq.model import Claim, Draft, Grouping, Move, QueueRef, Release
+from zq.model import Claim, Draft, Grip, Grouping, Handled, Move, QueueRef, Release
 from zq.storage.api import Storage
 
 KINDS = [Grouping.ORDERED, Grouping.FAIR]
@@ -323,6 +323,25 @@ def test_a_fair_group_goes_on_while_its_messages_are_held(fair: Scene):
     assert ids_of(again.messages) == [a2]
     fair.release(claim.id)
     assert fair.claimable() == [a1]
+
+
+def test_a_fair_group_has_a_held_message_back_when_its_hold_ends(fair: Scene):
+    """However often its end was changed, also in one request with the deletion of another one, or of its own."""
+    a1, a2 = send(fair, "a", "a")
+    [first, second] = fair.take(2).messages
+    assert fair.handle([first, second], hold=100) == [Handled.DONE, Handled.DONE]
+    fair.tick(90)
+    assert fair.claimable() == []
+    assert fair.handle([first], hold=0) == [Handled.DONE]
+    assert fair.handle([second], hold=5) == [Handled.DONE]
+    [again] = fair.take(2).messages
+    assert again.id == a1
+    changes = [Grip(a1, again.claim, 2, 50), Grip(a2, second.claim, 1, 0), Grip(a1, again.claim, 2, None)]
+    handled = fair.storage.claims.handle(fair.queue, changes, fair.now)
+    assert handled == [Handled.DONE] * 3
+    assert fair.claimable() == [a2]
+    [a3] = send(fair, "a")
+    assert fair.claimable() == [a3]
 
 
 def test_a_fair_group_does_not_wait_for_its_delayed_ones(fair: Scene):

@@ -23,6 +23,8 @@ from zq.storage.ordered.store import Store, Write
 
 # Messages between two fresh ones: what a claim may have to step over for each message that it takes.
 MAX_GAP: Final = 16
+# Milliseconds ahead of now up to which a last moment is believed.
+BELIEVED: Final = FALSE_FUTURE * 1000
 
 
 class End(NamedTuple):
@@ -73,16 +75,16 @@ class Change:
         """Add a message behind all others of the queue; without delay available not before the last such one (L5).
         Its ``size`` is that of what it has besides the body."""
         tally, lane = self._tally(state), not state.grouping
-        record.size += len(body) + OVERHEAD
-        tally.sequence += 1
+        size = record.size = record.size + len(body) + OVERHEAD
+        sequence = tally.sequence = tally.sequence + 1
         tally.count += 1
-        tally.bytes += record.size
+        tally.bytes += size
         if delay:
             record.available, record.indexed = now + delay, lane
             tally.fresh_gap += 1
         else:
             _join(tally, record, now, lane)
-        key = layout.pair.pack(state.number, tally.sequence)
+        key = layout.pair.pack(state.number, sequence)
         if len(body) <= layout.SHORT:
             record.body = body
         else:
@@ -93,17 +95,20 @@ class Change:
             ("ids", layout.id_key(state.project, record.id), key),
         )
         if record.indexed:
-            self._put_available(state, tally.sequence, record)
+            self._put_available(state, sequence, record)
         elif not lane:
             assert isinstance(record, StoredMessage), "only those know their group"
-            self.lines.join(state, tally.sequence, record)
+            self.lines.join(state, sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
         """Add a new message, whose key is known from now on, if it has one."""
-        terms = draft.id, now, now + draft.ttl * 1000, now, draft.ttl, draft.client, draft.checksum
-        extra, line = draft.extra, draft.group
-        more = extra or line or state.grouping
-        record = StoredMessage(*terms, size=len(extra), extra=extra, line=line) if more else NewMessage(*terms)
+        extra, group, ttl = draft.extra, draft.group, draft.ttl
+        expires = now + ttl * 1000
+        if extra or group or state.grouping:
+            terms = draft.id, now, expires, now, ttl, draft.client, draft.checksum
+            record: NewMessage = StoredMessage(*terms, size=len(extra), extra=extra, line=group)
+        else:
+            record = NewMessage(draft.id, now, expires, now, ttl, draft.client, draft.checksum)
         self.insert(state, record, draft.body, now, draft.delay * 1000)
         if draft.once is not None:
             self.remember(state, draft.once, [draft.id], now, posted=True)
@@ -135,15 +140,14 @@ class Change:
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = lane = not state.grouping
-        until = new.until
+        until = new.ends if new.ends < new.expires else new.expires
         if old.claim != new.claim or old.until != until:
             if old.claim:
                 self._left[number, old.claim, old.group].add(sequence)
             new.group = self._join_group(state, sequence, new.claim, until) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
         if not lane:
-            self.lines.leave(state, sequence, new.line, old.available)
-            self.lines.join(state, sequence, new)
+            self.lines.shift(state, sequence, new, old.available)
         elif not old.indexed or old.available != new.available or old.expires != new.expires:
             if old.indexed:
                 self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
@@ -191,10 +195,10 @@ class Change:
 
     def commit(self) -> None:
         """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
-        for state, write in self._lines.writes(self._now) if self._lines else ():
-            self._writes.append(write)
-            if write[0] == "available" and write[2] is not None:
-                self._made_available[state].append(write[1])
+        for state, writes, entry in self._lines.writes(self._now) if self._lines else ():
+            self._writes += writes
+            if entry:
+                self._made_available[state].append(entry)
         self._write_groups()
         if self._writes:
             for state, tally in self._tallies.items():
@@ -285,16 +289,19 @@ class Change:
 def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
     """Make a message the last fresh one, in the ``lane`` of such if the queue has one; or index it, if claims that look
     for fresh ones would step over too much before they came to it, or if it is available before others."""
-    if tally.fresh > now + FALSE_FUTURE * 1000:
-        tally.fresh, tally.fresh_gap = now, MAX_GAP + 1
-    record.available = tally.fresh = max(now, tally.fresh)
+    fresh = tally.fresh
+    if fresh > now + BELIEVED:
+        fresh, tally.fresh_gap = now, MAX_GAP + 1
+    record.available = tally.fresh = fresh if fresh > now else now
     if not lane:
         return
+    sequence = tally.sequence
     if tally.fresh_head >= tally.fresh_tail:  # no other one is left
-        tally.fresh_head, tally.fresh_gap = tally.sequence - 1, 0
-    record.indexed = tally.fresh_gap > MAX_GAP
-    if not record.indexed:
-        tally.fresh_tail, tally.fresh_gap = tally.sequence, 0
+        tally.fresh_head, tally.fresh_gap = sequence - 1, 0
+    if tally.fresh_gap > MAX_GAP:
+        record.indexed = True
+    else:
+        tally.fresh_tail, tally.fresh_gap = sequence, 0
 
 
 def traces(queue: int, project: bytes, sequence: int, record: StoredMessage) -> list[Write]:

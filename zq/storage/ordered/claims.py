@@ -195,7 +195,7 @@ class ClaimAttempt:
         record.former = record.available
         record.first = record.first or now
         record.count += 1
-        wait = request.wait(record.count) * 1000
+        wait = request.wait(record.count) * 1000 if request.waits else 0
         hold(change, state, (sequence, record), request.lease, wait, now, body)
         self._messages.append(layout.message(sequence, record, body, now))
 
@@ -212,9 +212,10 @@ def hold(
     record.claim = lease.claim
     record.claimed = now
     record.lease = lease.ttl
-    record.ends = now + lease.ttl * 1000
-    record.available = record.ends + wait
-    record.ttl, record.expires = lease.extend(record.ttl, record.expires, record.ends, 1000)
+    record.ends = ends = now + lease.ttl * 1000
+    record.available = ends + wait
+    if record.expires < ends:
+        record.ttl, record.expires = lease.extend(record.ttl, record.expires, ends, 1000)
     change.rewrite(state, sequence, place, record, body)
 
 

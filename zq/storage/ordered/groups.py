@@ -14,7 +14,7 @@ from zq.model.stats import Depth
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import Change, Taken, bodies
 from zq.storage.ordered.layout import Found, StoredMessage
-from zq.storage.ordered.lines import PATIENCE
+from zq.storage.ordered.lines import LINE, PATIENCE, Met
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 
@@ -30,16 +30,17 @@ def take(
     taken: list[Taken] = []
     walk = Walk(store, state, now)
     cursor = state.ready_cursor.head
-    for key, line in walk.entries():
-        size = len(taken)
-        for sequence, record, body in _contents(store, state, walk.ready(line), limit - len(taken)):
+    for key, line, head in walk.entries():
+        size, met = len(taken), Met(head)
+        found = walk.ready(line, met, limit - len(taken))
+        for sequence, record, body in _contents(store, state, found, limit - len(taken)):
             most_bytes -= len(body)
             if most_bytes < 0 and taken:
                 break
             taken.append(Taken(sequence, record, body))
         if walk.steps >= PATIENCE or (most_bytes < 0 and len(taken) == size):
             break
-        change.lines.walked(state, line)
+        change.lines.walked(state, line, met)
         cursor = key + b"\0"
         if most_bytes < 0 or len(taken) == limit:
             break
@@ -57,8 +58,8 @@ def ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
     """As ``QueueController.ready`` has it: what a claim without a limit would find, and the next entry to come."""
     walk = Walk(store, state, now)
     count = 0
-    for _, line in walk.entries() if most else ():
-        count += sum(1 for _ in islice(walk.ready(line), most - count))
+    for _, line, head in walk.entries() if most else ():
+        count += sum(1 for _ in islice(walk.ready(line, Met(head), most - count), most - count))
         if count == most:
             break
     later = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
@@ -94,25 +95,33 @@ class Walk:
         self.steps = 0
         self.damaged = False
 
-    def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        """Keys in ``available``, and the lines that they are about, in the order of claims."""
-        number = layout.number.pack(self._state.number)
+    def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
+        """Keys in ``available``, and the lines that they are about with their heads, in the order of claims."""
+        number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
         for key, value in self._state.ready_cursor.entries(self._store, upper):
             self.steps += 1
-            yield key, number + value
+            line = number + value
+            if self._state.grouping == Grouping.FAIR:
+                head = self._store.get("lines", line) or b""
+            else:
+                head = key[size : 2 * size] + bytes(size) + key[2 * size :]
+            yield key, line, head
 
-    def ready(self, line: bytes) -> Iterator[Found]:
-        """The longest prefix of the line that is ready."""
+    def ready(self, line: bytes, met: Met, want: int) -> Iterator[Found]:
+        """The longest prefix of the line that is ready, which is known by what was met; so many of it are wanted."""
         state, now = self._state, self._now
-        places = self._store.scan("lines", line + b"\0", layout.after(line), spare=True)
-        while some := list(islice(places, AHEAD)):
-            sequences = [int.from_bytes(place[-8:]) for place, _ in some]
+        lower = line + (met.head[layout.number.size :] or b"\0")
+        places = self._store.scan("lines", lower, layout.after(line), spare=True)
+        while not met.is_all:
+            some = [key for key, _ in islice(places, min(want + 1, AHEAD))]
+            met.is_all = len(some) <= min(want, AHEAD - 1)
+            sequences = [int.from_bytes(place[-8:]) for place in some]
             keys = [layout.pair.pack(state.number, sequence) for sequence in sequences]
-            for key, sequence, value in zip(
-                keys, sequences, self._store.get_many("messages", keys, spare=True), strict=True
-            ):
-                record = layout.decode_record(value) if value else None
+            values = self._store.get_many("messages", keys, spare=True)
+            records = [layout.decode_record(value) if value else None for value in values]
+            met.records.update(zip((place[LINE:] for place in some), records, strict=True))
+            for key, sequence, value, record in zip(keys, sequences, values, records, strict=True):
                 if record is None or record.expires <= now:
                     self._step(key, damaged=value == b"")
                 elif sequence in state.reserved and state.grouping == Grouping.FAIR:

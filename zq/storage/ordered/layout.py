@@ -199,11 +199,13 @@ class NewMessage(Struct, array_like=True):
 
     def held(self, now: int) -> bool:
         """Whether a live claim holds it."""
-        return self.until > now and self.claim != ""
+        return self.ends > now and self.expires > now and self.claim != ""
 
     def index_place(self) -> IndexPlace:
         """Its place now, to be compared with the one after a change."""
-        return IndexPlace(self.indexed, self.available, self.expires, self.claim, self.until, self.group)
+        ends, expires = self.ends, self.expires  # and no call of a property: this is asked for each message of a claim
+        until = ends if ends < expires else expires
+        return IndexPlace(self.indexed, self.available, expires, self.claim, until, self.group)
 
 
 class StoredMessage(NewMessage):

@@ -43,69 +43,130 @@ def entry_of(line: bytes, head: bytes) -> tuple[bytes, bytes]:
     return line[: layout.number.size] + layout.pair.pack(moment, sequence), line[layout.number.size :]
 
 
+class Met:
+    """What a claim has met along a line. ``records``: by their places, in this order, None for what is gone;
+    ``is_all``: nothing stands behind these."""
+
+    __slots__ = ("head", "is_all", "records")
+
+    def __init__(self, head: bytes) -> None:
+        self.head = head
+        self.records: dict[bytes, StoredMessage | None] = {}
+        self.is_all = False
+
+
+class _Line:
+    """What a change does to one line. ``slots``: records by their places, None for places that are left; ``stored``:
+    those of the places that the store has; ``met``: what the claim has that makes the change."""
+
+    __slots__ = ("key", "met", "slots", "state", "stored")
+
+    def __init__(self, state: QueueState, key: bytes) -> None:
+        self.state, self.key = state, key
+        self.slots: dict[bytes, StoredMessage | None] = {}
+        self.stored: set[bytes] = set()
+        self.met: Met | None = None
+
+
 class Lines:
     """What one change does to lines."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._changes: dict[tuple[QueueState, bytes], dict[bytes, StoredMessage | None]] = {}
-        """Records by their places, None for places that are left, by line."""
-        self._walked: set[bytes] = set()
+        self._lines: dict[bytes, _Line] = {}
+        self._groups: dict[tuple[int, str], _Line] = {}
+        """The same, by queue and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
         """A message stands where its record says from now on."""
-        self._slots(state, record.line)[slot_of(state.grouping, record.available, sequence)] = record
+        self._line(state, record.line).slots[slot_of(state.grouping, record.available, sequence)] = record
 
     def leave(self, state: QueueState, sequence: int, group: str, available: int) -> None:
         """A message that was available then leaves its place."""
-        self._slots(state, group)[slot_of(state.grouping, available, sequence)] = None
+        _leave(self._line(state, group), slot_of(state.grouping, available, sequence))
 
-    def walked(self, state: QueueState, line: bytes) -> None:
-        """A claim has walked along a line: its head may be gone."""
-        self._changes.setdefault((state, line), {})
-        self._walked.add(line)
+    def shift(self, state: QueueState, sequence: int, record: StoredMessage, available: int) -> None:
+        """A message that was available then stands where its record says from now on."""
+        line, grouping = self._line(state, record.line), state.grouping
+        _leave(line, slot_of(grouping, available, sequence))
+        line.slots[slot_of(grouping, record.available, sequence)] = record
 
-    def writes(self, now: int) -> Iterator[tuple[QueueState, Write]]:
-        """What is to be written: places, heads and their entries."""
-        for (state, line), changed in self._changes.items():
-            for slot, record in changed.items():
-                yield state, ("lines", line + slot, b"" if record is not None else None)
-            head = self._store.get("lines", line) or b""
-            new = self._head(state, line, head, changed, now)
-            if new == head:
-                continue
-            if head:
-                yield state, ("available", entry_of(line, head)[0], None)
-            if new:
-                yield state, ("available", *entry_of(line, new))
-            yield state, ("lines", line, new or None)
+    def walked(self, state: QueueState, key: bytes, met: Met) -> None:
+        """A claim has walked along a line, of which nothing was changed before: its head may be gone."""
+        self._lines.setdefault(key, _Line(state, key)).met = met
 
-    def _head(
-        self, state: QueueState, line: bytes, head: bytes, changed: dict[bytes, StoredMessage | None], now: int
-    ) -> bytes:
-        """The head that the line has after the change; b"" = nothing lives in it."""
-        joined = sorted(slot for slot, record in changed.items() if record is not None)
-        kept = head[layout.number.size :]
-        if head and line not in self._walked and kept not in changed and (not joined or kept < joined[0]):
+    def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
+        """What is to be written of each line: places, head and entry; the key of a new entry, b"" = there is none."""
+        for key, line in self._lines.items():
+            writes: list[Write] = [
+                ("lines", key + slot, None if record is None else b"")
+                for slot, record in line.slots.items()
+                if record is None or slot not in line.stored
+            ]
+            head = line.met.head if line.met else self._store.get("lines", key) or b""
+            new = self._head(line, head, now)
+            entry = b""
+            if new != head:
+                if head:
+                    writes.append(("available", entry_of(key, head)[0], None))
+                if new:
+                    entry, hashed = entry_of(key, new)
+                    writes.append(("available", entry, hashed))
+                writes.append(("lines", key, new or None))
+            yield line.state, writes, entry
+
+    def _head(self, line: _Line, head: bytes, now: int) -> bytes:
+        """The head that the line has after the change; b"" = nothing lives in it. What stands before the head that it
+        had is gone."""
+        kept, met = head[layout.number.size :], line.met
+        joined = sorted(slot for slot, record in line.slots.items() if record is not None)
+        if joined and (not head or joined[0] <= kept):
+            first = line.slots[joined[0]]
+            if first is not None and first.expires > now:
+                return layout.number.pack(max(now, first.available)) + joined[0]
+        elif head and met is None and kept not in line.slots:
             return head
-        most = PATIENCE if line in self._walked else MAX_GONE
-        slots = (key[LINE:] for key, _ in self._store.scan("lines", line + b"\0", layout.after(line), spare=True))
-        for slot in merge(joined, (slot for slot in slots if slot not in changed)):
-            record = changed.get(slot) or self._record(state, slot)
+        most = MAX_GONE if met is None else PATIENCE
+        slots = (slot for slot in self._places(line, kept) if slot not in line.slots) if head else ()
+        for slot in merge(joined, slots):
+            record = line.slots.get(slot) or self._record(line, slot)
             if record is None or record.expires <= now:
                 most -= 1
                 if most:
                     continue
-            elif slot == kept and slot not in changed:
+            elif slot == kept and slot not in line.slots:
                 return head
             return layout.number.pack(now if record is None else max(now, record.available)) + slot
         return b""
 
-    def _slots(self, state: QueueState, group: str) -> dict[bytes, StoredMessage | None]:
-        return self._changes.setdefault((state, line_of(state.number, group)), {})
+    def _line(self, state: QueueState, group: str) -> _Line:
+        line = self._groups.get((state.number, group))
+        if line is None:
+            key = line_of(state.number, group)
+            line = self._groups[state.number, group] = self._lines.setdefault(key, _Line(state, key))
+        return line
 
-    def _record(self, state: QueueState, slot: bytes) -> StoredMessage | None:
+    def _places(self, line: _Line, kept: bytes) -> Iterator[bytes]:
+        """Those of a line in the store, from its head on."""
+        lower = line.key + kept
+        if line.met:
+            yield from line.met.records
+            if line.met.is_all:
+                return
+            lower = line.key + next(reversed(line.met.records), kept) + b"\0"
+        for key, _ in self._store.scan("lines", lower, layout.after(line.key), spare=True):
+            yield key[LINE:]
+
+    def _record(self, line: _Line, slot: bytes) -> StoredMessage | None:
         """The record of the message that stands there; None if there is none that can be read."""
-        key = layout.number.pack(state.number) + slot[layout.number.size :]
+        if line.met and slot in line.met.records:
+            return line.met.records[slot]
+        key = line.key[: layout.number.size] + slot[layout.number.size :]
         [value] = self._store.get_many("messages", [key], spare=True)
         return layout.decode_record(value) if value else None
+
+
+def _leave(line: _Line, slot: bytes) -> None:
+    if slot not in line.slots:
+        line.stored.add(slot)
+    line.slots[slot] = None

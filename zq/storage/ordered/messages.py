@@ -135,9 +135,9 @@ class MessageController:
                     return
                 if claims is not None:
                     _check_holders(state, found, claims, moment)
-                change = Change(store, moment)
+                change, end = Change(store, moment), End(Outcome.DELETED, history, moment)
                 for sequence, record in found:
-                    change.finish(state, sequence, record, End(Outcome.DELETED, history, moment))
+                    change.finish(state, sequence, record, end)
                 change.commit()
             store.wait_durable()
 
@@ -157,10 +157,10 @@ class MessageController:
                     return []
                 if expected not in (None, state.metadata):
                     raise OtherMetadata(state.metadata)
-                change = Change(store, moment)
+                change, end = Change(store, moment), End(Outcome.POPPED, history, moment)
                 taken = take(store, state, limit, moment, change, most_bytes)
                 for sequence, record, _ in taken:
-                    change.finish(state, sequence, record, End(Outcome.POPPED, history, moment))
+                    change.finish(state, sequence, record, end)
                 change.commit()
             if taken:
                 store.wait_durable()

@@ -38,7 +38,7 @@ local function wait(count) return tonumber(ARGV[math.min(first_wait + count - 1,
 -- When a message was claimed first.
 local function first_of(m)
   local first = m.first
-  if first == 0 and m.more > 0 then first = select(3, more_of(m)) end
+  if first == 0 and m.more > 0 then first = former_first_of(m) end
   return first > 0 and first or now
 end
 
@@ -242,6 +242,7 @@ for _, m in ipairs(found) do by_id[id_of(m)] = m end
 -- Has the hold on a message end in so many seconds; whether it is available sooner then.
 local function hold_for(m, seconds)
   local former, wait = m.available, m.available - m.ends
+  m.lay = m.lay or former
   m.ends, m.is_kept = now + seconds * 1000, true
   m.available = m.ends + wait
   m.state = pack_state(m)  -- which its record has, if it is deleted then

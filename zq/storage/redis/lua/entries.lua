@@ -71,11 +71,15 @@ local function parsed(q, entries)
   return messages
 end
 
--- The entries of these sequences, which rise, by member. Where they lie apart, few are read beside them.
-local function read(q, sequences)
-  local found, at, count = {}, 1, AHEAD
+-- The entries of these sequences, which rise, by member. Where they lie apart, few are read beside them; `count`: how
+-- many entries are tried at first.
+local function read(q, sequences, count)
+  local found, at, run = {}, 1, 1
   while at <= #sequences do
-    count = math.min(count, #sequences - at + 1)
+    -- Nothing lies between sequences that follow each other.
+    run = math.max(run, at)
+    while sequences[run + 1] == sequences[run] + 1 do run = run + 1 end
+    count = math.min(math.max(count, run - at + 1), #sequences - at + 1)
     local entries = redis.call('XRANGE', q.stream, sequences[at], sequences[#sequences], 'COUNT', count)
     local hits = 0
     for _, entry in ipairs(entries) do
@@ -86,13 +90,13 @@ local function read(q, sequences)
       end
     end
     if #entries < count then return found end
-    count = math.max(1, 2 * hits)
+    count = (hits == count or hits > 1) and 2 * hits or 1
   end
   return found
 end
 
--- The messages of these members that are there, in this order.
-local function load(q, members)
+-- The messages of these members that are there, in this order; `ahead`: see `read`.
+local function load(q, members, ahead)
   if #members == 0 then return {} end
   local sequences, found, last, rises = {}, {}, 0, true
   for i, member in ipairs(members) do
@@ -100,7 +104,7 @@ local function load(q, members)
     sequences[i], rises, last = sequence, rises and sequence > last, sequence
   end
   if not rises then table.sort(sequences) end
-  local entries, states = read(q, sequences), states_of(q, members)
+  local entries, states = read(q, sequences, ahead or AHEAD), states_of(q, members)
   for i, member in ipairs(members) do
     local entry = entries[member]
     if entry then found[#found + 1] = parse(entry, states[i]) end

@@ -21,62 +21,102 @@ local function more_of(m)
   return told, string.sub(m.value, text, text + checksum - 1), first, extra, string.sub(m.value, name, past - 1)
 end
 
+-- When a message was claimed first in its former queue; 0 = never.
+local function former_first_of(m)
+  local id, client = struct.unpack('>I2I2', m.value, SIZES_AT)
+  local at = ENTRY_SIZE + id + client + 1
+  local _, _, checksum, origin, reason, text = struct.unpack(MORE, m.value, at)
+  local tail = text + checksum + origin + reason
+  return tail < at + m.more and struct.unpack('>I8', m.value, tail) or 0
+end
+
 -- The one place that changes lines and their entries: of messages, those that leave the places where they were read,
--- and those that stand where they say; many are both. `load` reads a head that is none of them.
+-- and those that stand where they say; many are both. `load` reads a head that is none of them. What `take_lines` has
+-- read of a line, which their `line` has, need not be looked up, but is used up. `lay`: when a message was available
+-- where it was read, if its state does not tell that any more.
 local function change_lines(q, now, left, joined, load)
   local lines, by_key, hashes = {}, {}, {}
 
-  -- The hash of a message's group, where `take_lines` has not found the message by it.
-  local function line_of(m)
-    local group = not m.line and (m.more > 0 and select(5, more_of(m)) or '')
-    if group and not hashes[group] then
+  -- The hash of a message's group.
+  local function hash_of(m)
+    if m.line then return m.line.key end
+    local group = m.more > 0 and select(5, more_of(m)) or ''
+    if not hashes[group] then
       local digest = redis.sha1hex(group)
       local high, low = tonumber(string.sub(digest, 1, 8), 16), tonumber(string.sub(digest, 9, 16), 16)
       hashes[group] = struct.pack('>I4I4', high, low)
     end
-    return m.line or hashes[group]
+    return hashes[group]
   end
 
   local function moment_of(m) return string.format('%.0f', math.max(now, math.min(m.available, m.expires))) end
 
-  -- Where none moves, those that are heads have entries. There are SLICE arguments in a command at most.
+  -- Where none moves, those that are heads have entries: of a line that was walked along, the first can be. There are
+  -- SLICE arguments in a command at most.
   if left == joined and #left > 0 and left[1].kind ~= FAIR and #left <= SLICE / 2 then
-    local entries = {}
-    for i, m in ipairs(left) do entries[2 * i - 1], entries[2 * i] = moment_of(m), m.member .. line_of(m) end
+    local entries, last = {}, nil
+    for _, m in ipairs(left) do
+      if not m.line or m.line ~= last then
+        entries[#entries + 1] = moment_of(m)
+        entries[#entries + 1] = m.member .. hash_of(m)
+      end
+      last = m.line
+    end
     redis.call('ZADD', q.avail, 'XX', unpack(entries))
     return
   end
 
-  -- What changes at a place: `was` there, `m` is there.
-  local function change(m, available)
-    local key = line_of(m)
-    local line, place = by_key[key], key .. (m.kind == FAIR and struct.pack('>I8', available) or '') .. m.member
+  local function line_of(m)
+    local key = hash_of(m)
+    local line = by_key[key]
     if not line then
-      line = { key = key, kind = m.kind, changes = {} }
+      line = { key = key, kind = m.kind, was = {}, is = {} }
+      if m.line then line.places, m.line.places = m.line.places, nil end
       lines[#lines + 1], by_key[key] = line, line
     end
-    line.changes[place] = line.changes[place] or {}
-    line.first = line.first or place
-    return line.changes[place]
+    return line
+  end
+
+  local function place_at(line, m, available)
+    return line.key .. (line.kind == FAIR and struct.pack('>I8', available) or '') .. m.member
   end
 
   local function first_of(line)
     return redis.call('ZRANGE', q.line, '[' .. line.key, '[' .. line.key .. '\255', 'BYLEX', 'LIMIT', 0, 1)[1]
   end
 
-  for _, m in ipairs(left) do
-    local available = m.state ~= '' and struct.unpack('>I8', m.state) or struct.unpack('>I8', m.value, 8)
-    change(m, available).was = true
+  -- Whether a message's place comes before another one in its line: strings are not to be compared, for that goes by
+  -- the server's locale.
+  local function is_ahead(line, m, place)
+    local at, available = #line.key + 1, 0
+    if line.kind == FAIR then available, at = struct.unpack('>I8', place, at) end
+    if line.kind == FAIR and m.available ~= available then return m.available < available end
+    return m.sequence < struct.unpack(MEMBER, place, at)
   end
-  for _, m in ipairs(joined) do change(m, m.available).m = m end
+
+  for _, m in ipairs(left) do
+    local line, place = line_of(m), m.place
+    if not place then
+      local available = m.lay or struct.unpack('>I8', m.state ~= '' and m.state or m.value, m.state ~= '' and 1 or 8)
+      place = place_at(line, m, available)
+    end
+    line.was[place] = true
+  end
+  for _, m in ipairs(joined) do
+    local line = line_of(m)
+    local place = place_at(line, m, m.available)
+    line.is[place], m.place, m.lay = m, place, nil
+    if not line.was[place] and (not line.least or is_ahead(line, m, line.least)) then line.least = place end
+  end
 
   local gone, come = {}, {}
   for _, line in ipairs(lines) do
-    line.before = first_of(line)
-    for place, it in pairs(line.changes) do
-      if not it.m then
-        gone[#gone + 1] = place
-      elseif not it.was then
+    if line.places then line.before = line.places[1] else line.before = first_of(line) end
+    for place in pairs(line.was) do
+      if not line.is[place] then gone[#gone + 1] = place end
+    end
+    for place in pairs(line.is) do
+      if not line.was[place] then
         come[#come + 1] = 0
         come[#come + 1] = place
       end
@@ -85,16 +125,27 @@ local function change_lines(q, now, left, joined, load)
   put('ZREM', q.line, gone)
   put('ZADD', q.line, come)
 
+  -- The first of the places that a line had which stays.
+  local function staying(line)
+    for _, place in ipairs(line.places or { line.before }) do
+      if not line.was[place] or line.is[place] then return place end
+    end
+  end
+
   local former, heads, unread = {}, {}, {}
   for _, line in ipairs(lines) do
-    local before, head = line.before, line.before or line.first
-    local it = before and line.changes[before]
-    if line.kind == FAIR or it and not it.m then head = first_of(line) end
+    local before, head, least = line.before, staying(line), line.least
+    if before and not head and not (line.places and line.places.is_all) then
+      head = first_of(line)
+    elseif least and (not head or is_ahead(line, line.is[least], head)) then
+      head = least
+    end
     if before and before ~= head then former[#former + 1] = string.sub(before, -MEMBER_SIZE) .. line.key end
-    if head and (head ~= before or it) then
-      local found = { member = string.sub(head, -MEMBER_SIZE), line = line, m = (line.changes[head] or {}).m }
+    if head and (head ~= before or line.is[head]) then
+      local found = { member = string.sub(head, -MEMBER_SIZE), line = line, m = line.is[head] }
       heads[#heads + 1] = found
-      if not found.m then unread[#unread + 1] = found.member end
+      local is_free = line.kind == FAIR and struct.unpack('>I8', head, #line.key + 1) <= now
+      if not found.m and not is_free then unread[#unread + 1] = found.member end
     end
   end
   local read, entries = {}, {}
@@ -131,9 +182,10 @@ local function take_lines(q, limit, now)
     put('ZADD', q.claimed, claimed)
   end
 
-  -- Up to `want` members of the lines: of those that were begun, then of the next entries.
+  -- Up to `want` members of the lines: of those that were begun, then of the next entries. `places`: those that a line
+  -- begins with, one more than are wanted.
   local function look()
-    local at, members, line_at = 0, {}, {}
+    local at, members, line_at, place_of = 0, {}, {}, {}
     while #members < want do
       at = at + 1
       if not lines[at] then
@@ -141,25 +193,27 @@ local function take_lines(q, limit, now)
         local entries = redis.call('ZRANGE', q.avail, '-inf', now, 'BYSCORE', 'LIMIT', rank, count)
         rank, is_all = rank + #entries, #entries < count
         for i, entry in ipairs(entries) do
-          local key = cut(entry, MEMBER_SIZE + 1)
-          lines[at + i - 1] = { key = key, entry = entry, from = '[' .. key, to = '[' .. key .. '\255' }
+          lines[at + i - 1] = { key = cut(entry, MEMBER_SIZE + 1), entry = entry }
         end
         if #entries == 0 then break end
       end
       local line, count = lines[at], want - #members
-      local places = redis.call('ZRANGE', q.line, line.from, line.to, 'BYLEX', 'LIMIT', 0, count)
-      for _, place in ipairs(places) do
-        members[#members + 1] = cut(place, -MEMBER_SIZE)
-        line_at[#members] = line
+      local from, to = line.from or '[' .. line.key, '[' .. line.key .. '\255'
+      local places = redis.call('ZRANGE', q.line, from, to, 'BYLEX', 'LIMIT', 0, count + 1)
+      places.is_all = #places <= count
+      for i = 1, math.min(#places, count) do
+        members[#members + 1] = cut(places[i], -MEMBER_SIZE)
+        line_at[#members], place_of[#members] = line, places[i]
       end
       if #places == 0 and line.entry then empty[#empty + 1] = line.entry end
-      line.entry, line.is_read, line.from = nil, #places < count, '(' .. (places[#places] or '')
+      line.places = line.entry and places
+      line.entry, line.is_read, line.from = nil, places.is_all, '(' .. (places[count] or '')
     end
-    return members, line_at
+    return members, line_at, place_of
   end
 
-  local function meet(m, line, is_taken)
-    m.line = line.key
+  local function meet(m, line, place, is_taken)
+    m.line, m.place = line, place
     if m.expires > now and m.available <= now and not is_taken then
       live[#live + 1] = m
       return
@@ -176,13 +230,13 @@ local function take_lines(q, limit, now)
   end
 
   repeat
-    local members, line_at = look()
-    local messages, left = load(q, members), {}
+    local members, line_at, place_of = look()
+    local messages, left = load(q, members, 1), {}
     assert(#messages == #members, 'what is to be claimed has no entry')
     local kept = reserved(q, messages)
     for i, m in ipairs(messages) do
       if #live == limit then break end
-      if not line_at[i].is_over then meet(m, line_at[i], kept[m.member]) end
+      if not line_at[i].is_over then meet(m, line_at[i], place_of[i], kept[m.member]) end
     end
     for _, line in ipairs(lines) do
       if not line.is_over and not line.is_read then left[#left + 1] = line end

@@ -87,8 +87,10 @@ local function append(batch, id, available, expires, size, rest)
   batch.sequences[at], batch.values[at] = sequence, value
   if kind then
     local more = struct.unpack('>I2', value, SIZES_AT + 4)
-    local m = { kind = kind, value = value, more = more, member = member, available = available, expires = expires }
-    batch.lined[at] = m
+    batch.lined[at] = {
+      kind = kind, value = value, more = more, member = member, sequence = sequence, available = available,
+      expires = expires,
+    }
   end
 end
 
