@@ -212,7 +212,6 @@ APART: dict[str, str] = {
     "zq.spark.source": "imports pyspark, which the package does without until the data source is asked for",
     "zq.http.admission": "middleware is a step of its own; the app's table of contents stays one",
     "zq.http.sqs.json_protocol": "one of two protocols, as its neighbour is",
-    "zq.http.sqs.operations": "the table of contents of SQS; the endpoint stays what tells requests apart",
     "zq.http.openapi.pooling": "what only the documents of servers with pools have",
 }
 

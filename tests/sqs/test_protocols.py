@@ -320,6 +320,7 @@ def test_batches_are_read_from_forms() -> None:
                 {"Id": "b", "DelaySeconds": "5"},
             ]
         },
+        None,
     )
 
 

@@ -34,11 +34,9 @@ class Accounts:
 
     def of(self, project: str) -> str:
         """The project's account, which it gets now if it has none."""
-        if ACCOUNT.fullmatch(project):
-            return project
         account = self._known.get(project)
         if account is None:
-            account = self._read(project) or self._take(project)
+            account = project if ACCOUNT.fullmatch(project) else self._read(project) or self._take(project)
             with self._lock:
                 self._known[project] = account
         return account

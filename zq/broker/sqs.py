@@ -35,6 +35,7 @@ from zq.model import (
     Seconds,
     new_ids,
 )
+from zq.model.claims import DONE
 from zq.storage.api import Storage
 
 # Seconds for which a FIFO queue knows a deduplication id.
@@ -127,7 +128,7 @@ class SqsMessages:
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
         """Store those of the messages that are not too long, in one step. Raises ``QueuePaused``, ``QuotaExceeded``."""
         rules = self._rules(queue)
-        if rules.posts_paused or max(each.size for each in outgoing) > terms_of(rules.metadata).max_size:
+        if rules.posts_paused or max([each.size for each in outgoing]) > terms_of(rules.metadata).max_size:
             rules = self._fresh(queue)
         while True:
             now, max_size = self._clock.now(), terms_of(rules.metadata).max_size
@@ -216,9 +217,9 @@ class SqsMessages:
         handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=late, history=history)
         if Handled.GONE in handled:
             self._fresh(queue)
-        done = [grip for grip, became in zip(grips, handled, strict=True) if became is Handled.DONE]
-        if deleted := sum(grip.hold is None for grip in done):
-            self._events.finished(queue, Outcome.DELETED, deleted)
+        deleted = [1 for grip, became in zip(grips, handled, strict=True) if became is DONE and grip.hold is None]
+        if deleted:
+            self._events.finished(queue, Outcome.DELETED, len(deleted))
         return handled
 
     def is_too_long(self, grip: Grip) -> bool:
@@ -248,7 +249,9 @@ class SqsMessages:
         for id, each in zip(ids, outgoing, strict=True):
             if id is None:
                 continue
-            body, checksum = sealing.stored(project, id, each.body, seals=rules.encrypts, checksum=self._checksum)
+            body, checksum = each.body, ""
+            if rules.encrypts or self._checksum:
+                body, checksum = sealing.stored(project, id, body, seals=rules.encrypts, checksum=self._checksum)
             extra = each.extra and sealing.stored_extra(project, id, each.extra, seals=rules.encrypts)
             delay = rules.default_delay if each.delay is None else each.delay
             drafts.append(Draft(id, body, ttl, delay, sender, checksum, extra, each.group))

@@ -34,6 +34,8 @@ READING: Final = frozenset({"GET", "HEAD"})
 ALWAYS: Final = frozenset(
     {name for name in RULES if name.startswith("admin:")} | {"quota:get", "limits:get", "identity:get"}
 )
+# The policy of a resource that has none.
+NONE: Final[Mapping[str, str]] = {}
 # As a name of the module: reading it off its class takes longer than to compare it.
 ACTIVE: Final = State.ACTIVE
 
@@ -67,9 +69,8 @@ class Authorization:
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, resource: Any, params: Mapping[str, str]
     ) -> None:
-        try:
-            rule = resource.policy[req.method]
-        except (AttributeError, KeyError):
+        rule = getattr(resource, "policy", NONE).get(req.method)
+        if rule is None:
             return  # open to everybody, or no such method
         context = req.context
         context.rule, context.params = rule, params

@@ -113,8 +113,12 @@ def _translated() -> Iterator[None]:
 def believed(options: SqsOptions) -> Authenticate:
     """An access key id that is an account names the project; all others are of the one that the options name."""
 
+    anybody = Who(options.project, "")
+
     def authenticate(req: falcon.Request) -> Callable[[bytes], Who]:
         said = req.env.get("HTTP_AUTHORIZATION") or unquote(req.query_string)
+        if not said:
+            return lambda _body: anybody
         found = CREDENTIAL.search(said)
         key, region = (found[1], found[2] or "") if found else ("", "")
         if found is None and (old := OLD_KEY.search(said)):

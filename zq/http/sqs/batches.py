@@ -2,30 +2,33 @@
 """The operations on up to ten messages: the good entries are carried out together, the others fail by themselves."""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from zq.broker.sqs import SqsTerms
 from zq.http.sqs import errors, receipts
-from zq.http.sqs.call import Call, Params
+from zq.http.sqs.call import Call, OfQueue, Params
 from zq.http.sqs.messages import (
     MOST,
     NO_ID,
     TOO_LONG,
     Letter,
-    Written,
+    Receipt,
     existing,
     expired,
     hiding,
+    message_id,
     not_hidden,
     written,
 )
 from zq.model import Grip, Handled, QueueRef
+from zq.model.claims import DONE
 
-# The id of an entry.
-ID: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
+# The ids of entries, each on a line.
+IDS: Final = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\n[A-Za-z0-9_-]{1,80})*", re.ASCII)
 # Bytes of all messages that are sent together.
 LARGEST: Final = 1_048_576
 
@@ -45,105 +48,128 @@ class ChangeEntry(Params, frozen=True):
     visibility_timeout: int = 0
 
 
-class SendMessageBatch(Params, frozen=True):
-    queue_url: str
+class SendMessageBatch(OfQueue, frozen=True):
     entries: list[SendEntry] = []
 
 
-class DeleteMessageBatch(Params, frozen=True):
-    queue_url: str
+class DeleteMessageBatch(OfQueue, frozen=True):
     entries: list[DeleteEntry] = []
 
 
-class ChangeMessageVisibilityBatch(Params, frozen=True):
-    queue_url: str
+class ChangeMessageVisibilityBatch(OfQueue, frozen=True):
     entries: list[ChangeEntry] = []
 
 
 Entry = SendEntry | DeleteEntry | ChangeEntry
-E = TypeVar("E", SendEntry, DeleteEntry, ChangeEntry)
+E = TypeVar("E", SendEntry, ChangeEntry)
 T = TypeVar("T")
 
 
-class Sorted(Struct):
-    """What was made of each entry that is good, and what is answered of those that failed, all by their ids."""
+class Done(Struct, rename="pascal"):
+    """An entry that was carried out, of which there is nothing to say."""
 
-    ids: list[str]
-    made: dict[str, Any] = {}
-    failed: dict[str, dict[str, Any]] = {}
+    id: str
+
+
+class Failed(Struct, rename="pascal"):
+    """An entry that was not."""
+
+    id: str
+    sender_fault: bool
+    code: str
+    message: str
+
+
+class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
+    """What is told of the entries: each list in the order of the request, and none that has nothing."""
+
+    successful: list[Receipt | Done] = []
+    failed: list[Failed] = []
 
     def fail(self, id: str, refusal: errors.SqsError) -> None:
         """This entry has failed."""
-        self.failed[id] = {
-            "Id": id,
-            "SenderFault": not refusal.receiver,
-            "Code": refusal.entry_code,
-            "Message": refusal.message,
-        }
+        self.failed.append(Failed(id, not refusal.receiver, refusal.entry_code, refusal.message))
 
-    def answer(self, successful: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """In the order of the request, and without a list that has nothing."""
-        lists = {"Successful": successful, "Failed": [self.failed[id] for id in self.ids if id in self.failed]}
-        return {name: entries for name, entries in lists.items() if entries}
+    def sorted(self, given: Sequence[Entry]) -> "BatchAnswer":
+        """The answer; entries failed in any order."""
+        if len(self.failed) > 1:
+            ids = [entry.id for entry in given]
+            self.failed.sort(key=lambda failed: ids.index(failed.id))
+        return self
 
 
-def send_message_batch(call: Call, given: SendMessageBatch) -> dict[str, Any]:
+def send_message_batch(call: Call, given: SendMessageBatch) -> BatchAnswer:
     """Store messages, in one step and in their order."""
     queue, terms = _checked(call, given.queue_url, given.entries, "SendMessageBatchRequestEntry")
     if terms.fifo:
         _check_ids(given.entries, terms)
-    entries = _sorted(given.entries, lambda entry: written(call, entry, terms))
-    letters: dict[str, Written] = entries.made
-    size = sum(letter.outgoing.size for letter in letters.values())
+    answer = BatchAnswer()
+    made = _made(answer, given.entries, partial(written, call, terms))
+    letters = [letter for letter, _ in made.values()]
+    size = sum([letter.size for letter in letters])
     if size > LARGEST:
         raise errors.batch_request_too_long(size)
     if not letters:
-        return entries.answer([])
-    sent = call.broker.sqs.send(queue, call.sender, [letter.outgoing for letter in letters.values()])
-    successful = []
-    for (name, letter), id in zip(letters.items(), sent.ids, strict=True):
+        return answer
+    sent = call.broker.sqs.send(queue, call.sender, letters)
+    for (name, (_, receipt)), id in zip(made.items(), sent.ids, strict=True):
         if id is not None:
-            successful.append({"Id": name, **letter.answer(id, sent.sequences)})
+            receipt.id, receipt.message_id = name, message_id(id)
+            if sent.sequences:
+                receipt.number(id, sent.sequences)
+            answer.successful.append(receipt)
             continue
-        reason = TOO_LONG.format(sent.max_size)
-        entries.fail(name, errors.invalid_parameter(f"One or more parameters cannot be validated. Reason: {reason}"))
-    return entries.answer(successful)
+        reason = f"One or more parameters cannot be validated. Reason: {TOO_LONG.format(sent.max_size)}"
+        answer.fail(name, errors.invalid_parameter(reason))
+    return answer.sorted(given.entries)
 
 
-def delete_message_batch(call: Call, given: DeleteMessageBatch) -> dict[str, Any]:
+def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchAnswer:
     """Remove messages; see ``delete_message``."""
-    queue, terms = _checked(call, given.queue_url, given.entries, "DeleteMessageBatchRequestEntry")
-    entries = _sorted(given.entries, lambda entry: receipts.grip(queue, entry.receipt_handle))
-    return _handled(call, queue, entries, given.entries, lambda became, handle: expired(terms, became, handle))
+    entries = given.entries
+    queue, terms = _checked(call, given.queue_url, entries, "DeleteMessageBatchRequestEntry")
+    answer, made = BatchAnswer(), {}
+    found = receipts.grips(queue, [entry.receipt_handle for entry in entries])
+    for entry, grip in zip(entries, found, strict=True):
+        if grip is None:
+            answer.fail(entry.id, errors.receipt_handle_is_invalid(entry.receipt_handle))
+        else:
+            made[entry.id] = grip
+    return _handled(call, queue, entries, made, answer, partial(expired, terms))
 
 
-def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBatch) -> dict[str, Any]:
+def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBatch) -> BatchAnswer:
     """Hide messages, each for its own time; see ``change_message_visibility``."""
     queue, terms = _checked(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
-    entries = _sorted(given.entries, lambda entry: hiding(call, queue, entry.receipt_handle, entry.visibility_timeout))
 
     def refusal(became: Handled, handle: str) -> errors.SqsError | None:
         return not_hidden(became, handle) or expired(terms, became, handle)
 
-    return _handled(call, queue, entries, given.entries, refusal)
+    answer = BatchAnswer()
+    made = _made(answer, given.entries, lambda each: hiding(call, queue, each.receipt_handle, each.visibility_timeout))
+    return _handled(call, queue, given.entries, made, answer, refusal)
 
 
 def _handled(
     call: Call,
     queue: QueueRef,
-    entries: Sorted,
     given: Sequence[DeleteEntry] | Sequence[ChangeEntry],
+    made: Mapping[str, Grip],
+    answer: BatchAnswer,
     refusal: Callable[[Handled, str], errors.SqsError | None],
-) -> dict[str, Any]:
+) -> BatchAnswer:
     """Carry out what is good of the request; ``refusal``: why what became of a handle that was ``given`` is a failure,
     if it is not what was wanted."""
-    made: dict[str, Grip] = entries.made
     handled = call.broker.sqs.handle(queue, list(made.values())) if made else ()
-    other = {name: became for name, became in zip(made, handled, strict=True) if became is not Handled.DONE}
-    for entry in given if other else ():
-        if entry.id in other and (failure := refusal(other[entry.id], entry.receipt_handle)):
-            entries.fail(entry.id, failure)
-    return entries.answer([{"Id": name} for name in made if name not in entries.failed])
+    for id, became in zip(made, handled, strict=True):
+        failure = None
+        if became is not DONE:
+            failure = refusal(became, next(entry.receipt_handle for entry in given if entry.id == id))
+        if failure is None:
+            answer.successful.append(Done(id))
+        else:
+            answer.fail(id, failure)
+    return answer.sorted(given)
 
 
 def _check_ids(entries: Sequence[SendEntry], terms: SqsTerms) -> None:
@@ -163,20 +189,20 @@ def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple
     if len(entries) > MOST:
         raise errors.too_many_entries(len(entries))
     ids = [entry.id for entry in entries]
-    if not all(map(ID.fullmatch, ids)):
+    listed = "\n".join(ids)
+    if not IDS.fullmatch(listed) or listed.count("\n") >= len(ids):
         raise errors.invalid_batch_entry_id()
     if len(set(ids)) < len(ids):
         raise errors.batch_entry_ids_not_distinct(next(id for at, id in enumerate(ids) if id in ids[:at]))
     return queue, terms
 
 
-def _sorted(entries: Sequence[E], make: Callable[[E], T]) -> Sorted:
-    """What ``make`` makes of each entry; those that it refuses have failed."""
-    result = Sorted([entry.id for entry in entries])
-    made = result.made
+def _made(answer: BatchAnswer, entries: Sequence[E], make: Callable[[E], T]) -> dict[str, T]:
+    """What ``make`` makes of each entry, by their ids; those that it refuses have failed."""
+    made = {}
     for entry in entries:
         try:
             made[entry.id] = make(entry)
         except errors.SqsError as refusal:
-            result.fail(entry.id, refusal)
-    return result
+            answer.fail(entry.id, refusal)
+    return made

@@ -2,10 +2,10 @@
 """One request of SQS as its operation sees it, whatever protocol it came by: who asks, from where, and for what."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import falcon
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from zq.broker import Broker
 from zq.model.sqs import SqsOptions
@@ -48,6 +48,16 @@ class Call(Struct, frozen=True, kw_only=True):
 class Params(Struct, frozen=True, rename="pascal"):
     """The parameters of an operation: fields are named as the model's members, but in snake case.
 
-    A member without a default is required: one that is missing, null or "" is refused as missing. Members that are not
-    named are ignored, and integers may come as digits in a text.
+    A member without a default is required: one that is missing, null or "" is refused as missing, so a text among them
+    is ``Needed``. Members that are not named are ignored, and integers may come as digits in a text.
     """
+
+
+Needed: TypeAlias = Annotated[str, Meta(min_length=1)]
+"""A parameter of an operation that must be there."""
+
+
+class OfQueue(Params, frozen=True):
+    """The parameters of an operation on a queue."""
+
+    queue_url: Needed

@@ -18,14 +18,13 @@ from zq import errors as zq_errors
 from zq.broker import Broker
 from zq.broker.quotas import check_state
 from zq.http import faults, query
-from zq.http.authorization import Authorization
+from zq.http.authorization import ACTIVE, Answer, Authorization
 from zq.http.sqs import errors, json_protocol, names, query_protocol
 from zq.http.sqs.call import Authenticate, Call, Who
 from zq.http.sqs.operations import OPERATIONS
 from zq.http.sqs.permissions import entered
 from zq.http.tenant import Audience
-from zq.limits import LONG_QUEUE_NAME, MAX_SQS_BODY
-from zq.model import QueueRef
+from zq.limits import MAX_SQS_BODY
 from zq.model.identity import Identity
 from zq.model.quotas import State
 from zq.model.sqs import SqsOptions
@@ -72,19 +71,19 @@ class Recognition:
     """Falcon middleware, right behind the one that gives each request its id. Leaves in ``req.context.sqs`` in which
     protocol a request of SQS is."""
 
-    def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
+    def process_request(self, req: falcon.Request, resp: Answer) -> None:
         if not is_sqs(req.env):
             return
         req.context.sqs = json_protocol if json_protocol.is_spoken(req.env) else query_protocol
         req.context.operation = UNKNOWN
-        resp.set_header("x-amzn-RequestId", _request_id(req))
+        resp.put_headers({"x-amzn-requestid": _request_id(req)})
         req.path = ROUTE
 
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, _resource: object, _params: Mapping[str, str]
     ) -> None:
         """It has been routed: logs show the path that it came by."""
-        if "sqs" in req.context:
+        if hasattr(req.context, "sqs"):
             req.path = req.env["PATH_INFO"]
 
 
@@ -103,20 +102,20 @@ class Endpoint:
         self._authorization = authorization
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        if "sqs" not in req.context:
+        if not hasattr(req.context, "sqs"):
             raise falcon.HTTPRouteNotFound
         authenticated = self._authenticate(req)
         body = query.body(req, MAX_SQS_BODY, form=True)
         who = authenticated(body)
         state = self._identified(req, who)
         protocol = req.context.sqs
-        name, given = protocol.read(req, body)
+        name, given, params = protocol.read(req, body)
         self._permit(req, who, name, state)
         call = self._call(req, who)
         if req.path != "/":
             given.setdefault("QueueUrl", req.path)
         _note_queue(req, str(given.get("QueueUrl") or given.get("QueueName")))
-        answered = OPERATIONS[name](entered(call, name, given), given)
+        answered = OPERATIONS[name](entered(call, name, given), given, params)
         protocol.answer(resp, name, answered, _request_id(req))
 
     on_post = on_get
@@ -136,7 +135,8 @@ class Endpoint:
             raise errors.access_denied(f"This access key does not allow {name}.")
         if name in RULES:
             req.context.rule, req.context.audited = RULES[name], True
-        check_state(state, name not in READING)
+        if state is not ACTIVE:
+            check_state(state, name not in READING)
 
     def _call(self, req: falcon.Request, who: Who) -> Call:
         options, env = self._options, req.env
@@ -157,9 +157,9 @@ class Endpoint:
 
 def _note_queue(req: falcon.Request, url: str) -> None:
     """Have logs say which queue a request is about."""
-    _, name = names.parts(url)
-    if LONG_QUEUE_NAME.fullmatch(name):
-        req.context.queue = QueueRef(req.context.project, name)
+    _, name, ref = names.named(req.context.project, url)
+    if ref is not None:
+        req.context.queue = ref
         req.context.params = {"queue": name}
 
 
@@ -175,7 +175,7 @@ def _answered(
     native: Callable[..., None], req: falcon.Request, resp: falcon.Response, error: Exception, params: Any
 ) -> None:
     """Answer any error: as its client knows it, if that is one of SQS, and else as ``native`` does."""
-    if "sqs" in req.context:
+    if hasattr(req.context, "sqs"):
         _refused(req, resp, _translated(req, error), params)
     else:
         native(req, resp, error, params)

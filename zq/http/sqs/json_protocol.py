@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import falcon
+from msgspec import Struct
 
 from zq.errors import InvalidBody
 from zq.http.sqs import errors
-from zq.wire import encode, json_object
+from zq.http.sqs.call import Params
+from zq.http.sqs.operations import DECODERS, Answer
+from zq.wire import decode, encode, json_object
 
 MEDIA: Final = "application/x-amz-json-1.0"
 # What begins the value of the header that names the operation.
@@ -24,21 +27,31 @@ def is_spoken(env: Mapping[str, Any]) -> bool:
     return "HTTP_X_AMZ_TARGET" in env or env.get("CONTENT_TYPE", "").lower().startswith("application/x-amz-json")
 
 
-def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any]]:
-    """The operation's name and its parameters. Raises ``SqsError``."""
+def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]:
+    """The operation's name, its parameters as members, and as it takes them: then the members are those that tell the
+    queue. Raises ``SqsError``."""
     target: str = req.env.get("HTTP_X_AMZ_TARGET", "")
     if not target.startswith(TARGET):
         raise errors.unknown_operation(target)
+    name = target.removeprefix(TARGET)
     try:
-        return target.removeprefix(TARGET), json_object(body) if body else {}
+        if name in DECODERS:
+            params = decode(DECODERS[name], body)
+            return name, {"QueueUrl": params.queue_url}, params
+    except InvalidBody:
+        pass  # members are read one by one, which tells what is wrong with them
+    try:
+        return name, json_object(body) if body else {}, None
     except InvalidBody as error:
         raise errors.malformed(str(error)) from error
 
 
-def answer(resp: falcon.Response, _operation: str, given: Mapping[str, Any] | None, _request_id: str) -> None:
+def answer(resp: falcon.Response, _operation: str, given: Answer, _request_id: str) -> None:
     """Tell what an operation has answered."""
     resp.content_type = MEDIA
-    if given is not None:
+    if isinstance(given, Struct):
+        resp.data = encode(given)
+    elif given is not None:
         resp.data = encode({name: value for name, value in given.items() if value or value == 0 or name in ALWAYS})
 
 

@@ -6,20 +6,21 @@ as that text if it is a string, else as its JSON.
 """
 
 import re
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import md5, sha256
-from typing import Any, Final
+from typing import Final
 
 import msgspec
-from msgspec import Struct, to_builtins
+from msgspec import Struct, field
 
 from zq import wire
 from zq.broker.claims import ClaimAnswer
 from zq.broker.sqs import LONGEST_HOLD, Outgoing, SqsTerms
 from zq.http.claims import holder
 from zq.http.sqs import errors, message_attributes, names, receipts
-from zq.http.sqs.call import Call, Params
+from zq.http.sqs.call import Call, Needed, OfQueue, Params
 from zq.http.sqs.message_attributes import AttributeValue, Extra
 from zq.http.waiting import poll
 from zq.limits import SQS_NUMBERS
@@ -44,8 +45,10 @@ TOO_LONG: Final = "Message must be shorter than {} bytes."
 NOT_HIDDEN: Final = "Message does not exist or is not available for visibility timeout change."
 BEYOND: Final = f"Total VisibilityTimeout for the message is beyond the limit [{LONGEST_HOLD} seconds]"
 # How a body begins that is a JSON string.
-QUOTE: Final = b'"'
+QUOTE: Final = ord('"')
 _string: Final = msgspec.json.Decoder(str).decode
+# The parts of a UUID.
+_UUID: Final = struct.Struct("8s4s4s4s12s")
 
 
 class Letter(Params, frozen=True, kw_only=True):
@@ -60,11 +63,11 @@ class Letter(Params, frozen=True, kw_only=True):
 
 
 class SendMessage(Letter, frozen=True, kw_only=True):
-    queue_url: str
+    message_body: Needed
+    queue_url: Needed
 
 
-class ReceiveMessage(Params, frozen=True):
-    queue_url: str
+class ReceiveMessage(OfQueue, frozen=True):
     attribute_names: list[str] = []
     message_system_attribute_names: list[str] = []
     message_attribute_names: list[str] = []
@@ -74,43 +77,63 @@ class ReceiveMessage(Params, frozen=True):
     receive_request_attempt_id: str = ""
 
 
-class DeleteMessage(Params, frozen=True):
-    queue_url: str
-    receipt_handle: str
+class DeleteMessage(OfQueue, frozen=True):
+    receipt_handle: Needed
 
 
-class ChangeMessageVisibility(Params, frozen=True):
-    queue_url: str
-    receipt_handle: str
+class ChangeMessageVisibility(OfQueue, frozen=True):
+    receipt_handle: Needed
     visibility_timeout: int
 
 
-class Written(Struct, frozen=True):
-    """A message on its way, and the sums that its sender is told."""
+class Receipt(Struct, omit_defaults=True, rename="pascal"):
+    """What the sender of a message is told. ``id``: of an entry of a batch."""
 
-    outgoing: Outgoing
-    sums: Mapping[str, str]
+    id: str = ""
+    message_id: str = ""
+    body_sum: str = field(default="", name="MD5OfMessageBody")
+    attributes_sum: str = field(default="", name="MD5OfMessageAttributes")
+    system_attributes_sum: str = field(default="", name="MD5OfMessageSystemAttributes")
+    sequence_number: str = ""
 
-    def answer(self, id: str, sequences: Mapping[str, int]) -> dict[str, str]:
-        """What its sender is told."""
-        told = {"MessageId": message_id(id), **self.sums}
+    def number(self, id: str, sequences: Mapping[str, int]) -> None:
+        """Tell the sequence of the message of this id, if it has one."""
         if id in sequences:
-            told[SEQUENCE] = _digits(sequences[id])
-        return told
+            self.sequence_number = _digits(sequences[id])
 
 
-def send_message(call: Call, given: SendMessage) -> dict[str, Any]:
+class Received(Struct, omit_defaults=True, rename="pascal"):
+    """What a receiver gets of a message."""
+
+    message_id: str
+    receipt_handle: str
+    body_sum: str = field(name="MD5OfBody")
+    body: str
+    attributes: dict[str, str] | None = None
+    attributes_sum: str = field(default="", name="MD5OfMessageAttributes")
+    message_attributes: dict[str, AttributeValue] | None = None
+
+
+class Messages(Struct, omit_defaults=True, rename="pascal"):
+    """The answer to a receiver."""
+
+    messages: list[Received] = []
+
+
+def send_message(call: Call, given: SendMessage) -> Receipt:
     """Store one message."""
     queue, terms = existing(call, given.queue_url)
-    letter = written(call, given, terms)
-    sent = call.broker.sqs.send(queue, call.sender, [letter.outgoing])
+    outgoing, receipt = written(call, terms, given)
+    sent = call.broker.sqs.send(queue, call.sender, [outgoing])
     if sent.ids[0] is None:
         reason = TOO_LONG.format(sent.max_size)
         raise errors.invalid_parameter(f"One or more parameters are invalid. Reason: {reason}")
-    return letter.answer(sent.ids[0], sent.sequences)
+    receipt.message_id = message_id(sent.ids[0])
+    receipt.number(sent.ids[0], sent.sequences)
+    return receipt
 
 
-def receive_message(call: Call, given: ReceiveMessage) -> dict[str, Any]:
+def receive_message(call: Call, given: ReceiveMessage) -> Messages:
     """Claim messages, and wait for the first of them if there is none."""
     queue, terms = existing(call, given.queue_url)
     wait, attempt = terms.wait, given.receive_request_attempt_id
@@ -125,16 +148,20 @@ def receive_message(call: Call, given: ReceiveMessage) -> dict[str, Any]:
         raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", NOT_HERE)
     if attempt and not GROUP.fullmatch(attempt):
         raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", f"ReceiveRequestAttemptId {GROUP_REASON}")
-    shown = _shown(call, queue, given, terms.fifo)
+    system = _system_names(given.message_system_attribute_names or given.attribute_names, terms.fifo)
     who = holder(call.request, call.sender)
     ask = partial(call.broker.sqs.receive, queue, given.max_number_of_messages, given.visibility_timeout, who, attempt)
     wait = min(wait, call.broker.limits.max_wait)
     answer: ClaimAnswer = poll(call.request, call.broker.waiters, queue, wait, ask, takes=True, paused=True).answer
     if answer.claim is None:
-        return {}
-    call.request.context.messages = len(answer.claim.messages)
-    claim = answer.claim.id
-    return {"Messages": [shown(message, claim) for message in answer.claim.messages]}
+        return Messages()
+    found = answer.claim.messages
+    call.request.context.messages = len(found)
+    received = _received(found, receipts.handles(queue, answer.claim.id, found))
+    if system or given.message_attribute_names:
+        for message, shown in zip(found, received, strict=True):
+            _add_attributes(shown, call, message, system, given.message_attribute_names)
+    return Messages(received)
 
 
 def delete_message(call: Call, given: DeleteMessage) -> None:
@@ -161,12 +188,14 @@ def existing(call: Call, url: str) -> tuple[QueueRef, SqsTerms]:
     return queue, call.broker.sqs.terms(queue)
 
 
-def written(call: Call, letter: Letter, terms: SqsTerms) -> Written:
-    """The message as it is stored, and its sums. Raises ``SqsError``."""
+def written(call: Call, terms: SqsTerms, letter: Letter) -> tuple[Outgoing, Receipt]:
+    """The message as it is stored, and a receipt with its sums. Raises ``SqsError``."""
     text, attributes = letter.message_body, letter.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
-    if not message_attributes.is_allowed(text):
+    body = wire.encode(text) if text.isascii() else b""
+    # What JSON writes as it is has no forbidden character.
+    if len(body) != len(text) + 2 and not message_attributes.is_allowed(text):
         raise errors.invalid_message_contents()
     delay = letter.delay_seconds
     if delay is not None and not 0 <= delay <= LONGEST_DELAY:
@@ -176,20 +205,20 @@ def written(call: Call, letter: Letter, terms: SqsTerms) -> Written:
             raise errors.invalid_value(delay, "DelaySeconds", NO_OWN_DELAY)
         delay = None
     raw = text.encode()
-    sums, size, extra = {"MD5OfMessageBody": _md5(raw)}, len(raw), b""
+    size, extra, trace = len(raw), b"", call.trace
+    receipt = Receipt(body_sum=md5(raw, usedforsecurity=False).hexdigest())
     if attributes:
         size += message_attributes.checked(attributes)
-        sums["MD5OfMessageAttributes"] = message_attributes.sum_of(attributes)
-    trace = call.trace
+        receipt.attributes_sum = message_attributes.sum_of(attributes)
     if letter.message_system_attributes:
         trace = message_attributes.checked_system(letter.message_system_attributes)
-        sums["MD5OfMessageSystemAttributes"] = message_attributes.sum_of(letter.message_system_attributes)
+        receipt.system_attributes_sum = message_attributes.sum_of(letter.message_system_attributes)
     group, once = letter.message_group_id, letter.message_deduplication_id
     if group or once or terms.fifo:
         once = _checked_ids(letter, terms, raw)
     if attributes or trace or once:
         extra = message_attributes.encoded(Extra(attributes, once, trace))
-    return Written(Outgoing(wire.encode(text), size, delay, extra, group, once), sums)
+    return Outgoing(body or wire.encode(text), size, delay, extra, group, once), receipt
 
 
 def hiding(call: Call, queue: QueueRef, handle: str, seconds: int) -> Grip:
@@ -220,12 +249,7 @@ def bounded(seconds: int, parameter: str, most: int) -> int:
 
 def message_id(id: str) -> str:
     """An id of zq as SQS's clients expect one: they parse it as a UUID."""
-    return f"{id[:8]}-{id[8:12]}-{id[12:16]}-{id[16:20]}-{id[20:]}"
-
-
-def text_of(body: bytes) -> str:
-    """A body as receivers get it."""
-    return _string(body) if body[:1] == QUOTE else body.decode()
+    return b"-".join(_UUID.unpack(id.encode())).decode()
 
 
 def _checked_ids(letter: Letter, terms: SqsTerms, raw: bytes) -> str:
@@ -245,10 +269,6 @@ def _checked_ids(letter: Letter, terms: SqsTerms, raw: bytes) -> str:
     if not letter.message_deduplication_id and not terms.content_dedup:
         raise errors.invalid_parameter(NO_ID)
     return letter.message_deduplication_id or sha256(raw).hexdigest()
-
-
-def _md5(raw: bytes) -> str:
-    return md5(raw, usedforsecurity=False).hexdigest()
 
 
 # The name of what only messages of FIFO queues have.
@@ -277,38 +297,32 @@ def _ms(moment: float) -> str:
     return str(round(moment * 1000)) if moment else ""
 
 
-def _shown(call: Call, queue: QueueRef, given: ReceiveMessage, fifo: bool) -> Callable[[Message, str], dict[str, Any]]:
-    """How a message is shown that a claim has handed out. Raises ``SqsError`` for attributes that nobody knows."""
-    system = _system_names(given.message_system_attribute_names or given.attribute_names)
-    if not fifo:
-        system = [name for name in system if name != SEQUENCE]
-    wanted = given.message_attribute_names
-
-    def shown(message: Message, claim: str) -> dict[str, Any]:
-        text = text_of(message.body)
-        out: dict[str, Any] = {
-            "MessageId": message_id(message.id),
-            "ReceiptHandle": receipts.handle(queue, message, claim),
-            "MD5OfBody": _md5(text.encode()),
-            "Body": text,
-        }
-        if not (system or wanted):
-            return out
-        extra = message_attributes.decoded(message.extra)
-        if system:
-            known = {name: said for name in system if (said := SYSTEM[name](call, message, extra))}
-            out |= {"Attributes": known} if known else {}
-        if chosen := message_attributes.selected(extra.message_attributes, wanted):
-            out["MD5OfMessageAttributes"] = message_attributes.sum_of(chosen)
-            out["MessageAttributes"] = to_builtins(chosen)
-        return out
-
-    return shown
+def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[Received]:
+    """What every receiver gets of messages that have these handles."""
+    received = []
+    for message, handle in zip(messages, handles, strict=True):
+        body = message.body
+        text = _string(body) if body[0] == QUOTE else body.decode()
+        body_sum = md5(text.encode(), usedforsecurity=False).hexdigest()
+        received.append(Received(message_id(message.id), handle, body_sum, text))
+    return received
 
 
-def _system_names(asked: Sequence[str]) -> Sequence[str]:
-    """Those that are known, each once. Raises ``SqsError`` for others."""
+def _add_attributes(
+    shown: Received, call: Call, message: Message, system: Sequence[str], wanted: Sequence[str]
+) -> None:
+    """What a receiver gets who asks for these attributes of the system's, and for those by names of users'."""
+    extra = message_attributes.decoded(message.extra)
+    shown.attributes = {name: said for name in system if (said := SYSTEM[name](call, message, extra))} or None
+    if chosen := message_attributes.selected(extra.message_attributes, wanted):
+        shown.attributes_sum = message_attributes.sum_of(chosen)
+        shown.message_attributes = chosen
+
+
+def _system_names(asked: Sequence[str], fifo: bool) -> Sequence[str]:
+    """Those that are known, each once, and may be there. Raises ``SqsError`` for others."""
     for name in asked:
         if name != "All" and name not in SYSTEM:
             raise errors.unknown_attribute(name)
-    return tuple(SYSTEM) if "All" in asked else tuple(dict.fromkeys(asked))
+    names = SYSTEM if "All" in asked else dict.fromkeys(asked)
+    return [name for name in names if fifo or name != SEQUENCE]

@@ -2,7 +2,8 @@
 """Names of SQS: queue URLs and ARNs, and the queues of zq that they mean."""
 
 import re
-from typing import Final
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from zq.broker.accounts import ACCOUNT
 from zq.http.sqs import errors
@@ -14,6 +15,18 @@ from zq.model import Queue, QueueRef
 ARN: Final = re.compile(rf"arn:[a-z-]+:sqs:[A-Za-z0-9-]*:({ACCOUNT.pattern}):({LONG_QUEUE_NAME.pattern})", re.ASCII)
 # Characters of a name that an error says back.
 MOST_SHOWN: Final = 256
+# Characters of a URL that one process remembers.
+LONGEST_REMEMBERED: Final = 512
+
+
+class Named(NamedTuple):
+    """A queue as a URL names it."""
+
+    account: str
+    """"" = it names none."""
+    name: str
+    ref: QueueRef | None
+    """The queue of this name; None: there can be none."""
 
 
 def queue_url(call: Call, name: str) -> str:
@@ -26,21 +39,29 @@ def queue_arn(call: Call, name: str) -> str:
     return f"arn:aws:sqs:{call.region}:{call.account}:{name}"
 
 
-def parts(url: str) -> tuple[str, str]:
-    """Account and name in a URL, or in a bare name; the account may be anything. Only the last two segments count,
-    whatever host the URL has."""
+def named(project: str, url: str) -> Named:
+    """What a URL, or a bare name, names in a project. Only the last two segments count, whatever host the URL has."""
+    return _remembered(project, url) if len(url) <= LONGEST_REMEMBERED else _named(project, url)
+
+
+def _named(project: str, url: str) -> Named:
     before, _, name = url.rstrip("/").rpartition("/")
-    return before.rpartition("/")[2], name
+    account = before.rpartition("/")[2]
+    ref = QueueRef(project, name) if LONG_QUEUE_NAME.fullmatch(name) else None
+    return Named(account if ACCOUNT.fullmatch(account) else "", name, ref)
+
+
+_remembered: Final = lru_cache(maxsize=4096)(_named)
 
 
 def queue_of(call: Call, url: str) -> QueueRef:
     """The queue that a URL, or a bare name, means; whether it exists is not looked at. Raises ``SqsError``."""
-    account, name = parts(url)
-    if LONG_QUEUE_NAME.fullmatch(name) is None:
+    account, _, ref = named(call.project, url)
+    if ref is None:
         raise errors.queue_does_not_exist()
-    if account != call.account and ACCOUNT.fullmatch(account):
+    if account and account != call.account:
         raise errors.access_denied(f"Access to the resource {url[:MOST_SHOWN]} is denied.")
-    return QueueRef(call.project, name)
+    return ref
 
 
 def existing(call: Call, url: str) -> Queue:

@@ -10,24 +10,26 @@ import msgspec
 from msgspec import Struct
 
 from zq.http.sqs import batches, errors, messages, permissions, queues, tasks
-from zq.http.sqs.call import Call, Params
+from zq.http.sqs.call import Call, OfQueue, Params
 
 # How msgspec says that an entry of a list lacks a member, or that a member is of a wrong type.
 MISSING: Final = re.compile(r"Object missing required field `(\w+)` - at `\$\.?(.*)`")
 WRONG: Final = re.compile(r"(Expected .*?)(?: - at `\$\.?(.*)`)?")
 
-Answer = Mapping[str, Any] | None
+Answer = Mapping[str, Any] | Struct | None
 
 
 class Operation(Struct, frozen=True):
-    """One operation. ``run`` answers in the names of the JSON protocol; None = it has no output."""
+    """One operation. ``run`` answers in the names of the JSON protocol, and without what is a default; None = it has
+    no output."""
 
     params: type[Params]
     run: Callable[[Call, Any], Answer]
 
-    def __call__(self, call: Call, given: Mapping[str, Any]) -> Answer:
-        """Carry it out with parameters as the protocol had them. Raises ``SqsError``, and what the broker does."""
-        return self.run(call, read(self.params, given))
+    def __call__(self, call: Call, given: Mapping[str, Any], params: Params | None) -> Answer:
+        """Carry it out with parameters as the protocol had them, unless that has read them. Raises ``SqsError``, and
+        what the broker does."""
+        return self.run(call, read(self.params, given) if params is None else params)
 
 
 def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
@@ -64,13 +66,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "CreateQueue": Operation(queues.CreateQueue, queues.create_queue),
     "GetQueueUrl": Operation(queues.GetQueueUrl, queues.get_queue_url),
     "ListQueues": Operation(queues.ListQueues, queues.list_queues),
-    "DeleteQueue": Operation(queues.OfQueue, queues.delete_queue),
-    "PurgeQueue": Operation(queues.OfQueue, queues.purge_queue),
+    "DeleteQueue": Operation(OfQueue, queues.delete_queue),
+    "PurgeQueue": Operation(OfQueue, queues.purge_queue),
     "GetQueueAttributes": Operation(queues.GetQueueAttributes, queues.get_queue_attributes),
     "SetQueueAttributes": Operation(queues.SetQueueAttributes, queues.set_queue_attributes),
     "TagQueue": Operation(queues.TagQueue, queues.tag_queue),
     "UntagQueue": Operation(queues.UntagQueue, queues.untag_queue),
-    "ListQueueTags": Operation(queues.OfQueue, queues.list_queue_tags),
+    "ListQueueTags": Operation(OfQueue, queues.list_queue_tags),
     "ListDeadLetterSourceQueues": Operation(queues.ListDeadLetterSourceQueues, queues.list_dead_letter_source_queues),
     "AddPermission": Operation(permissions.AddPermission, permissions.add_permission),
     "RemovePermission": Operation(permissions.RemovePermission, permissions.remove_permission),
@@ -86,4 +88,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "ChangeMessageVisibilityBatch": Operation(
         batches.ChangeMessageVisibilityBatch, batches.change_message_visibility_batch
     ),
+}
+
+# What reads the JSON of an operation on a queue at once; where that fails, ``read`` finds out why.
+DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
+    name: msgspec.json.Decoder(operation.params, strict=False)
+    for name, operation in OPERATIONS.items()
+    if "QueueUrl" in _required(operation.params)
 }

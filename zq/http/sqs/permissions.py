@@ -18,7 +18,7 @@ from zq.broker.metadata import Metadata
 from zq.broker.quotas import check_state
 from zq.errors import InvalidBody
 from zq.http.sqs import errors, names, queue_attributes
-from zq.http.sqs.call import Call, Params
+from zq.http.sqs.call import Call, Needed, OfQueue
 from zq.model import Queue, QueueRef
 
 # What may be granted. An operation's batch goes with it.
@@ -45,7 +45,7 @@ def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
 
     Raises ``SqsError``, and ``NotAuthorized`` if the project of that queue may not do it itself.
     """
-    account, name = _meant(operation, given)
+    account, name = _meant(call, operation, given)
     if not account or account == call.account:
         return call
     project, action = call.broker.accounts.project_of(account), operation.removesuffix("Batch")
@@ -60,12 +60,11 @@ def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
     return structs.replace(call, project=project, account=account)
 
 
-def _meant(operation: str, given: Mapping[str, Any]) -> tuple[str, str]:
+def _meant(call: Call, operation: str, given: Mapping[str, Any]) -> tuple[str, str]:
     """Account and name of the queue that parameters name, each "" where they do not."""
     if operation == "GetQueueUrl":
         return str(given.get("QueueOwnerAWSAccountId") or ""), str(given.get("QueueName") or "")
-    account, name = names.parts(str(given.get("QueueUrl") or ""))
-    return (account, name) if ACCOUNT.fullmatch(account) else ("", name)
+    return names.named(call.project, str(given.get("QueueUrl") or ""))[:2]
 
 
 def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bool:
@@ -132,16 +131,14 @@ def _is_queue(queue: tuple[str, str], entry: str) -> bool | None:
     return (found[1], found[2]) == queue if found else None
 
 
-class AddPermission(Params, frozen=True):
-    queue_url: str
-    label: str
+class AddPermission(OfQueue, frozen=True):
+    label: Needed
     actions: list[str]
     accounts: list[str] = field(name="AWSAccountIds")
 
 
-class RemovePermission(Params, frozen=True):
-    queue_url: str
-    label: str
+class RemovePermission(OfQueue, frozen=True):
+    label: Needed
 
 
 def add_permission(call: Call, given: AddPermission) -> None:

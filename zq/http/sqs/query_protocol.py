@@ -12,8 +12,10 @@ from urllib.parse import parse_qsl
 from xml.sax.saxutils import escape
 
 import falcon
+from msgspec import to_builtins
 
 from zq.http.sqs import errors
+from zq.http.sqs.operations import Answer
 
 MEDIA: Final = "text/xml"
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
@@ -61,12 +63,12 @@ FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uf
 Tree = dict[str, Any]
 
 
-def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any]]:
-    """The operation's name and its parameters. Raises ``SqsError``."""
+def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], None]:
+    """The operation's name and its parameters, as members. Raises ``SqsError``."""
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")
     renamed = RENAMED.get(operation, {})
-    return operation, {renamed.get(name, name): value for name, value in _members(_tree(form)).items()}
+    return operation, {renamed.get(name, name): value for name, value in _members(_tree(form)).items()}, None
 
 
 def _fields(form: str | bytes) -> dict[str, str]:
@@ -123,9 +125,10 @@ def _elements(node: Any) -> list[Any]:
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
 
 
-def answer(resp: falcon.Response, operation: str, given: Mapping[str, Any] | None, request_id: str) -> None:
+def answer(resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
     """Tell what an operation has answered."""
-    result = "" if given is None else f"<{operation}Result>{_xml_members(operation, given)}</{operation}Result>"
+    members = to_builtins(given)
+    result = "" if members is None else f"<{operation}Result>{_xml_members(operation, members)}</{operation}Result>"
     metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
     _send(resp, f"{operation}Response", result + metadata)
 

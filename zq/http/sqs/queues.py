@@ -11,7 +11,7 @@ from msgspec import field
 from zq import wire
 from zq.broker.metadata import GROUPED, SQS, Metadata
 from zq.http.sqs import errors, names, queue_attributes
-from zq.http.sqs.call import Call, Params
+from zq.http.sqs.call import Call, OfQueue, Params
 from zq.limits import (
     LONG_QUEUE_NAME,
     MAX_LONG_NAME,
@@ -37,12 +37,6 @@ FIFO_NAME: Final = (
     "The name of a FIFO queue can only include alphanumeric characters, hyphens, or underscores, must end with "
     f"{FIFO} suffix and be 1 to {MAX_LONG_NAME} in length"
 )
-
-
-class OfQueue(Params, frozen=True):
-    """The parameters of an operation on one queue that takes no others."""
-
-    queue_url: str
 
 
 class CreateQueue(Params, frozen=True):
@@ -124,8 +118,7 @@ def list_queues(call: Call, given: ListQueues) -> dict[str, Any]:
     return _listed(call, "QueueUrls", found, size, given.max_results)
 
 
-class ListDeadLetterSourceQueues(Params, frozen=True):
-    queue_url: str
+class ListDeadLetterSourceQueues(OfQueue, frozen=True):
     max_results: int | None = None
     next_token: str = ""
 
@@ -187,8 +180,7 @@ def _count_purge(metadata: Metadata) -> Metadata:
     return queue_attributes.with_own(metadata, purged=metadata[SQS].get("purged", 0) + 1)
 
 
-class GetQueueAttributes(Params, frozen=True):
-    queue_url: str
+class GetQueueAttributes(OfQueue, frozen=True):
     attribute_names: list[str] = []
 
 
@@ -215,8 +207,7 @@ def _shown(call: Call, queue: Queue) -> dict[str, str]:
     return queue_attributes.shown(call, queue.ref.name, wire.json_object(queue.metadata))
 
 
-class SetQueueAttributes(Params, frozen=True):
-    queue_url: str
+class SetQueueAttributes(OfQueue, frozen=True):
     attributes: dict[str, str]
 
 
@@ -235,8 +226,7 @@ def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
     call.broker.queues.change(ref, edit)
 
 
-class TagQueue(Params, frozen=True):
-    queue_url: str
+class TagQueue(OfQueue, frozen=True):
     tags: dict[str, str]
 
 
@@ -248,8 +238,7 @@ def tag_queue(call: Call, given: TagQueue) -> None:
     _change_tags(call, ref, lambda tags: {**tags, **given.tags})
 
 
-class UntagQueue(Params, frozen=True):
-    queue_url: str
+class UntagQueue(OfQueue, frozen=True):
     tag_keys: list[str]
 
 

@@ -9,8 +9,9 @@ It is neither secret nor signed: the request's signature says who asks. A claim 
 stands beside it, which cannot.
 """
 
-import re
+from binascii import Error as NotBase64
 from binascii import a2b_base64, b2a_base64
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from struct import Struct
@@ -20,35 +21,58 @@ from zlib import crc32
 from zq.http.sqs import errors
 from zq.model import Grip, Message, QueueRef
 
-# 49 bytes, without the two characters that would pad them; the last one stands for two bits.
-HANDLE: Final = re.compile(r"[A-Za-z0-9_-]{65}[AQgw]")
+# Characters of a handle.
 LENGTH: Final = 66
-# Hex digits of an id.
-ID: Final = 32
+# What stands behind each of several handles that are read or written as one: two bytes that are 0.
+PADDING: Final = "AA"
+# A text as long as a handle with its padding, which is none.
+NONE: Final = "A" * LENGTH + PADDING
 # The version of the form.
 VERSION: Final = b"\x01"
-_SAID: Final = Struct(">9s32sI")
-_ALL: Final = Struct(">9s32sII")
-_SUM: Final = Struct(">I")
+# What a handle says, and all of it with its sum and padding.
+_SAID: Final = Struct(">9s16s16sI")
+_ALL: Final = Struct(">45sIH")
 _TO_URL: Final = bytes.maketrans(b"+/", b"-_")
-_FROM_URL: Final = bytes.maketrans(b"-_", b"+/")
+_FROM_URL: Final = bytes.maketrans(b"-_+/", b"+/!!")
 
 
-def handle(queue: QueueRef, message: Message, claim: str) -> str:
-    """The handle of a message that this claim, which may be over, has just handed out."""
-    said = _SAID.pack(_head(queue), bytes.fromhex(message.id + claim), message.claim_count)
-    return b2a_base64(said + _SUM.pack(crc32(said)), newline=False).translate(_TO_URL)[:LENGTH].decode()
+def handles(queue: QueueRef, claim: str, messages: Iterable[Message]) -> list[str]:
+    """The handles of messages that this claim, which may be over, has just handed out."""
+    head, held, raw = _head(queue), bytes.fromhex(claim), []
+    for message in messages:
+        said = _SAID.pack(head, bytes.fromhex(message.id), held, message.claim_count)
+        raw.append(_ALL.pack(said, crc32(said), 0))
+    text = b2a_base64(b"".join(raw), newline=False).translate(_TO_URL).decode()
+    return [text[at : at + LENGTH] for at in range(0, len(text), len(NONE))]
+
+
+def grips(queue: QueueRef, texts: Sequence[str], hold: int | None = None) -> list[Grip | None]:
+    """What handles of this queue name; None for each text that is none. ``hold`` as ``Grip`` has it."""
+    own, found = _head(queue), list[Grip | None]()
+    for said, total, padding in _ALL.iter_unpack(_read(texts)):
+        head, message, claim, count = _SAID.unpack(said)
+        if head == own and total == crc32(said) and not padding:
+            found.append(Grip(message.hex(), claim.hex(), count, hold))
+        else:
+            found.append(None)
+    return found
+
+
+def _read(texts: Sequence[str]) -> bytes:
+    """The bytes of handles with their padding; those of a text that is none say nothing."""
+    padded = "".join([text + PADDING if len(text) == LENGTH else NONE for text in texts])
+    try:
+        return a2b_base64(padded.encode("ascii", "replace").translate(_FROM_URL), strict_mode=True)
+    except NotBase64:
+        return b"".join([_read([text]) for text in texts]) if len(texts) > 1 else _read([NONE])
 
 
 def grip(queue: QueueRef, text: str, hold: int | None = None) -> Grip:
-    """What a handle of this queue names; ``hold`` as ``Grip`` has it. Raises ``SqsError`` for one that is none."""
-    if HANDLE.fullmatch(text):
-        raw = a2b_base64(text.encode().translate(_FROM_URL) + b"==")
-        head, both, count, total = _ALL.unpack(raw)
-        if head == _head(queue) and total == crc32(raw[: _SAID.size]):
-            ids = both.hex()
-            return Grip(ids[:ID], ids[ID:], count, hold)
-    raise errors.receipt_handle_is_invalid(text)
+    """What one handle names. Raises ``SqsError`` if it is none of this queue."""
+    [found] = grips(queue, [text], hold)
+    if found is None:
+        raise errors.receipt_handle_is_invalid(text)
+    return found
 
 
 @lru_cache(maxsize=4096)

@@ -5,6 +5,7 @@ queue's lock."""
 from collections.abc import Sequence
 
 from zq.model import Grip, Handled
+from zq.model.claims import DONE
 from zq.storage.ordered.changes import Change, End
 from zq.storage.ordered.layout import Found
 from zq.storage.ordered.registry import QueueState
@@ -15,25 +16,24 @@ from zq.storage.ordered.store import Store
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: End) -> list[Handled]:
     """Do what is wanted of messages, no two alike, and say what was done; one change."""
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
-    change = Change(store, end.now)
-    handled = [
-        _handle(change, state, found[grip.id], grip, late, end) if grip.id in found else Handled.GONE for grip in grips
-    ]
+    change, handled = Change(store, end.now), []
+    for grip in grips:
+        if grip.id not in found:
+            handled.append(Handled.GONE)
+            continue
+        sequence, record = found[grip.id]
+        if sequence in state.reserved:
+            handled.append(Handled.LOST)
+            continue
+        judged = grip.judge(record.claim, record.count, late or record.held(end.now))
+        handled.append(judged)
+        if judged is DONE:
+            if grip.hold is None:
+                change.finish(state, sequence, record, end)
+            else:
+                _hold(change, state, (sequence, record), grip.hold, end.now)
     change.commit()
     return handled
-
-
-def _handle(change: Change, state: QueueState, found: Found, grip: Grip, late: bool, end: End) -> Handled:
-    sequence, record = found
-    if sequence in state.reserved:
-        return Handled.LOST
-    judged = grip.judge(record.claim, record.count, late or record.held(end.now))
-    if judged is Handled.DONE:
-        if grip.hold is None:
-            change.finish(state, sequence, record, end)
-        else:
-            _hold(change, state, found, grip.hold, end.now)
-    return judged
 
 
 def _hold(change: Change, state: QueueState, found: Found, seconds: int, now: int) -> None:
