@@ -108,6 +108,16 @@ def fits(config: pytest.Config, item: pytest.Item) -> bool:
     return name is None or (able(name, marks(item)) and (name in chosen(config) or not config.getoption("--stores")))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing that is made while tests are collected is garbage: who looks for some takes a tenth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
     """Thousands of collected tests are no garbage: without them a collection, which every store that is closed asks
     for, takes a tenth of the time."""
