@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of ``zq-server``, in this process."""
+"""The commands of ``zq-server``, in this process, or in one that is forked."""
 
 import contextlib
 import io
@@ -7,6 +7,8 @@ import os
 from typing import NamedTuple
 from unittest import mock
 
+from tests.forked import Forked
+from tests.servers import MODULE
 from zq import server
 
 
@@ -27,3 +29,18 @@ def run(*arguments: object) -> Done:
     finally:
         os.umask(umask)
     return Done(code, said.getvalue(), error.getvalue())
+
+
+def run_apart(*arguments: object, module: str = MODULE) -> Done:
+    """The same in a process of its own, which leaves the store when it ends."""
+    process = Forked(module, list(map(str, arguments)), os.environ)
+    with process.stdout as said, process.stderr as error:
+        words = said.read(), error.read()
+    return Done(process.wait(60), *words)
+
+
+def new_token(uri: str, project: str) -> str:
+    """A new token of a project, as ``zq-server token create`` prints it."""
+    done = run_apart("token", "create", "--project", project, "--store", uri)
+    assert done.code == 0, done
+    return done.said.strip()

@@ -46,6 +46,8 @@ class Kind(NamedTuple):
 
 IN_OBJECTS: Final = ("swift", "s3", "swift-3", "az")
 """Stores in an object store, which have suites of their own in ``tests/object``: without ``--stores`` on two."""
+SECOND_SERVER: Final = "redis-server"
+"""Without ``--stores`` it runs what is marked ``every_server``."""
 KINDS: Final = {
     "memory": Kind(durable=False, shared=False),
     "rocksdb": Kind(durable=True, shared=False),
@@ -56,14 +58,14 @@ KINDS: Final = {
     "s3": Kind(durable=True, shared=False),
     "swift-3": Kind(durable=True, shared=False),
     "az": Kind(durable=True, shared=False),
-    **({"redis-server": Kind(durable=True, shared=True)} if REDIS_ON_PATH else {}),
+    **({SECOND_SERVER: Kind(durable=True, shared=True)} if REDIS_ON_PATH else {}),
     **({"mongodb-given": Kind(durable=True, shared=True)} if MONGODB_URI else {}),
     **({"redis-given": Kind(durable=True, shared=True)} if REDIS_URI else {}),
 }
 """Every store that the shared suites run on, and that ``pytest --stores`` names. ``redis`` is valkey-server from the
 wheel, ``s3`` is moto, ``swift-3`` is a Swift of three devices, ``az`` is Azurite from npm, ``redis-server`` is on PATH,
 ``…-given`` come from the environment. ``pooled``: two stores in memory as one, for ``zq/conformance``."""
-USUAL: Final = [name for name in KINDS if name not in ("redis-server", "pooled", *IN_OBJECTS)]
+USUAL: Final = [name for name in KINDS if name not in (SECOND_SERVER, "pooled", *IN_OBJECTS)]
 """Where no ``--stores`` is given. A second server of Redis's kind runs the tests where it can differ alone."""
 EMBEDDED: Final = ["memory", "rocksdb"]
 """Stores without a server."""

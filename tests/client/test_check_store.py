@@ -4,13 +4,13 @@
 import os
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from tests.blocks import ROOT, blocks
+from tests.commands import Done, run_apart
 from tests.damaged import flip, flushed, table_of
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer, ask, every_message
@@ -27,9 +27,8 @@ def uri(tmp_path) -> str:
     return f"rocksdb://{tmp_path}/store"
 
 
-def check_store(uri: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "zq.server", "check-store", "--store", uri]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def check_store(uri: str) -> Done:
+    return run_apart("check-store", "--store", uri)
 
 
 def fill(uri: str) -> None:
@@ -42,8 +41,8 @@ def test_a_sound_store_is_counted_and_the_command_ends_with_0(uri: str) -> None:
     """What lies in it is counted by kind."""
     fill(uri)
     done = check_store(uri)
-    assert done.returncode == 0, done.stderr
-    lines = [line.split(maxsplit=1) for line in done.stdout.splitlines()]
+    assert done.code == 0, done.error
+    lines = [line.split(maxsplit=1) for line in done.said.splitlines()]
     assert ["0", "contradictions"] in lines
     assert ["3", "messages"] in lines
 
@@ -55,9 +54,9 @@ def test_a_contradiction_is_shown_and_the_command_ends_with_1(uri: str, tmp_path
     store.write([("ids", layout.id_key(layout.project_prefix("acme"), "nobody"), layout.pair.pack(1, 77))])
     store.close()
     done = check_store(uri)
-    assert done.returncode == 1
-    assert "1 contradictions" in done.stdout
-    assert "ids" in done.stdout.splitlines()[-1]
+    assert done.code == 1
+    assert "1 contradictions" in done.said
+    assert "ids" in done.said.splitlines()[-1]
 
 
 def commands_of_the_page() -> list[str]:
@@ -139,14 +138,14 @@ def test_a_store_that_a_server_has_open_is_not_salvaged(uri: str, tmp_path: Path
 def test_what_cannot_be_checked_is_one_sentence_and_2(store: str) -> None:
     """A folder without a store, which is not created, and a store of another kind."""
     done = check_store(store)
-    assert done.returncode == 2
-    assert done.stderr.startswith("zq-server: ")
-    assert len(done.stderr.splitlines()) == 1
+    assert done.code == 2
+    assert done.error.startswith("zq-server: ")
+    assert len(done.error.splitlines()) == 1
 
 
 def test_a_store_that_a_server_has_open_is_not_checked(uri: str) -> None:
     """One process owns it."""
     with ZqServer(uri):
         done = check_store(uri)
-    assert done.returncode == 2
-    assert "in use by another process" in done.stderr
+    assert done.code == 2
+    assert "in use by another process" in done.error

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq-deliver``: a worker of its own beside servers that deliver nothing."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run_apart
 from tests.servers import ZqServer, ask, spawn, wait_for
 from tests.sink import CONFIG, Sink
 from tests.stores import RedisServer
@@ -98,13 +98,14 @@ def test_it_ends_while_a_subscriber_does_not_answer(store: RedisServer, tmp_path
     ],
 )
 def test_what_cannot_deliver_is_refused_with_a_sentence(
-    options: dict[str, str], arguments: list[str], said: str, tmp_path: Path
+    options: dict[str, str], arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = subprocess.run(
-        [*COMMAND, *arguments], env=os.environ | options, cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("zq-deliver: ")
-    assert said in ended.stderr
-    assert len(ended.stderr.splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+    for name, value in options.items():
+        monkeypatch.setenv(name, value)
+    ended = run_apart(*arguments, module="zq.delivery.command")
+    assert (ended.code, ended.said) == (2, "")
+    assert ended.error.startswith("zq-deliver: ")
+    assert said in ended.error
+    assert len(ended.error.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []

@@ -6,8 +6,6 @@ exact sharing of a rate among servers is tested with a clock of its own in ``tes
 """
 
 import contextlib
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -16,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import new_token
 from tests.servers import Lost, ZqServer, ask, wait_for
 from tests.stores import Stores
 from zq.engines.gunicorn import SWITCH
 
-TOKEN = [sys.executable, "-m", "zq.server", "token", "create", "--project"]
 # Requests a second of a project.
 RATE = 100
 # Seconds after which servers share it, and for which answers are counted, again and again on a machine that is busy.
@@ -30,8 +28,7 @@ QUEUE = "/v2/queues/jobs"
 
 
 def bearer(uri: str, project: str) -> dict[str, str]:
-    made = subprocess.run([*TOKEN, project, "--store", uri], check=True, capture_output=True, text=True)
-    return {"Authorization": f"Bearer {made.stdout.strip()}", "X-Project-ID": project}
+    return {"Authorization": f"Bearer {new_token(uri, project)}", "X-Project-ID": project}
 
 
 def until(over: threading.Event, pause: float, work: Callable[[], object]) -> threading.Thread:

@@ -3,13 +3,12 @@
 
 import os
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.commands import run_apart
 from tests.servers import ZqServer, ask
 
 POST = {"messages": [{"body": "secret", "ttl": 600}]}
@@ -67,7 +66,7 @@ def test_a_salvaged_store_is_private_too(tmp_path: Path) -> None:
         assert ask(server.url, "POST", "/v2/queues/jobs/messages", POST).status == 201
         assert server.terminate() == 0
     command = ["salvage", "--store", f"rocksdb://{tmp_path}/store", "--to", f"{tmp_path}/new"]
-    done = subprocess.run([sys.executable, "-m", "zq.server", *command], capture_output=True, timeout=60, check=False)
-    assert done.returncode == 0, done
+    done = run_apart(*command)
+    assert done.code == 0, done
     assert mode(tmp_path / "new") == 0o700
     assert open_to_others(tmp_path / "new") == []

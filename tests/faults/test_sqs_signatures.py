@@ -2,8 +2,6 @@
 """Requests of SQS that boto3 signs, on both engines: whom a key lets in, and whom not (SQS contract 3)."""
 
 import socket
-import subprocess
-import sys
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +19,7 @@ from botocore.config import Config
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
+from tests.commands import run_apart
 from tests.faults.test_withheld_bodies import AT_ONCE, BODY, everything
 from tests.servers import ZqServer, wait_for
 
@@ -37,9 +36,9 @@ class Signing(NamedTuple):
 
     def command(self, *arguments: str) -> str:
         """What ``zq-server sqs-key`` prints."""
-        command = [sys.executable, "-m", "zq.server", "sqs-key", *arguments]
-        more = ["--store", self.store, "--config", str(self.config)]
-        return subprocess.run([*command, *more], check=True, capture_output=True, text=True, timeout=60).stdout
+        done = run_apart("sqs-key", *arguments, "--store", self.store, "--config", self.config)
+        assert done.code == 0, done
+        return done.said
 
     def key(self, project: str, *more: str) -> tuple[str, str]:
         id, secret = self.command("create", "--project", project, *more).split()

@@ -6,7 +6,6 @@ What a flood does to another's latency is measured, and judged by no test, by ``
 
 import contextlib
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.neighbours import seconds_of as processor_time
+from tests.commands import new_token
 from tests.http.stores import BrokenStore, untouched
 from tests.servers import CLIENT, ZqServer, ask
 from zq.auth.credentials import BURST, NEEDED, Bearers
@@ -25,7 +25,6 @@ from zq.http.app import create_app
 
 BODY = 256 * 1024
 CONFIG = "[DEFAULT]\nauth_strategy = token\n"
-TOKEN = [sys.executable, "-m", "zq.server", "token", "create", "--project", "acme"]
 
 
 class Untouchable:
@@ -80,25 +79,25 @@ def test_a_stranger_is_refused_before_body_and_store(method: str, credential: st
 def test_a_refusal_costs_less_than_what_is_served(engine: str, tmp_path: Path) -> None:
     """In processor time of the server, though its body is 300 times as large: the body is not read."""
     uri = f"rocksdb://{tmp_path}/store"
-    token = subprocess.run([*TOKEN, "--store", uri], check=True, capture_output=True, text=True).stdout.strip()
+    credential = new_token(uri, "acme")
     with ZqServer(uri, engine=engine, config=CONFIG) as server:
 
-        def cost(body: bytes, credential: str, count: int) -> float:
+        def cost(body: bytes, header: str, count: int) -> float:
             """Seconds of a processor for each of so many; strangers have an address of their own, which is shut out."""
-            source = ("127.0.0.1" if credential else "127.0.0.2", 0)
+            source = ("127.0.0.1" if header else "127.0.0.2", 0)
             head = f"POST /v2/queues/jobs/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
-            head += f"Client-ID: {CLIENT}\r\nConnection: close\r\n{credential}\r\n"
+            head += f"Client-ID: {CLIENT}\r\nConnection: close\r\n{header}\r\n"
             before = processor_time(server)
             for _ in range(count):
                 with socket.create_connection(("127.0.0.1", server.port), 20, source) as connection:
                     connection.sendall(head.encode())
                     with contextlib.suppress(OSError):
                         connection.sendall(body)
-                    assert connection.recv(12)[-3:] in ((b"201",) if credential else (b"401", b"429"))
+                    assert connection.recv(12)[-3:] in ((b"201",) if header else (b"401", b"429"))
             return (processor_time(server) - before) / count
 
         small = b'{"messages": [{"body": "' + b"x" * 800 + b'"}]}'
-        mine = f"Authorization: Bearer {token}\r\n"
+        mine = f"Authorization: Bearer {credential}\r\n"
         cost(small, mine, 50)
         tries = []
         for _ in range(5):  # of a machine that is busy the best
@@ -114,8 +113,8 @@ def test_strangers_with_large_bodies_do_not_stop_a_tenant(engine: str, tmp_path:
     The tenant is known before: from an address that fails too often nobody new is let in.
     """
     uri = f"rocksdb://{tmp_path}/store"
-    token = subprocess.run([*TOKEN, "--store", uri], check=True, capture_output=True, text=True).stdout.strip()
-    mine = {"Authorization": f"Bearer {token}"}
+    credential = new_token(uri, "acme")
+    mine = {"Authorization": f"Bearer {credential}"}
     over, refused = threading.Event(), []
 
     with ZqServer(uri, engine=engine, config=CONFIG) as server:

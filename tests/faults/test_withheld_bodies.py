@@ -5,21 +5,19 @@ store is not asked for what is no credential by its form.
 
 import contextlib
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.commands import new_token
 from tests.servers import ZqServer, ask
 from zq.auth.credentials import BURST
 from zq.auth.tokens import write
 
 BODY = 256 * 1024
 CONFIG = "[DEFAULT]\nauth_strategy = token\n[server]\nbody_timeout = 20\nhead_timeout = 20\n"
-TOKEN = [sys.executable, "-m", "zq.server", "token", "create", "--project", "acme"]
 # Seconds within which a refusal comes on a busy machine, and long before the server would give up on the body.
 AT_ONCE = 10.0
 UNKNOWN = f"Authorization: Bearer {write('0' * 10, '0' * 43)}\r\n"
@@ -30,9 +28,9 @@ LENGTHS = {"length": f"Content-Length: {BODY}\r\n", "chunks": "Transfer-Encoding
 def guarded(engine: str, tmp_path: Path) -> Iterator[tuple[ZqServer, str]]:
     """A server that asks for tokens, and a header with one."""
     uri = f"rocksdb://{tmp_path}/store"
-    token = subprocess.run([*TOKEN, "--store", uri], check=True, capture_output=True, text=True).stdout.strip()
+    credential = new_token(uri, "acme")
     with ZqServer(uri, engine=engine, config=CONFIG) as server:
-        yield server, f"Authorization: Bearer {token}\r\n"
+        yield server, f"Authorization: Bearer {credential}\r\n"
 
 
 def announced(server: ZqServer, credential: str, length: str = LENGTHS["length"], more: str = "") -> socket.socket:

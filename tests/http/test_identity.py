@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.commands import run
+from tests.commands import new_token, run
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, down
 from tests.servers import ZqServer, ask, wait_for
@@ -393,15 +393,7 @@ def served(
     """A server whose callers have tokens, an attacker's, and the victim's, who has a queue."""
     store = f"rocksdb://{tmp_path_factory.mktemp('identity')}/store"
     with ZqServer(store, engine=request.param, config="[DEFAULT]\nauth_strategy = token\n") as server:
-        attacker, victim = (
-            subprocess.run(
-                [sys.executable, "-m", "zq.server", "token", "create", "--project", project, "--store", store],
-                capture_output=True,
-                check=True,
-                timeout=60,
-            ).stdout.strip()
-            for project in ("attacker", "victim")
-        )
+        attacker, victim = (new_token(store, project).encode() for project in ("attacker", "victim"))
         headers = {"Authorization": f"Bearer {victim.decode()}", "X-Project-ID": "victim"}
         assert ask(server.url, "PUT", "/v2/queues/secrets", headers=headers).status == 201
         yield server, attacker, victim

@@ -108,6 +108,7 @@ def built(app: Any) -> Iterator[tuple[str, str, Any]]:
                 yield method.method, route.path, resources[route.path]
 
 
+@pytest.mark.usefixtures("own_routers")
 def test_every_route_has_a_rule_of_the_table_or_says_that_it_is_open(scoped: Scoped) -> None:
     """A5: one that has neither, or a rule that nobody knows, fails here."""
     routes = list(built(scoped.app))
@@ -122,6 +123,7 @@ def test_every_route_has_a_rule_of_the_table_or_says_that_it_is_open(scoped: Sco
     assert opened == {"/", "/healthz", "/readyz", "/v2/openapi.json"}
 
 
+@pytest.mark.usefixtures("own_routers")
 def test_the_table_above_names_every_route_of_the_router(scoped: Scoped) -> None:
     def template(path: str) -> str:
         return path.partition("?")[0]

@@ -72,6 +72,7 @@ def parameter(given: dict[str, Any]) -> dict[str, Any]:
     return looked_up(given["$ref"]) if "$ref" in given else given
 
 
+@pytest.mark.usefixtures("own_routers")
 def test_every_route_is_described_and_nothing_else() -> None:
     """Each method of each route."""
     app = create_app(Broker(BrokenStore(untouched), ManualClock(1.0)), admin_mode=True, pools=POOLS)
