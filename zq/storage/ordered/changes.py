@@ -102,8 +102,7 @@ class Change:
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
         """Add a new message, whose key is known from now on, if it has one."""
-        extra, group, ttl = draft.extra, draft.group, draft.ttl
-        expires = now + ttl * 1000
+        extra, group, ttl, expires = draft.extra, draft.group, draft.ttl, now + draft.ttl * 1000
         if extra or group or state.grouping:
             terms = draft.id, now, expires, now, ttl, draft.client, draft.checksum
             record: NewMessage = StoredMessage(*terms, size=len(extra), extra=extra, line=group)
@@ -178,14 +177,11 @@ class Change:
         what claims meet is rewritten."""
         self._heads.pop(state, None)
 
-    def remember(
-        self, state: QueueState, idempotency_key: IdempotencyKey | None, answer: Any, now: int, posted: bool = False
-    ) -> None:
-        """Let the queue know the key, and what it was answered; None = nothing. ``posted``: for the message that this
-        change has added last."""
-        if idempotency_key is not None:
+    def remember(self, state: QueueState, key: IdempotencyKey | None, answer: Any, now: int, posted: bool) -> None:
+        """Let the queue know the key, and its answer; None = nothing. ``posted``: for what this change added last."""
+        if key is not None:
             last = self._tally(state).sequence if posted else 0
-            writes, size = key_writes(state, idempotency_key, answer, now, last=last)
+            writes, size = key_writes(state, key, answer, now, last=last)
             self._tally(state).kept += size
             self._writes += writes
 

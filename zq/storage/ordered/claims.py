@@ -124,7 +124,7 @@ class ClaimController:
                         if not missing:
                             change = Change(store, moment)
                             settled = settle_held(store, change, routes, held, settlement)
-                            change.remember(state, idempotency_key, settled, moment)
+                            change.remember(state, idempotency_key, settled, moment, posted=False)
                             change.commit()
                     for ref in missing:
                         registry.ensure(ref)

@@ -82,7 +82,7 @@ class TransactionController:
                     change = Change(store, moment)
                     change.also(*stages.addition(key, rest, queue.name, drafts, (most_bytes, most_messages)))
                     if state is not None:
-                        change.remember(state, idempotency_key, [draft.id for draft in drafts], moment)
+                        change.remember(state, idempotency_key, [draft.id for draft in drafts], moment, posted=False)
                     if idempotency_key is None or state is not None:
                         change.commit()
                         staged = True
