@@ -105,6 +105,13 @@ def test_a_giant_integer_is_refused_wherever_it_stands(queued: Api, method: str,
     assert queued.get(f"{QUEUE}/stats", 200).json["messages"]["total"] == 0
 
 
+def test_a_giant_integer_is_refused_wherever_it_begins(queued: Api) -> None:
+    """The shortest one, at any distance from the body's beginning: not every byte is looked at."""
+    for blanks in range(8):
+        body = b'{"messages": [{"body": %s9223372036854775808}]}' % (b" " * blanks)
+        send(queued, "POST", MESSAGES, body, 400)
+
+
 @each_route
 @pytest.mark.parametrize("number", ["9223372036854775807", "-9223372036854775808", "-0", "0"])
 def test_the_largest_integers_are_taken(queued: Api, method: str, path: str, number: str) -> None:
