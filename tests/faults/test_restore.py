@@ -268,9 +268,10 @@ def test_the_manifest_bears_witness_of_the_clock_for_30_days(backup: Path, new: 
 
 def test_what_expired_meanwhile_is_counted(tmp_path: Path, new: Path) -> None:
     """Three messages that were to live for half an hour, and not the one that was to live for a day."""
+    posted = time.time() - HOUR
     with closing(opened(tmp_path / "store")) as storage:
-        storage.messages.post(JOBS, drafts(3, ttl=HOUR // 2), NOW - HOUR)
-        storage.messages.post(JOBS, drafts(1), NOW - HOUR)
+        storage.messages.post(JOBS, drafts(3, ttl=HOUR // 2), posted)
+        storage.messages.post(JOBS, drafts(1), posted)
         backup = backed_up(storage, tmp_path / "backups", HOUR)
     done = run("restore", backup, "--store", f"rocksdb://{new}")
     assert "\n3 messages of queues expired since, and are gone.\n" in done.said
