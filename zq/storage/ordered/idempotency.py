@@ -41,6 +41,8 @@ def check_keys(
     check_key(store, owner, idempotency_key, list[str], now)
     first: dict[str, Repeated] = {}
     for draft in drafts:
+        if draft.once is None:
+            continue
         try:
             check_key(store, owner, draft.once, list[str], now)
         except Repeated as told:
