@@ -76,7 +76,7 @@ class RequestLog:
         if status in REFUSED:
             if self._audit.on:
                 self._audit.refused(_entry(req, status, self._behind_proxy))
-        elif req.method not in READING and _is_change(req):
+        elif _is_change(req):
             entry = _entry(req, status, self._behind_proxy)
             if entry.rule:  # without one, nothing was tried yet
                 self._trail.put(entry)
@@ -87,11 +87,11 @@ class RequestLog:
 
 
 def _is_change(req: falcon.Request) -> bool:
-    """Whether the audit log has the request, which changes something."""
-    if getattr(req.context, "dry_run", False):
-        return False
+    """Whether the audit log has the request: it changes something. SQS, whose links do too, says so itself."""
     if getattr(req.context, "audited", False):
         return True
+    if req.method in READING or getattr(req.context, "dry_run", False):
+        return False
     rule = getattr(req.context, "rule", "")
     return rule in CHANGES or rule.startswith(CHANGING) or (req.uri_template or "").endswith(ROUTES)
 
