@@ -2,11 +2,11 @@
 """Queues in which messages of one group are handed out in order, or groups take turns (decision 0129)."""
 
 import pytest
+from msgspec import structs
 
 from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import DEADLINE, Scene, Shift, drafts, ids_of, together
-from zq.model import Claim, Draft, Grip, Grouping, Handled, Move, QueueRef, Release
-from zq.storage.api import Storage
+from zq.model import Claim, Grip, Grouping, Handled, Move, Release
 
 KINDS = [Grouping.ORDERED, Grouping.FAIR]
 
@@ -34,36 +34,10 @@ def grouped(request: pytest.FixtureRequest, scene: Scene) -> Scene:
 
 def send(scene: Scene, *groups: str, ttl: int = 3600, delay: int = 0) -> list[str]:
     """A post of one message for each of these groups; their ids."""
-    new = [
-        Draft(draft.id, draft.body, draft.ttl, draft.delay, draft.client, group=group)
-        for draft, group in zip(drafts(len(groups), scene.now, ttl=ttl, delay=delay), groups, strict=True)
-    ]
+    plain = drafts(len(groups), scene.now, ttl=ttl, delay=delay)
+    new = [structs.replace(draft, group=group) for draft, group in zip(plain, groups, strict=True)]
     scene.storage.messages.post(scene.queue, new, scene.now)
     return ids_of(new)
-
-
-def test_a_queue_says_what_it_was_made_as(scene: Scene, storage: Storage):
-    """Purges and other metadata leave that as it is; a queue that a post made has no groups."""
-    for kind in Grouping:
-        ref = QueueRef(scene.queue.project, f"made-{kind or 'plain'}")
-        assert storage.queues.create(ref, b"{}", kind)
-        assert not storage.queues.create(ref, b"{}", Grouping.NONE)
-        assert storage.queues.update(ref, b"{}", b'{"a":1}')
-        storage.queues.purge(ref)
-        found = storage.queues.get(ref)
-        assert found is not None
-        assert (found.grouping, found.metadata) == (kind, b'{"a":1}')
-        listed = {queue.ref: queue.grouping for queue in storage.queues.list(ref.project, "", 100).items}
-        assert listed[ref] is kind
-        storage.queues.delete(ref)
-        assert storage.queues.create(ref, b"{}")
-        made = storage.queues.get(ref)
-        assert made is not None
-        assert made.grouping is Grouping.NONE
-    scene.post(1)
-    lazily = storage.queues.get(scene.queue)
-    assert lazily is not None
-    assert lazily.grouping is Grouping.NONE
 
 
 def test_without_groups_a_message_keeps_its_own(scene: Scene):

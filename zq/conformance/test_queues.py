@@ -7,7 +7,8 @@ import pytest
 
 from zq.conformance.builders import Scene
 from zq.errors import ClaimNotFound
-from zq.model import Edge, QueueRef, Stats
+from zq.model import Edge, Grouping, QueueRef, Stats
+from zq.storage.api import Storage
 
 
 def names(scene: Scene, after: str = "", limit: int = 100, project: str = "") -> list[str]:
@@ -334,3 +335,28 @@ def test_an_emptied_queue_has_no_landmarks_whatever_its_neighbours_hold(scene: S
     assert scene.stats() == Stats()
     for neighbour in neighbours:
         assert neighbour.counts() == (0, 3)
+
+
+def test_a_queue_says_what_it_was_made_as(scene: Scene, storage: Storage):
+    """Purges and other metadata leave that as it is; a queue that a post made has no groups."""
+    for kind in Grouping:
+        ref = QueueRef(scene.queue.project, f"made-{kind or 'plain'}")
+        assert storage.queues.create(ref, b"{}", kind)
+        assert not storage.queues.create(ref, b"{}", Grouping.NONE)
+        assert storage.queues.update(ref, b"{}", b'{"a":1}')
+        storage.queues.purge(ref)
+        assert made_as(storage, ref) == (kind, b'{"a":1}')
+        listed = {queue.ref: queue.grouping for queue in storage.queues.list(ref.project, "", 100).items}
+        assert listed[ref] is kind
+        storage.queues.delete(ref)
+        assert storage.queues.create(ref, b"{}")
+        assert made_as(storage, ref) == (Grouping.NONE, b"{}")
+    scene.post(1)
+    assert made_as(storage, scene.queue) == (Grouping.NONE, b"{}")
+
+
+def made_as(storage: Storage, ref: QueueRef) -> tuple[Grouping, bytes]:
+    """How the queue hands out messages, and its metadata."""
+    found = storage.queues.get(ref)
+    assert found is not None
+    return found.grouping, found.metadata
