@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark runs: each row of ``tests.bench.table`` for a tenth of a second, on the embedded store."""
+"""The benchmark runs: each row of ``bench.table`` for a tenth of a second, on the embedded store."""
 
 import json
 import shutil
@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import table
+from bench import table
 
 ROOT = Path(__file__).parent.parent
 
 
 def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """The command and what it wrote."""
-    command = [sys.executable, "-P", "-m", "tests.bench.table", *arguments]
+    command = [sys.executable, "-P", "-m", "bench.table", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 

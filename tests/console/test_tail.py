@@ -47,7 +47,7 @@ FREEZES = """() => {
     }, 20);
 }"""
 RATE, SECONDS = 1000, 5
-"""Messages a second, and for how long; a whole minute of it: ``python -m tests.bench.console``."""
+"""Messages a second, and for how long; a whole minute of it: ``python -m bench.console``."""
 
 
 def opened(watch: Watch, address: str = TAIL) -> Page:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A large commit on a real server, and what another tenant feels of it; ``tests.bench.commits`` measures more of it."""
+"""A large commit on a real server, and what another tenant feels of it; ``bench.commits`` measures more of it."""
 
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.bench.commits import memory
+from bench.commits import memory
 from tests.servers import ZqServer, ask
 
 POST = 1000

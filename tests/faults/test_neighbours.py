@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one tenant does, another does not feel (tenancy 10): rates hold, and hold for all servers of a store together.
 
-Figures of latency are printed by ``python -m tests.bench.neighbours``: on a busy machine no test could assert them. The
+Figures of latency are printed by ``python -m bench.neighbours``: on a busy machine no test could assert them. The
 exact sharing of a rate among servers is tested with a clock of its own in ``tests/unit/test_rates.py``.
 """
 

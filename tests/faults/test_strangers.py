@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who has no credential costs next to nothing (tenancy 10, attack A4): no body is read, and the store is not asked.
 
-What a flood does to another's latency is measured, and judged by no test, by ``python -m tests.bench.neighbours``.
+What a flood does to another's latency is measured, and judged by no test, by ``python -m bench.neighbours``.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.neighbours import seconds_of as processor_time
+from bench.neighbours import seconds_of as processor_time
 from tests.commands import new_token
 from tests.http.stores import BrokenStore, untouched
 from tests.servers import CLIENT, ZqServer, ask

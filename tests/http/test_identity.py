@@ -309,7 +309,7 @@ def test_secrets_are_read_again(secrets: Path) -> None:
 
 @pytest.mark.one_store
 def test_a_cached_credential_costs_little(storage: Storage, clock: ManualClock, tokens: Tokens) -> None:
-    """Found again without the store; ``tests/bench/identity.py`` says for how many microseconds."""
+    """Found again without the store; ``bench/identity.py`` says for how many microseconds."""
     strategy = strategy_of(lambda: AuthOptions(strategy="token"), storage.documents, clock)
     assert isinstance(strategy, Bearers)
     text = tokens.create(Grant(project=f"cost-{os.getpid()}")).text

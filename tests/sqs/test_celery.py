@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.bench import celery_on_sqs
+from bench import celery_on_sqs
 from tests.blocks import ROOT, blocks
 from tests.reader import INSTALLED, environment
 from tests.servers import wait_for

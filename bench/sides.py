@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The servers that ``bench.table`` sets beside each other, each on an empty store of its own."""
+
+import os
+import shutil
+import sys
+import tempfile
+from argparse import ArgumentTypeError
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from bench.empty import EmptyServer
+from bench.zaqar import ZaqarServer, environment
+from tests.binaries import Missing, binary
+from tests.servers import Lost, Startable, ZqServer, ask, free_port, spawn, wait_for
+from tests.stores import MongoServer, RedisServer
+
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+THREADS: Final = 64
+STORES: Final = ("rocksdb", "redis", "mongodb")
+ENGINES: Final = ("granian", "gunicorn")
+NAMES: Final = ("zq", "limit", "empty", "zaqar")
+ALSO: Final = {"embedded": "rocksdb"}
+"""Other names of stores."""
+
+
+class Side(NamedTuple):
+    """A server that is measured, the processes of it and of its store."""
+
+    name: str
+    url: str
+    leaders: tuple[int, ...]
+    store: tuple[int, ...]
+
+
+def choice(what: str, known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Reads names separated by commas; refuses what is none of these."""
+
+    def read(given: str) -> list[str]:
+        names = [ALSO.get(name.strip(), name.strip()) for name in given.split(",")]
+        for name in names:
+            if name not in known:
+                raise ArgumentTypeError(f"{name!r} is no {what}: there are {', '.join(known)}.")
+        return names
+
+    return read
+
+
+def available(stores: Sequence[str]) -> Iterator[str]:
+    """Of these stores those whose servers are here; says what is missing of the others."""
+    for store in stores:
+        try:
+            if store == "mongodb":
+                binary("mongod")
+            elif store == "redis" and shutil.which("redis-server") is None:
+                binary("valkey-server")
+            yield store
+        except Missing as missing:
+            print(f"{store} is left out: {missing}", file=sys.stderr)
+
+
+class LimitServer(Startable):
+    """``bench.limit_service`` in a process of its own."""
+
+    def __init__(self, uri: str, engine: str) -> None:
+        self._port = free_port()
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._uri = uri
+        self._command = {
+            "gunicorn": f"gunicorn -k gthread -w 1 --threads {THREADS} --no-control-socket --keep-alive 65"
+            f" --log-level warning -b 127.0.0.1:{self._port} bench.limit_service:app",
+            "granian": f"granian --interface wsgi --workers 1 --blocking-threads {THREADS}"
+            f" --log-level error --port {self._port} bench.limit_service:app",
+        }[engine].split()
+
+    def start(self) -> "LimitServer":
+        self._process = spawn([sys.executable, "-m", *self._command], env={**os.environ, "LIMIT_STORE": self._uri})
+        wait_for(self._answers, 30, "the limit answers")
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            return ask(self.url, "GET", "/v2/queues/bq0/messages").status == 200
+        except Lost:
+            return False
+
+    @property
+    def pid(self) -> int:
+        return int(self._process.pid)
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(20)
+
+
+def seconds_of(pids: tuple[int, ...]) -> float:
+    """Processor time that these processes, and those of their groups, have used."""
+    used = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[2]) in pids:
+                used += int(fields[11]) + int(fields[12])
+    return used / TICKS
+
+
+@contextmanager
+def sides(store: str, engine: str, names: Sequence[str], processes: int) -> Iterator[list[Side]]:
+    """The servers, zq with so many processes. The peer has no embedded store, and is left out there."""
+    with ExitStack() as stack:
+        found = []
+        for name in names:
+            uri, plain, owners = stack.enter_context(on_store(store)) if name != "empty" else ("", "", ())
+            if name == "zq":
+                config = f"[server]\nworkers = {processes}\nthreads = {THREADS}\n"
+                server = stack.enter_context(ZqServer(uri, engine=engine, config=config, forked=False))
+                found.append(Side(name, server.url, (server.pid,), owners))
+            elif name == "limit":
+                limit = stack.enter_context(LimitServer(uri, engine))
+                found.append(Side(name, limit.url, (limit.pid,), owners))
+            elif name == "empty":
+                found.append(Side(name, stack.enter_context(EmptyServer(engine)).url, (), ()))
+            elif plain:
+                peer = ZaqarServer(environment(), plain)
+                found.append(Side(name, stack.enter_context(peer).url, (), owners))
+        yield found
+
+
+@contextmanager
+def on_store(store: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """An empty store: its URI, the plain one that Zaqar takes, its processes; nothing where there is none."""
+    if store == "rocksdb":
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"rocksdb://{folder}/store", "", ()
+    elif store == "redis":
+        with RedisServer(shutil.which("redis-server")) as redis:
+            yield redis.uri, redis.uri.removesuffix("/0"), (redis.pid,)
+    else:
+        with MongoServer(ttl_seconds=60) as mongo:
+            yield mongo.uri, f"mongodb://{mongo.address}", (mongo.pid,)

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Publish and subscribe over HTTP (S-D4): ``python -m tests.bench.topics``, whose ``--help`` tells the options."""
