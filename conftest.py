@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.rotation import CAMPAIGN, EXAMPLES, SEED
 from tests.stores import EMBEDDED, KINDS, SECOND_SERVER, USUAL, Kind, Stores, options_of
 from zq.clock import ManualClock
 from zq.model import QueueRef
@@ -21,6 +22,8 @@ from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage
 
+pytest_plugins = ["tests.forking"]
+
 # How long an example takes is the machine's affair.
 settings.register_profile("zq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("zq")
@@ -28,6 +31,11 @@ settings.load_profile("zq")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stores", help=f"the stores to test, with commas, of {', '.join(KINDS)}; default: all")
+
+
+def pytest_report_header() -> str:
+    """Return the line that repeats the random choices of this run."""
+    return f"choices: ZQ_SEED={SEED} ZQ_EXAMPLES={EXAMPLES:.2f} ZQ_CAMPAIGN={int(CAMPAIGN)}"
 
 
 def pytest_configure(config: pytest.Config) -> None:
