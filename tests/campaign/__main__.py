@@ -42,7 +42,7 @@ PARTS: Final = {
     "objects": Part(["tests/campaign/objects", "tests/object", "zq/conformance"], stores="s3,swift,swift-3,az"),
     "sharded": Part(["zq/conformance"], stores="mongodb-sharded"),
 }
-"""The parts by name. ``.ci/run`` runs one of them, selected by the number of commits."""
+"""The parts by name. ``.ci/run`` runs the one whose turn it is by the number of commits."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -58,11 +58,15 @@ def main(arguments: Sequence[str]) -> int:
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     """Parse the command line. A wrong value prints one sentence and exits with code 2."""
     parser = argparse.ArgumentParser("devstack/campaign", description=(__doc__ or "").partition("\n\n")[2])
-    parser.add_argument("--part", help=f"one of {', '.join(PARTS)} (default: all in turn)")
+    parser.add_argument(
+        "--part", help=f"one of {', '.join(PARTS)}, or a number: the parts take turns (default: all, one after another)"
+    )
     parser.add_argument("--minutes", default=str(MAX_MINUTES), help="no test of a part starts later (1 to 60)")
     parser.add_argument("--seed", default=str(random.randrange(10**6)), help="repeats the random choices of a run")
     parser.add_argument("--store", help=f"the only store to test, one of {', '.join(KINDS)} (default: the part's own)")
     options = parser.parse_args(arguments)
+    if options.part is not None and options.part.isascii() and options.part.isdigit():
+        options.part = list(PARTS)[int(options.part) % len(PARTS)]
     if options.part is not None and options.part not in PARTS:
         refuse(f"--part must be one of {', '.join(PARTS)}, not {options.part}.")
     if options.store is not None and options.store not in KINDS:
