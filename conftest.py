@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import abilities
 from tests.rotation import CAMPAIGN, EXAMPLES, SEED
 from tests.stores import EMBEDDED, KINDS, SECOND_SERVER, USUAL, Kind, Stores, options_of
 from zq.clock import ManualClock
@@ -42,6 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A suite that a shell started in the background ignores SIGINT, and so would all that it starts."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(abilities)
     unknown = set(chosen(config)) - set(KINDS)
     if unknown:
         raise pytest.UsageError(f"--stores: {', '.join(sorted(unknown))} is none of {', '.join(KINDS)}.")

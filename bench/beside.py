@@ -9,8 +9,6 @@ is the steadier figure on a machine with other work. Prints and asserts nothing.
 
 import argparse
 import os
-import shutil
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
@@ -19,6 +17,7 @@ from typing import NamedTuple
 from bench.figures import HERE, interpreter, started
 from bench.http import Row, fill, measure
 from bench.peer import EACH, QUEUES, rows
+from tests.abilities import demand
 from tests.servers import ZqServer
 
 FASTEST = 2500
@@ -121,8 +120,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=2, help="length of one measurement")
     parser.add_argument("--engine", choices=["gunicorn", "granian"], default="gunicorn")
     arguments = parser.parse_args()
-    if shutil.which("wrk") is None:
-        sys.exit("This benchmark needs wrk on PATH (apt-get install wrk).")
+    demand("wrk")
     for store in arguments.stores.split(","):
         on_store(store, arguments)
 

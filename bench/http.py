@@ -8,9 +8,7 @@ tables and asserts nothing: machines are noisy, so only figures of one run may b
 
 import argparse
 import json
-import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -21,6 +19,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from bench.empty import EmptyServer
+from tests.abilities import demand
 from tests.servers import ZqServer
 
 SCRIPT = Path(__file__).with_name("load.lua")
@@ -155,8 +154,7 @@ def main() -> None:
     parser.add_argument("--backlog", type=int, default=1_000_000, help="delayed messages in the deep queue; 0 = skip")
     parser.add_argument("--engine", choices=["gunicorn", "granian"], default="gunicorn")
     arguments = parser.parse_args()
-    if shutil.which("wrk") is None:
-        sys.exit("This benchmark needs wrk on PATH (apt-get install wrk).")
+    demand("wrk")
     steps: list[Callable[[argparse.Namespace], None]] = [against_empty]
     if arguments.backlog:
         steps.append(with_backlog)

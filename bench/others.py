@@ -31,6 +31,7 @@ from bench import table
 from bench.sides import LimitServer, Side, choice
 from bench.sides import sides as servers
 from bench.zaqar import environment
+from tests.abilities import able, demand
 from tests.servers import Lost, ask, free_port, spawn, wait_for
 from tests.stores import RedisServer
 
@@ -226,7 +227,7 @@ def asked(side: Side, row: table.Row) -> table.Row | None:
 def missing() -> dict[str, str]:
     """What is not here, and how to get it."""
     needed = {
-        "Redis Streams": (shutil.which("redis-server"), "redis-server: apt-get install redis-server"),
+        "Redis Streams": (able("redis-server"), "redis-server: apt-get install redis-server"),
         "beanstalkd": (shutil.which("beanstalkd"), "beanstalkd: apt-get install beanstalkd"),
         "pgmq": (postgresql_programs(), "PostgreSQL: apt-get install postgresql"),
         "RabbitMQ": (os.path.exists(RABBITMQ), "rabbitmq-server: apt-get install rabbitmq-server"),
@@ -263,7 +264,7 @@ def sides(names: Sequence[str]) -> Iterator[list[Side]]:
 
         if "Redis Streams" in names:
             options = ("--appendonly", "yes", "--appendfsync", "always")
-            redis = stack.enter_context(RedisServer(shutil.which("redis-server"), *options))
+            redis = stack.enter_context(RedisServer("redis-server", *options))
             behind_limit("Redis Streams", "streams" + redis.uri.removeprefix("redis"), (redis.pid,))
         if "beanstalkd" in names:
             behind_limit("beanstalkd", *stack.enter_context(beanstalkd()))
@@ -283,8 +284,7 @@ def main() -> None:
     parser.add_argument("--sides", type=choice("side", NAMES), default=",".join(NAMES), help="beside zq; all")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    if shutil.which("wrk") is None:
-        sys.exit("This benchmark needs wrk on PATH (apt-get install wrk).")
+    demand("wrk")
     gone = {name: how for name, how in missing().items() if name in arguments.sides}
     for name, how in gone.items():
         print(f"{name} is left out, for want of {how}", file=sys.stderr)

@@ -8,8 +8,6 @@ compared. All runs are interleaved, and each figure is the median of its rounds.
 
 import argparse
 import json
-import shutil
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,6 +18,7 @@ from urllib.parse import urlsplit
 
 from bench.http import BODY, HEADERS, Row, fill, measure
 from bench.zaqar import FOLDER, ZaqarServer, environment
+from tests.abilities import able, demand
 from tests.servers import ZqServer
 from tests.stores import MongoServer, RedisServer
 
@@ -49,7 +48,7 @@ def store(kind: str) -> Iterator[tuple[str, str]]:
         with MongoServer(ttl_seconds=60) as mongo:
             yield mongo.uri, f"mongodb://{mongo.address}"
     else:
-        with RedisServer(shutil.which("redis-server")) as redis:
+        with RedisServer("redis-server" if able("redis-server") else None) as redis:
             yield redis.uri, redis.uri.removesuffix("/0")
 
 
@@ -135,8 +134,7 @@ def main() -> None:
     parser.add_argument("--venv", type=Path, default=FOLDER, help="Zaqar's environment")
     parser.add_argument("--alone", action="store_true", help="only the table of waiting messages, without Zaqar")
     arguments = parser.parse_args()
-    if shutil.which("wrk") is None:
-        sys.exit("This benchmark needs wrk on PATH (apt-get install wrk).")
+    demand("wrk")
     for kind in ("mongodb", "redis") if arguments.store == "both" else (arguments.store,):
         if not arguments.alone:
             beside_the_peer(kind, arguments, environment(arguments.venv))

@@ -2,7 +2,6 @@
 """The servers that ``bench.table`` sets beside each other, each on an empty store of its own."""
 
 import os
-import shutil
 import sys
 import tempfile
 from argparse import ArgumentTypeError
@@ -13,6 +12,7 @@ from typing import Final, NamedTuple
 
 from bench.empty import EmptyServer
 from bench.zaqar import ZaqarServer, environment
+from tests.abilities import able
 from tests.binaries import Missing, binary
 from tests.servers import Lost, Startable, ZqServer, ask, free_port, spawn, wait_for
 from tests.stores import MongoServer, RedisServer
@@ -54,7 +54,7 @@ def available(stores: Sequence[str]) -> Iterator[str]:
         try:
             if store == "mongodb":
                 binary("mongod")
-            elif store == "redis" and shutil.which("redis-server") is None:
+            elif store == "redis" and not able("redis-server"):
                 binary("valkey-server")
             yield store
         except Missing as missing:
@@ -138,7 +138,7 @@ def on_store(store: str) -> Iterator[tuple[str, str, tuple[int, ...]]]:
         with tempfile.TemporaryDirectory() as folder:
             yield f"rocksdb://{folder}/store", "", ()
     elif store == "redis":
-        with RedisServer(shutil.which("redis-server")) as redis:
+        with RedisServer("redis-server" if able("redis-server") else None) as redis:
             yield redis.uri, redis.uri.removesuffix("/0"), (redis.pid,)
     else:
         with MongoServer(ttl_seconds=60) as mongo:

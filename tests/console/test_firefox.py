@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.console import crawl
-from tests.console.firefox import PROGRAM, Firefox
+from tests.console.firefox import Firefox
 from tests.servers import ZqServer
 from zq.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(PROGRAM is None, reason="There is no Firefox.")]
+pytestmark = [pytest.mark.slow, pytest.mark.needs("firefox")]
 
 BODY = '{"n":9007199254740993,"m":1.10,"x":"<img src=x onerror=alert(1)>"}'
 READY = "Boolean(document.querySelector('h1')) && !document.querySelector('main .loading')"

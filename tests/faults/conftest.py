@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Engines, a Redis of a test's own, and processes whose wall clock is wrong."""
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.stores import RedisServer, missing
+from tests.abilities import need
+from tests.stores import RedisServer
 
 ENGINES = ["gunicorn", "granian"]
 
@@ -31,11 +31,7 @@ def store() -> Iterator[RedisServer]:
 @pytest.fixture
 def ipv6() -> None:
     """This machine has addresses of IPv6."""
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError as error:
-        missing(f"This machine has no IPv6: {error}.", "ipv6")
+    need("ipv6")
 
 
 SHIFT = """\

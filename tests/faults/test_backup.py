@@ -25,10 +25,10 @@ import redis
 
 from tests.blocks import ROOT, blocks
 from tests.commands import run
-from tests.faults.disks import LimitedFiles, SmallFileSystem
+from tests.faults.disks import LimitedFiles
 from tests.reader import SHELL, succeed
 from tests.servers import PROJECT, ZqServer, ask, every_message, free_port, wait_for
-from tests.stores import RedisServer, missing
+from tests.stores import RedisServer
 from zq import control
 from zq.model import ListFilter, QueueRef
 from zq.storage import connect
@@ -332,7 +332,7 @@ def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_pa
     assert not list(Path(uri[10:]).glob(".zq-snapshot-*"))
 
 
-@pytest.mark.skipif(not SmallFileSystem.possible(), reason="unshare makes no user and mount namespaces here")
+@pytest.mark.needs("unshare")
 def test_a_full_target_is_said_and_left_as_it_was(zq: ZqServer, uri: str, target: Path) -> None:
     """Of a file system of 32 KiB."""
     script = f"mount -t tmpfs -o size=32k none {target} && {sys.executable} -m zq.server backup {target} --store {uri}"
@@ -421,14 +421,12 @@ def test_the_commands_of_the_page_work(zq: ZqServer, uri: str, target: Path, tmp
 
 
 @pytest.mark.slow
+@pytest.mark.needs("redis-server", "redis-cli")
 def test_the_commands_for_redis_bring_back_what_it_had(target: Path, tmp_path: Path) -> None:
     """The snapshot of a Redis that serves, and another Redis that begins with it."""
     take, give = (block.text for block in PAGE if "redis-cli" in block.text)
-    binary = shutil.which("redis-server")
-    if binary is None:
-        missing("There is no redis-server on PATH.", "redis-server")
     port, folder = free_port(), tmp_path / "redis"
-    with RedisServer(binary) as store, ZqServer(store.uri) as running:
+    with RedisServer("redis-server") as store, ZqServer(store.uri) as running:
         post(running, 3)
         pairs = (("6379", store.port), ("6380", port), ("/srv/zq-backups", target), ("/srv/redis", folder))
         succeed([*SHELL, replaced(take + give, *pairs)], tmp_path)

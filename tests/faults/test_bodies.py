@@ -6,7 +6,6 @@ how long a body will be.
 """
 
 import json
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -17,8 +16,8 @@ from uuid import uuid4
 
 import pytest
 
+from tests.abilities import need
 from tests.servers import CLIENT, Answer, ZqServer, ask
-from tests.stores import missing
 
 PATCH_TYPE = "application/openstack-messaging-v2.0-json-patch"
 ENGINES = ["gunicorn", "granian"]
@@ -255,8 +254,7 @@ def test_what_the_engine_refuses_by_itself_has_the_headers_of_every_refusal(targ
 
 def test_a_body_without_a_length_is_read_over_http_2(target: Target) -> None:
     """S2: there no header announces it. gunicorn speaks HTTP/1.1 only, where curl falls back to."""
-    if shutil.which("curl") is None:
-        missing("curl, which speaks HTTP/2, is not on PATH.", "curl")
+    need("curl")
     version = "--http1.1" if target.closes_by_itself else "--http2-prior-knowledge"
     command = ["curl", "--silent", "--max-time", "20", version, "--write-out", "%{http_code}", "--request", "POST"]
     command += ["-H", f"Client-ID: {CLIENT}", "-H", f"X-Project-ID: {target.project}", "--upload-file", "-"]

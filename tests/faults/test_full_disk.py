@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.abilities import need
 from tests.faults.disks import Disk, LimitedFiles, SmallFileSystem
 from tests.servers import Answer, Lost, ZqServer, ask, every_message, wait_for
-from tests.stores import missing
 
 RECOVERED_WITHIN = 60.0
 QUEUE = "/v2/queues/jobs"
@@ -16,10 +16,10 @@ QUEUE = "/v2/queues/jobs"
 
 @pytest.fixture(params=["limited files", "limited files, granian", "small file system"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
-    if request.param == "small file system" and not SmallFileSystem.possible():
-        missing("unshare makes no user and mount namespaces here; a limit on file sizes is tested.", "unshare")
     engine = "granian" if request.param.endswith("granian") else "gunicorn"
     small = request.param == "small file system"
+    if small:
+        need("unshare")
     made: Disk = SmallFileSystem(tmp_path) if small else LimitedFiles(tmp_path, engine)
     try:
         with made.server:

@@ -4,7 +4,6 @@
 import base64
 import os
 import re
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -13,15 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.abilities import locate, need
 from tests.faults.slow import HALF_BODY, HALF_HEAD, SlowClients
 from tests.http.raw_requests import SAMPLES
 from tests.servers import CLIENT, ZqServer, ask, free_port, wait_for
-from tests.stores import missing
 from zq.http import heads
 
 ENGINES = ["gunicorn", "granian"]
 FILE = Path(__file__).parents[2] / "etc/nginx.conf"
-NGINX = shutil.which("nginx")
 LOGIN = {"Authorization": "Basic " + base64.b64encode(b"acme:secret").decode()}
 SSL = re.compile(r"^ *ssl_.*\n", re.MULTILINE)
 
@@ -55,7 +53,9 @@ class Proxy:
         conf = folder / "nginx.conf"
         conf.write_text(text)
         self._process = subprocess.Popen(
-            [NGINX or "", "-p", str(folder), "-c", str(conf), "-g", "daemon off;"], stderr=subprocess.PIPE, text=True
+            [locate("nginx") or "", "-p", str(folder), "-c", str(conf), "-g", "daemon off;"],
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     def up(self) -> bool:
@@ -70,17 +70,16 @@ class Proxy:
 
 @pytest.fixture(scope="module", params=ENGINES)
 def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
-    if NGINX is None:
-        missing("nginx is missing, so etc/nginx.conf is only read.", "nginx")
+    need("nginx")
     folder = tmp_path_factory.mktemp("nginx")
     folder.chmod(0o755)
     env = {f"OS_SERVER__{name.upper()}": value for name, value in OPTIONS}
     with ExitStack() as stack:
         server = stack.enter_context(ZqServer(f"rocksdb://{folder}/store", engine=request.param, env=env))
-        found = Proxy(folder, server)
-        stack.callback(found.close)
-        wait_for(found.up, 60, "nginx listens")
-        yield found
+        opened = Proxy(folder, server)
+        stack.callback(opened.close)
+        wait_for(opened.up, 60, "nginx listens")
+        yield opened
 
 
 def test_the_file_overwrites_every_identity_header() -> None:

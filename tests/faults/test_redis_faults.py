@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from tests.servers import free_port, soon, wait_for
-from tests.stores import REDIS_ON_PATH, RedisServer
+from tests.stores import RedisServer
 from zq.broker.redelivery import DeadLetters
 from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, Scene, drafts, ids_of
@@ -25,8 +25,8 @@ from zq.storage.redis.layout import FAR
 TIMEOUT = 2.0
 QUEUE = QueueRef("acme", "jobs")
 
-BINARIES = [None, *([REDIS_ON_PATH] if REDIS_ON_PATH else [])]
-each_server = pytest.mark.parametrize("binary", BINARIES, ids=["valkey", "redis"][: len(BINARIES)])
+BINARIES = [None, "redis-server"]
+each_server = pytest.mark.parametrize("binary", BINARIES, ids=["valkey", "redis"])
 
 
 def open_scene(uri: str, **options: object) -> Scene:
@@ -34,7 +34,7 @@ def open_scene(uri: str, **options: object) -> Scene:
     return Scene(storage, ManualClock(storage.now()), QUEUE)
 
 
-@pytest.fixture(scope="module", params=BINARIES, ids=["valkey", "redis"][: len(BINARIES)])
+@pytest.fixture(scope="module", params=BINARIES, ids=["valkey", "redis"])
 def server(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     with RedisServer(request.param) as started:
         yield started

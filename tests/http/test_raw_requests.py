@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.abilities import need
 from tests.http.raw_requests import CLOSED, MARK, Row, rows
 from tests.servers import ZqServer
 
@@ -24,6 +25,8 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     name, _, parser = str(request.param).partition(" ")
     folder = tmp_path_factory.mktemp("raw")
     env = {"OS_SERVER__HEAD_TIMEOUT": "60"}
+    if request.param == "gunicorn":
+        need("gunicorn_h1c")
     if parser:
         Path(folder, "sitecustomize.py").write_text(PYTHON_PARSER)
         env["PYTHONPATH"] = str(folder)

