@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS by real servers (tenancy 9): certificates, those of clients as credentials, new ones at HUP, slow handshakes.
-
-Every certificate is made here, by ``openssl``.
-"""
+"""TLS by real servers (tenancy 9): certificates, those of clients as credentials, new ones at HUP, slow handshakes."""
 
 import json
 import os
@@ -10,7 +7,6 @@ import shutil
 import signal
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import stores
+from tests.certificates import issue
 from tests.faults.refusal import sentence_of
 from tests.servers import CLIENT, Answer, ZqServer, wait_for
 from zq.client import Client, Retries
@@ -29,30 +25,16 @@ ENGINES = ["gunicorn", "granian"]
 SUBJECT = "CN=billing\\, all of it,O=Acme"
 
 
-def openssl(folder: Path, *arguments: str) -> None:
-    if shutil.which("openssl") is None:
-        stores.missing("openssl is not installed.", "openssl")
-    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-
-def issue(folder: Path, name: str, subject: str, *more: str) -> None:
-    """``name.pem`` and ``name.key``, by the authority of the folder."""
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key")
-    ca = () if name.startswith("ca") else ("-CA", "ca.pem", "-CAkey", "ca.key")
-    openssl(folder, "req", "-x509", "-days", "2", *key, *ca, "-subj", subject, "-out", f"{name}.pem", *more)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An authority, a server's certificate, and clients' of this authority and of another."""
     made = tmp_path_factory.mktemp("tls")
-    issue(made, "ca", "/CN=authority")
-    leaf = ("-addext", "basicConstraints=critical,CA:FALSE", "-addext", "subjectAltName=IP:127.0.0.1")
-    issue(made, "server", "/CN=first", *leaf)
-    issue(made, "second", "/CN=second", *leaf)
-    issue(made, "billing", "/O=Acme/CN=billing, all of it", *leaf)
-    issue(made, "unknown", "/O=Acme/CN=nobody", *leaf)
-    issue(made, "ca-other", "/CN=another authority")
+    issue(made, "ca", "CN=authority")
+    issue(made, "server", "CN=first", "ca")
+    issue(made, "second", "CN=second", "ca")
+    issue(made, "billing", SUBJECT, "ca")
+    issue(made, "unknown", "CN=nobody,O=Acme", "ca")
+    issue(made, "ca-other", "CN=another authority")
     return made
 
 
