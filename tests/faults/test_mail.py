@@ -3,12 +3,10 @@
 
 import asyncio
 import email
-import ipaddress
 import json
 import ssl
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from email.message import EmailMessage
 from email.policy import default
 from pathlib import Path
@@ -18,11 +16,8 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult, LoginPassword
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from tests.certificates import issue
 from tests.servers import ZqServer, ask, free_port, wait_for
 from tests.sink import CONFIG
 from zq.delivery.options import MailOptions
@@ -52,10 +47,10 @@ class Mailbox:
     """A server of SMTP over TLS that knows one user, and what came to it."""
 
     def __init__(self, folder: Path) -> None:
-        self.certificate = folder / "certificate.pem"
+        self.certificate = issue(folder, "certificate", "CN=localhost")
         self.came: list[tuple[str, list[str], EmailMessage]] = []
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(_certified(self.certificate))
+        context.load_cert_chain(self.certificate, self.certificate.with_suffix(".key"))
         self.port = free_port()
         self.server = Controller(
             self,
@@ -88,25 +83,6 @@ class Mailbox:
         """Of a sender to this server."""
         given: dict[str, Any] = {"host": "localhost", "port": self.port, "user": USER, "password": PASSWORD}
         return MailOptions(**given | changes)
-
-
-def _certified(file: Path) -> Path:
-    """A key, and a certificate of this machine by itself."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), False)
-        .add_extension(x509.BasicConstraints(True, None), True)
-        .sign(key, hashes.SHA256())
-    )
-    plain = serialization.NoEncryption()
-    secret = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    file.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
-    return file
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,11 +17,11 @@ from typing import Any, ClassVar
 
 import jwt
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
+from tests.certificates import issue
 from zq.auth import check_jwt, jwks, strategy_of
 from zq.auth.credentials import Bearers
 from zq.auth.jwks import MAX_SIZE, KeySet, fetched, is_public
@@ -445,20 +444,9 @@ class Pages(BaseHTTPRequestHandler):
 @pytest.fixture
 def issuer_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """An https server of this machine, whose certificate is believed, and whose address counts as public."""
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, CURVE.public_key(), 1, now, now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .sign(CURVE, hashes.SHA256())
-    )
-    pem = tmp_path / "server.pem"
-    key = CURVE.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    pem.write_bytes(key + certificate.public_bytes(serialization.Encoding.PEM))
+    pem = issue(tmp_path, "server", "CN=localhost")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(pem)
+    context.load_cert_chain(pem, pem.with_suffix(".key"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
     server.daemon_threads = True
     server.socket = context.wrap_socket(server.socket, server_side=True)
