@@ -4,6 +4,7 @@
 ``python -m tests.binaries mongod`` prints the path, for ``devstack/up``.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,8 @@ def _from_wheel(distribution: str, name: str) -> str:
     for member in members:
         if member.name == name:
             path = Path(str(member.locate()))
-            path.chmod(path.stat().st_mode | 0o111)
+            if not os.access(path, os.X_OK):  # as pip unpacks it; another user's environment may not be changed
+                path.chmod(path.stat().st_mode | 0o111)
             return str(path)
     raise Missing(f"{name} is missing: install the wheel {distribution}, as devstack/test does.")
 
