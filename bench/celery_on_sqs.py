@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Celery on zq by SQS: ``python -m bench.celery_on_sqs``, which ``tests/sqs/test_celery.py`` runs too.
+"""Celery on zq by SQS: ``python -m bench.celery_on_sqs``, which ``tests/campaign/clients/test_celery.py`` runs too.
 
 Tasks, some with a countdown and some that ask for a retry, go to one worker, which is killed, and then to another one.
 Each task is done, and nothing is left in the queue. It prints what was done and ends with 1 if that is not so.

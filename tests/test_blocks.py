@@ -34,12 +34,13 @@ from zq.storage import connect
 from zq.websocket import frames
 from zq.wire.subscriptions import notification
 
+CLIENTS = "tests/campaign/clients"
 CURL = "tests/test_docs.py::test_the_curl_lines_of_a_document_work"
-CELERY = "tests/sqs/test_celery.py::test_the_application_of_the_page_works"
+CELERY = f"{CLIENTS}/test_celery.py::test_the_application_of_the_page_works"
 CLIENT = "tests/client/test_client_docs.py::test_the_samples_of_the_client_work"
 CLI = "tests/cli/test_cli_docs.py::test_the_samples_of_the_command_line_work"
 HELP = "tests/cli/test_cli_docs.py::test_the_commands_and_exit_codes_are_those_of_the_program"
-STARTED = "tests/cli/test_getting_started.py::test_each_line_is_worked_on_and_counted_once_though_a_worker_is_killed"
+STARTED = f"{CLIENTS}/test_getting_started.py::test_each_line_is_worked_on_and_counted_once_though_a_worker_is_killed"
 MOVED = "tests/client/test_migration_docs.py::test_the_samples_of_a_page_work"
 OPENAPI = "tests/http/test_openapi.py::test_the_file_is_the_generated_one"
 GENERATOR = "tests/test_blocks.py::test_a_client_can_be_generated"
@@ -53,7 +54,7 @@ SALVAGE = "tests/client/test_check_store.py::test_the_steps_of_the_page_save_all
 PROGRAMS = "tests/test_blocks.py::test_the_programs_of_the_readme_are_there"
 DRAWING = "tests/test_blocks.py::test_a_drawing_shows_states_that_there_are"
 DRIVER = "tests/test_write_a_driver.py"
-TEAMS = "tests/cli/test_two_teams.py::test_two_teams_are_apart_when_the_page_was_followed"
+TEAMS = f"{CLIENTS}/test_two_teams.py::test_two_teams_are_apart_when_the_page_was_followed"
 
 SQS = "tests/sqs/test_page.py::test_the_program_of_the_page_works"
 BACKUP = "tests/faults/test_backup.py::test_the_commands_of_the_page_work"
@@ -120,13 +121,13 @@ HELD_BY = [
         "api-ref/retries.md",
         "python",
         "",
-        "tests/client/test_retries_docs.py::test_the_program_posts_and_works_on_each_order_once",
+        f"{CLIENTS}/test_retries_docs.py::test_the_program_posts_and_works_on_each_order_once",
     ),
     (
         "api-ref/retries.md",
         "sh",
         "",
-        "tests/client/test_retries_docs.py::test_the_lines_of_the_shell_post_each_order_once",
+        f"{CLIENTS}/test_retries_docs.py::test_the_lines_of_the_shell_post_each_order_once",
     ),
     ("api-ref/spark-jobs.md", "sh", "", JOBS),
     ("api-ref/spark.md", "python", "", SPARK),

@@ -14,8 +14,6 @@ from tests.keystone import Keystone, User
 from tests.reader import PYTHON, SHELL, follow, succeed
 from tests.servers import ZqServer, ask, wait_for
 
-pytestmark = pytest.mark.slow
-
 ANN, BOB = User("ann", "a11"), User("bob", "b0b", ("Admin", "Member"))
 LOST = User("lost", "")
 

@@ -4,14 +4,11 @@
 import re
 from pathlib import Path
 
-import pytest
-
+from tests.blocks import ROOT
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
 
-pytestmark = pytest.mark.slow
-
-PAGE = (Path(__file__).parent.parent.parent / "api-ref" / "getting-started.md").read_text()
+PAGE = (ROOT / "api-ref" / "getting-started.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 

@@ -8,13 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.blocks import only
 from tests.reader import PYTHON, SHELL, succeed
 from tests.servers import Lost, ZqServer, ask, every_message
-
-pytestmark = pytest.mark.slow
 
 PAGE = "api-ref/retries.md"
 AWAY = 0.7

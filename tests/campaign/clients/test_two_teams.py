@@ -4,13 +4,9 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.blocks import ROOT, blocks
 from tests.reader import SHELL, follow
 from tests.servers import free_port
-
-pytestmark = pytest.mark.slow
 
 PAGE = ROOT / "api-ref" / "two-teams.md"
 

@@ -14,7 +14,7 @@ from tests.reader import INSTALLED, environment
 from tests.servers import wait_for
 from zq import testing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def block(start: str) -> str:
