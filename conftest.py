@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import abilities
-from tests.rotation import CAMPAIGN, EXAMPLES, SEED
+from tests.rotation import CAMPAIGN, EXAMPLES, SEED, examples
 from tests.stores import EMBEDDED, KINDS, SECOND_SERVER, USUAL, Kind, Stores, options_of
 from zq.clock import ManualClock
 from zq.model import QueueRef
@@ -25,8 +25,10 @@ from zq.storage.pooling import PooledStorage
 
 pytest_plugins = ["tests.forking"]
 
-# How long an example takes is the machine's affair.
-settings.register_profile("zq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# No deadline for an example: machines differ. No database of failed examples: the seed repeats a run.
+settings.register_profile(
+    "zq", max_examples=examples(100), database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("zq")
 
 
@@ -40,7 +42,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A suite that a shell started in the background ignores SIGINT, and so would all that it starts."""
+    """A suite that a shell started in the background ignores SIGINT, and so would all that it starts.
+
+    Hypothesis takes its seed from the seed of the run, unless ``--hypothesis-seed`` gives one.
+    """
+    if config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = str(SEED)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(abilities)

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store against the oracle: sequences of verbs that Hypothesis chooses, and two that once broke other queues.
 
-``ZQ_MODEL_EXAMPLES=5000 pytest tests/model`` looks for longer, and elsewhere each time.
+``ZQ_EXAMPLES=80 ZQ_SEED=7 pytest tests/model`` draws more examples than a campaign, from another seed.
 """
-
-import os
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,21 +10,13 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.model.machine import RestartingMachine, StoreMachine
 from tests.model.pair import Holder
+from tests.rotation import examples
 
-EXAMPLES = os.environ.get("ZQ_MODEL_EXAMPLES")
 
-
-def budget(holder: Holder, examples: int) -> settings:
-    """The same examples in every run, unless a number is asked for; fewer where each takes a second."""
-    few = examples // 4 if holder.uri.startswith(("mongodb", "swift", "s3")) else examples
-    return settings(
-        max_examples=int(EXAMPLES or few),
-        stateful_step_count=40,
-        derandomize=EXAMPLES is None,
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+def budget(holder: Holder, most: int) -> settings:
+    """Return settings for at most ``most`` examples; a quarter of them on stores where each example takes a second."""
+    few = most // 4 if holder.uri.startswith(("mongodb", "swift", "s3")) else most
+    return settings(max_examples=examples(few), stateful_step_count=40, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.timeout(36000)

@@ -11,9 +11,9 @@ from tests.model.publishing import LogMachine, RestartingLogMachine
 from tests.model.test_model import budget
 
 
-def some(holder: Holder, examples: int) -> settings:
-    """So many on the stores without a server, which are the quickest; a third on the others."""
-    return budget(holder, examples if holder.uri.startswith(("memory:", "rocksdb:")) else examples // 3)
+def some(holder: Holder, most: int) -> settings:
+    """Return settings for at most ``most`` examples; a third of them on stores with a server, which are slower."""
+    return budget(holder, most if holder.uri.startswith(("memory:", "rocksdb:")) else most // 3)
 
 
 @pytest.mark.timeout(36000)

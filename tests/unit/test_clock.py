@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.rotation import examples
 from zq.clock import LONGEST_WAIT, MEMORY, SAMPLES, TOLERANCE, ManualClock, StoreClock
 from zq.errors import Unavailable
 
@@ -263,7 +264,7 @@ ways = st.tuples(st.floats(0, 1), st.floats(0, 1))
 machines = st.tuples(st.floats(-1e-4, 1e-4), st.lists(ways, min_size=1, max_size=12))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(machines, min_size=2, max_size=3), st.integers(0, 2**32))
 def test_whatever_the_ways_take_nothing_is_early_and_no_claim_is_cut_short(found, seed: int):
     """Servers on ways of up to a second each way, as uneven as may be, with oscillators that drift: who gives a message

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.rotation import examples
 from zq.model import topics
 from zq.model.topics import EVERYTHING, PATTERN, Batch, Entry, Pattern
 
@@ -22,7 +23,7 @@ def regular(pattern: str) -> re.Pattern[str]:
     return re.compile("".join({"**": ".*", "*": r"[^.]*"}.get(part, part) for part in parts))
 
 
-@settings(max_examples=150, derandomize=True, database=None, deadline=None)
+@settings(max_examples=examples(150))
 @given(st.lists(PIECES, min_size=1, max_size=8).map("".join), st.lists(NAMES, min_size=1, max_size=5))
 @example("***", ["", "a", "a.b"])
 @example("*.", ["a.", ".", "a.."])
