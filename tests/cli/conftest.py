@@ -4,9 +4,10 @@
 import json
 import os
 import pty
-import stat
+import shlex
 import subprocess
 import sys
+import tempfile
 import termios
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,20 +19,11 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.cli.launcher import Launcher
 from tests.servers import ZqServer
 from zq.cli.root import cli
 
 COMMAND = [sys.executable, "-c", "from zq.cli import main; main()"]
-
-
-def install(folder: Path) -> Path:
-    """A folder to be put on PATH, with ``zq`` in it."""
-    program = folder / "bin" / "zq"
-    program.parent.mkdir()
-    python, _, code = COMMAND
-    program.write_text(f"#!/bin/sh\nexec '{python}' -c '{code}' \"$@\"\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return program.parent
 
 
 class Process(subprocess.Popen[str]):
@@ -45,7 +37,9 @@ class Process(subprocess.Popen[str]):
 class Zq:
     """The command line, in a project of its own; ``env`` is what it runs in besides."""
 
-    def __init__(self, url: str, folder: Path) -> None:
+    def __init__(self, url: str, folder: Path, launcher: Launcher | None = None) -> None:
+        self._folder = folder
+        self._launcher = launcher
         self.project = f"p-{uuid4().hex[:12]}"
         self.env = {"ZQ_URL": url, "ZQ_PROJECT": self.project, "XDG_CONFIG_HOME": str(folder)}
         self.env |= dict.fromkeys(("ZQ_TOKEN", "ZQ_CLIENT_ID", "ZQ_PROFILE", "ZQ_CONFIG"), "")
@@ -80,16 +74,47 @@ class Zq:
             termios.tcsetwinsize(theirs, (24, columns))
         with (
             ThreadPoolExecutor(2) as readers,
-            Process([*COMMAND, *words], env=own, stdin=subprocess.DEVNULL, stdout=ends[0][1], stderr=ends[1][1]) as run,
+            Process(
+                [*self._command, *words],
+                env=own,
+                stdin=subprocess.DEVNULL,
+                stdout=ends[0][1],
+                stderr=ends[1][1],
+            ) as run,
         ):
             shown = [readers.submit(read_terminal, *pair) for pair in ends]
             return run.wait(60), shown[0].result(), shown[1].result()
 
-    def start(self, *words: str, **options: Any) -> Process:
-        """As a process of its own; the environment of the tests may name a terminal that the process does not have."""
+    def start(self, *words: str, forked: bool = True, **options: Any) -> Process:
+        """Start it as a process, by the launcher if ``forked``.
+
+        The environment of the tests may name a terminal that the process does not have.
+        """
         own = {name: value for name, value in {**os.environ, **self.env}.items() if name not in ("COLUMNS", "LINES")}
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
-        return Process([*COMMAND, *words], env=own, text=True, **pipes)
+        return Process([*(self._command if forked else COMMAND), *words], env=own, text=True, **pipes)
+
+    def shell(self, line: str, *options: str) -> subprocess.CompletedProcess[str]:
+        """Run a line in which ``zq`` is a command, by bash in the folder of the test."""
+        env = {**os.environ, **self.env, "PATH": f"{self.installed()}:{os.environ['PATH']}"}
+        words = ["bash", *options, "-c", line]
+        return subprocess.run(
+            words, cwd=self._folder, env=env, capture_output=True, text=True, check=False, timeout=120
+        )
+
+    @property
+    def _command(self) -> list[str]:
+        assert self._launcher is not None
+        return self._launcher.command
+
+    def installed(self) -> Path:
+        """Return a folder to be put on PATH, with ``zq`` in it."""
+        program = self._folder / "bin" / "zq"
+        if not program.exists():
+            program.parent.mkdir()
+            program.write_text(f'#!/bin/sh\nexec {shlex.join(self._command)} "$@"\n')
+            program.chmod(0o755)
+        return program.parent
 
 
 def read_terminal(ours: int, theirs: int) -> str:
@@ -122,6 +147,14 @@ def running() -> Iterator[ZqServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[Launcher]:
+    """One process from which all runs of the command line are forked."""
+    # The name of a socket has at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="zq-") as folder, Launcher(Path(folder)) as launcher:
+        yield launcher
+
+
 @pytest.fixture
-def zq(running: ZqServer, tmp_path: Path) -> Zq:
-    return Zq(running.url, tmp_path)
+def zq(running: ZqServer, tmp_path: Path, launcher: Launcher) -> Zq:
+    return Zq(running.url, tmp_path, launcher)

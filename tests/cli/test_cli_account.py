@@ -13,22 +13,22 @@ import httpx
 import pytest
 
 from tests.cli.conftest import Zq
+from tests.cli.launcher import Launcher
 from tests.servers import wait_for
 from zq.testing import Server, server
 
 
-@pytest.fixture(params=["memory:", "rocksdb"])
-def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
-    """A server that asks for tokens."""
-    store = f"rocksdb:{tmp_path}/store" if request.param == "rocksdb" else request.param
-    with server(auth_strategy="token", store=store) as running:
+@pytest.fixture
+def guarded() -> Iterator[Server]:
+    """A server that requires tokens."""
+    with server(auth_strategy="token") as running:
         yield running
 
 
 @pytest.fixture
-def asking(guarded: Server, tmp_path: Path) -> Zq:
-    """The command line, which is told the server and nothing of a project."""
-    zq = Zq(guarded.url, tmp_path / "config")
+def asking(guarded: Server, tmp_path: Path, launcher: Launcher) -> Zq:
+    """The command line with the server's URL and without a project."""
+    zq = Zq(guarded.url, tmp_path / "config", launcher)
     zq.env["ZQ_PROJECT"] = ""
     return zq
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """``api-ref/cli.md``: its generated part is up to date, its samples are run, and everything has help."""
 
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from tests.cli.conftest import Zq
-from tests.reader import SHELL, follow
+from tests.reader import INSTALLED, SHELL, environment
 from zq.cli.reference import renewed
 from zq.cli.root import cli
 
@@ -43,9 +45,12 @@ def test_every_command_and_option_has_help() -> None:
 
 
 def test_the_samples_of_the_command_line_work(zq: Zq, tmp_path: Path) -> None:
-    """From top to bottom, in one shell that stops at the first failure."""
+    """From top to bottom, in one shell that stops at the first failure; ``zq`` is forked by the launcher."""
     lines = "\n".join(SAMPLES).replace("http://localhost:8888", zq.env["ZQ_URL"])
     lines = lines.replace("ZQ_PROJECT=acme", f"ZQ_PROJECT={zq.project}").replace("copy", f"{zq.project}-copy")
-    done = follow([*SHELL, lines], tmp_path)
+    env = environment(tmp_path, f"{zq.installed()}{os.pathsep}{INSTALLED}{os.pathsep}{os.environ['PATH']}")
+    done = subprocess.run(
+        [*SHELL, lines], cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=280
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert '"total":1,' in done.stdout.splitlines()[-1]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What people type and pipe by mistake: a sentence, an exit code, and never a traceback."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import zq.cli
-from tests.cli.conftest import Zq, install
+from tests.cli.conftest import Zq
 from zq.cli.output import plain
 from zq.cli.root import cli
 
@@ -78,14 +76,11 @@ def test_a_file_of_other_things_is_no_file_of_profiles(zq: Zq, tmp_path: Path, t
     assert "cannot be read" in zq.refused(2, "--config", str(tmp_path), "queue", "list")
 
 
-def test_streams_may_be_closed_or_narrow(zq: Zq, tmp_path: Path) -> None:
+def test_streams_may_be_closed_or_narrow(zq: Zq) -> None:
     """What is closed is empty; letters that cannot be shown are shown as numbers."""
     zq("post", "jobs", "häh")
     lines = "zq health >&-; zq post jobs - <&-; PYTHONIOENCODING=ascii zq list jobs --table"
-    path = f"{install(tmp_path)}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euc", lines], env={**os.environ, **zq.env, "PATH": path}, capture_output=True, text=True, check=False
-    )
+    done = zq.shell(lines, "-eu")
     assert (done.returncode, done.stderr) == (0, "")
     assert '"stored":0,' in done.stdout
     assert "h\\xe4h" in done.stdout

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import Zq, install
+from tests.cli.conftest import Zq
 from tests.cli.test_cli_work import everything, post, script
 from tests.servers import wait_for
 from zq.cli.command import shell_syntax
@@ -24,13 +24,9 @@ LONG = ["--backoff", "600"]
 """What is given back does not come again, however long a test takes."""
 
 
-def piped(zq: Zq, folder: Path, line: str) -> subprocess.CompletedProcess[str]:
-    """What a shell makes of a line with ``zq`` in it; its exit code is that of the first command that failed."""
-    if not (folder / "bin").exists():
-        install(folder)
-    env = {**os.environ, **zq.env, "PATH": f"{folder}/bin:{os.environ['PATH']}"}
-    words = ["bash", "-o", "pipefail", "-c", line]
-    return subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=120)
+def piped(zq: Zq, line: str) -> subprocess.CompletedProcess[str]:
+    """Run a line by a shell that ends with the exit code of the last command that failed."""
+    return zq.shell(line, "-o", "pipefail")
 
 
 def numbers(lines: str) -> list[Any]:
@@ -45,7 +41,7 @@ def numbers(lines: str) -> list[Any]:
 def test_a_reader_that_goes_away_leaves_all_that_it_did_not_show(zq: Zq, tmp_path: Path, reader: str) -> None:
     """Each message was shown or is free: none is lost, and none is claimed."""
     post(zq, MANY)
-    done = piped(zq, tmp_path, f"zq consume jobs | {reader}")
+    done = piped(zq, f"zq consume jobs | {reader}")
     assert (done.returncode, done.stderr) == (0, "")
     assert numbers(done.stdout) == [0, 1, 2]
     assert [message["body"] for message in zq("list", "jobs", "--limit", "0")] == list(range(3, MANY))
@@ -54,16 +50,16 @@ def test_a_reader_that_goes_away_leaves_all_that_it_did_not_show(zq: Zq, tmp_pat
 def test_a_reader_that_goes_away_ends_it_though_nothing_more_comes(zq: Zq, tmp_path: Path) -> None:
     """There is nothing to write, by which it would notice."""
     post(zq, 3)
-    done = piped(zq, tmp_path, "zq consume jobs | head -3")
+    done = piped(zq, "zq consume jobs | head -3")
     assert (done.returncode, done.stderr, numbers(done.stdout)) == (0, "", [0, 1, 2])
     assert everything(zq) == []
-    assert piped(zq, tmp_path, "zq consume jobs | true").returncode == 0
+    assert piped(zq, "zq consume jobs | true").returncode == 0
 
 
 def test_a_reader_that_is_killed_has_shown_what_is_gone(zq: Zq, tmp_path: Path) -> None:
     """Of lines that are longer than a page, too; the one that it had begun to read comes again."""
     zq("post", "jobs", "-", "--text", given="".join(f"{number:05}{'x' * 20_000}\n" for number in range(30)))
-    done = piped(zq, tmp_path, "zq consume jobs | head -c 150000 >page; true")
+    done = piped(zq, "zq consume jobs | head -c 150000 >page; true")
     assert done.stderr == ""
     shown = 150_000 // 20_000
     left = [int(body[:5]) for body in everything(zq)]
@@ -88,7 +84,7 @@ def test_what_no_reader_has_read_is_not_done(zq: Zq) -> None:
 def test_readers_that_read_on_get_everything(zq: Zq, tmp_path: Path) -> None:
     """And a file is no pipe."""
     post(zq, MANY)
-    done = piped(zq, tmp_path, "zq consume jobs --until-empty --wait 0 | cat")
+    done = piped(zq, "zq consume jobs --until-empty --wait 0 | cat")
     assert (done.returncode, numbers(done.stdout)) == (0, list(range(MANY)))
     post(zq, 3)
     target = tmp_path / "bodies"

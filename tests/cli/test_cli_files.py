@@ -45,7 +45,7 @@ def test_a_post_that_was_killed_goes_on_and_stores_each_line_once(zq: Zq, tmp_pa
     """Killed when some batches are stored and others on their way: the note is behind, the keys make up for it."""
     file = written(tmp_path, LINES, pad=100)
     zq("queue", "create", "events")
-    with zq.start("post", "events", "--file", str(file), "--concurrency", "4") as process:
+    with zq.start("post", "events", "--file", str(file), "--concurrency", "4", forked=False) as process:
         wait_for(lambda: zq("queue", "stats", "events")[0]["total"] > 1000, 60, "some are stored")
         process.send_signal(signal.SIGKILL)
     note = msgspec.json.decode(resume_path(file).read_bytes(), type=Upload)

@@ -133,7 +133,7 @@ def test_a_second_signal_ends_the_commands_too(zq: Zq, tmp_path: Path, whole: bo
     post(zq, 3)
     command = script(tmp_path, "(folder / 'pid').write_text(str(os.getpid()))\ntime.sleep(30)\n")
     options = ["--batch"] if whole else []
-    with zq.start("consume", "jobs", "--exec", command, "--concurrency", "1", *options) as process:
+    with zq.start("consume", "jobs", "--exec", command, "--concurrency", "1", *options, forked=False) as process:
         wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text(), 60, "the command runs")
         process.send_signal(signal.SIGTERM)
         # Else another thread may get the second one.
