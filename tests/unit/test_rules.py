@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.broker.rules import MOST_CACHED, RECENT, RulesCache
+from zq.broker import rules
+from zq.broker.rules import RECENT, RulesCache
 from zq.limits import Limits
 from zq.model import ClaimRequest, Lease, Queue, QueueRef
 
@@ -88,9 +89,11 @@ def test_an_answer_that_a_change_overtook_is_not_remembered(rules_cache: RulesCa
     assert rules_cache.recent(JOBS).history_ttl == 60
 
 
-def test_a_full_cache_drops_one_answer_at_a_time(rules_cache: RulesCache, store: Store) -> None:
-    """Beyond as many queues as are remembered most are answered from memory still."""
-    queues = [QueueRef("acme", f"q{number}") for number in range(MOST_CACHED + 10)]
+def test_a_full_cache_drops_the_oldest_entries(store: Store, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ten queues too many, the cache has all but the first ten."""
+    monkeypatch.setattr(rules, "MOST_CACHED", 90)
+    rules_cache = RulesCache(Limits(), store, watch)
+    queues = [QueueRef("acme", f"q{number}") for number in range(100)]
     for queue in queues:
         rules_cache.recent(queue)
         rules_cache.remember(queue, b"{}")

@@ -14,6 +14,7 @@ from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from tests.rotation import SEED, examples
 from zq.auth import sigv4
 from zq.auth.sigv4 import Head, Refusal
 
@@ -92,8 +93,8 @@ def refusal(head: Head, body: bytes = b"", **more: Any) -> str:
 @pytest.mark.parametrize("presign", [False, True])
 def test_what_botocore_signs_is_accepted(presign: bool) -> None:
     """Paths, queries, repeated headers, blanks and all of Unicode."""
-    source = random.Random(23)
-    for _ in range(400):
+    source = random.Random(SEED)
+    for _ in range(examples(400)):
         verify(*signed(source, presign))
 
 
@@ -122,8 +123,8 @@ def changed(head: Head, body: bytes) -> Iterator[tuple[Head, bytes]]:
 @pytest.mark.parametrize("presign", [False, True])
 def test_a_request_of_which_a_part_was_changed_is_refused(presign: bool) -> None:
     """Method, path, query, each signed header, body, region, term and signature."""
-    source = random.Random(7)
-    for _ in range(60):
+    source = random.Random(SEED)
+    for _ in range(examples(60)):
         for head, body in changed(*signed(source, presign)):
             assert refusal(head, body) == sigv4.MISMATCH, head
 

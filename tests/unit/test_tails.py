@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.rotation import SEED
 from zq.broker import tails
 from zq.broker.tails import Tail, Tails
 from zq.errors import Unavailable
@@ -255,10 +256,10 @@ def test_whatever_is_told_readers_get_everything_once_and_in_order(
         collected.append(got)
 
     collected: list[list[int]] = []
-    readers = [threading.Thread(target=follow, args=(random.Random(seed),)) for seed in range(6)]
+    readers = [threading.Thread(target=follow, args=(random.Random(SEED + number),)) for number in range(6)]
     for reader in readers:
         reader.start()
-    chance, late = random.Random(7), list[Batch]()
+    chance, late = random.Random(SEED), list[Batch]()
     while not log.batches or log.batches[-1].last < end:
         late.append(log.publish(min(chance.randrange(1, 5), end - (log.batches[-1].last if log.batches else 0))))
         chance.shuffle(late)
