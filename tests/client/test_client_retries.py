@@ -35,7 +35,9 @@ def client(proxy: Proxy, kind: str, project: str) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    "trouble", [LOST_ANSWER, LOST_REQUEST, BUSY, SILENT], ids=["answer", "request", "busy", "silent"]
+    "trouble",
+    [LOST_ANSWER, LOST_REQUEST, BUSY, pytest.param(SILENT, marks=pytest.mark.slow)],
+    ids=["answer", "request", "busy", "silent"],
 )
 def test_a_post_counts_once_whatever_happened_to_it(
     kind: str, project: str, client: Any, proxy: Proxy, trouble: Trouble

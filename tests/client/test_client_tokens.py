@@ -207,23 +207,23 @@ def test_a_consumer_waits_when_it_is_too_fast(proxy: Proxy, kind: str, project: 
         assert queue.stats().total == 0
 
 
-@pytest.mark.parametrize("store", ["memory:", "rocksdb"])
-def test_a_consumer_ends_with_its_token(kind: str, store: str, tmp_path: Path) -> None:
-    """With the server's sentence; what it holds is there for others when its claim lapses."""
-    uri = f"rocksdb:{tmp_path}/store" if store == "rocksdb" else store
-    with server(auth_strategy="token", store=uri) as running:
-        token = running.token("acme")
-        with client_of(kind, running.url, token=token) as client:
-            queue = client.queue("jobs")
-            queue.post("last")
+def test_a_consumer_whose_token_is_revoked_ends_with_the_server_s_sentence(
+    guarded: Server, kind: str, project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Raise ``NotAuthenticated`` from the loop."""
+    monkeypatch.setattr("zq.auth.tokens.POSITIVE", 1.0)  # seconds for which the server remembers a credential
+    token = guarded.token(project)
+    with client_of(kind, guarded.url, project, token=token) as client:
+        queue = client.queue("jobs")
+        queue.post("last")
 
-            def work() -> None:
-                for message in queue.consume(wait=1):
-                    assert message.body == "last"
-                    running.revoke(token)
+        def work() -> None:
+            for message in queue.consume(wait=1):
+                assert message.body == "last"
+                guarded.revoke(token)
 
-            with pytest.raises(errors.NotAuthenticated, match=r"^The credential is not valid\.$"):
-                work()
+        with pytest.raises(errors.NotAuthenticated, match=r"^The credential is not valid\.$"):
+            work()
 
 
 def test_a_stream_ends_with_its_token(guarded: Server, kind: str) -> None:

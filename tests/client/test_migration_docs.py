@@ -12,6 +12,7 @@ from tests.servers import ZqServer
 REFERENCE = Path(__file__).parent.parent.parent / "api-ref"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "language"),
     [("concepts", "python"), ("migration-from-sqs", "python"), ("migration-from-sqs", "sh")],

@@ -9,6 +9,8 @@ from tests.blocks import only
 from tests.reader import PYTHON, follow, succeed
 from tests.servers import ZqServer, ask
 
+pytestmark = pytest.mark.slow
+
 PAGE = "api-ref/openstacksdk.md"
 
 
@@ -21,7 +23,6 @@ def test_the_program_of_the_page_works(running: ZqServer, project: str, tmp_path
     succeed([*PYTHON, program(running, project)], tmp_path)
 
 
-@pytest.mark.slow
 def test_what_fails_in_the_sdk_fails_so(running: ZqServer, project: str, tmp_path: Path) -> None:
     """Its own claims, a refused post, a claim's limit, and metadata that it does not know."""
     begin = program(running, project).partition("conn.message.create_queue")[0]

@@ -25,6 +25,7 @@ from zq.testing import Server
 TESTS, PROGRAM = (block.text for block in blocks(ROOT / "api-ref" / "testing.md") if block.language == "python")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["one process", "xdist"])
 def test_the_tests_of_the_page_pass(tmp_path: Path, options: list[str]) -> None:
     """testing.md: as a file of its own, with nothing but the plugins that are named here."""
@@ -36,6 +37,7 @@ def test_the_tests_of_the_page_pass(tmp_path: Path, options: list[str]) -> None:
     assert "3 passed" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "without", ["", "import select; del select.POLLRDHUP, select.epoll; "], ids=["", "as on macOS"]
 )
