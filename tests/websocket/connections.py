@@ -3,10 +3,9 @@
 
 import json
 import os
+import signal
 import socket
-import subprocess
-import sys
-import time
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from tests.servers import OWN_PORT_ONLY, ZqServer, free_port
+from tests.forked import Forked
+from tests.servers import OWN_PORT_ONLY, ZqServer, free_port, wait_for
 from zq.auth.tokens import write
 
 HEADERS = {"Client-ID": "30387f00c63a4a30ac1f3e2cf1b0c3a1", "X-Project-ID": "acme"}
@@ -26,26 +26,39 @@ WITHIN = 120.0
 
 
 @contextmanager
-def served(folder: Path, **options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The URL and the process of a ``zq-websocket``. ``options``: by the names of environment variables."""
+def served(folder: Path, **options: str) -> Iterator[tuple[str, Forked]]:
+    """Yield the URL and the process of a ``zq-websocket``, whose log is the file ``log`` in the folder.
+
+    ``options`` are environment variables.
+    """
     port = free_port()
     env = os.environ | {"OS_STORAGE__URI": "memory:", "OS_WEBSOCKET__PORT": str(port)} | OWN_PORT_ONLY | options
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen([sys.executable, "-m", "zq.websocket.command"], env=env, stderr=log)
+    process = Forked("zq.websocket.command", [], env)
+
+    def write_log() -> None:
+        with process.stderr, open(folder / "log", "w", 1) as log:
+            log.writelines(process.stderr)
+
+    writer = threading.Thread(target=write_log)
+    writer.start()
+
+    def accepts() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()
         try:
-            deadline = time.monotonic() + WITHIN
-            while True:
-                assert process.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < deadline, (folder / "log").read_text()
-                try:
-                    socket.create_connection(("127.0.0.1", port), 1).close()
-                    break
-                except OSError:
-                    time.sleep(0.05)
-            yield f"ws://127.0.0.1:{port}", process
-        finally:
-            process.terminate()
-            process.wait(WITHIN)
+            socket.create_connection(("127.0.0.1", port), 1).close()
+        except OSError:
+            return False
+        return True
+
+    try:
+        wait_for(accepts, WITHIN, "zq-websocket accepts connections")
+        yield f"ws://127.0.0.1:{port}", process
+    finally:
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGTERM)
+        process.wait(WITHIN)
+        writer.join(WITHIN)
+        process.stdout.close()
 
 
 def ask(

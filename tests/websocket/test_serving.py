@@ -2,6 +2,7 @@
 """``zq-websocket`` as an operator runs it: on shared stores beside a server, by TLS, asked by probes, told to read its
 files again, with readers that take nothing."""
 
+import os
 import shutil
 import signal
 import socket
@@ -71,12 +72,12 @@ def test_by_tls_with_a_certificate_that_is_read_again_at_hup(folder: Path, tmp_p
             assert ask(connection, "queue_list")[0] == 200
             assert subject(url) == ((("commonName", "first"),),)
             put("second")
-            process.send_signal(signal.SIGHUP)
+            os.kill(process.pid, signal.SIGHUP)
             second = ((("commonName", "second"),),)
             wait_for(lambda: subject(url) == second, 60, "the new certificate")
             assert ask(connection, "queue_list")[0] == 200
         shutil.copy(folder / "server.key", tmp_path / "key.pem")  # which is not the certificate's
-        process.send_signal(signal.SIGHUP)
+        os.kill(process.pid, signal.SIGHUP)
         log = tmp_path / "log"
         wait_for(lambda: "What this file said stays as it was" in log.read_text(), 60, "the files are refused")
         with connect(secure, ssl=trusting) as connection:

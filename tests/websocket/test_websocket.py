@@ -324,7 +324,7 @@ def test_a_process_under_load_ends_cleanly(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         wait_for(lambda: len(answered) > 50, WITHIN, "posts are answered")
-        process.send_signal(signal.SIGTERM)
+        os.kill(process.pid, signal.SIGTERM)
         assert process.wait(WITHIN) == 0
         for thread in threads:
             thread.join(WITHIN)
