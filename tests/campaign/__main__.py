@@ -37,7 +37,7 @@ PARTS: Final = {
     "fuzz": Part(["tests/campaign/fuzz", "tests/http", "--deselect", "tests/campaign/fuzz/test_schemathesis.py"]),
     "schemathesis": Part(["tests/campaign/fuzz/test_schemathesis.py"]),
     "browser": Part(["tests/campaign/browser", "tests/console"]),
-    "clients": Part(["tests/campaign/clients", "tests/cli", "tests/client", "tests/sqs"]),
+    "clients": Part(["tests/campaign/clients", "tests/cli", "tests/client", "tests/sqs", "tests/websocket"]),
     "spark": Part(["tests/campaign/spark", "tests/spark"], forks=1),
     "packages": Part(["tests/campaign/packages", "tests/packaging"]),
     "objects": Part(["tests/campaign/objects", "tests/object", "zq/conformance"], stores="s3,swift,swift-3,az"),

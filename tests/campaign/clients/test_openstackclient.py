@@ -6,13 +6,9 @@ import subprocess
 from importlib.metadata import entry_points
 from pathlib import Path
 
-import pytest
-
 from tests.blocks import ROOT, blocks, only
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
-
-pytestmark = pytest.mark.slow
 
 PAGE = ROOT / "api-ref" / "openstack-client.md"
 BY_VARIABLES, BY_CLOUDS = (block.text for block in blocks(PAGE) if block.language == "sh")
