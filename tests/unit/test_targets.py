@@ -89,25 +89,18 @@ def post(url: str, policy: TargetPolicy) -> Outcome:
     return asyncio.run(attempt())
 
 
-@pytest.mark.parametrize("address", INSIDE)
-def test_nothing_is_sent_inside(address: str) -> None:
-    assert not TargetPolicy().allows(address, 80)
+def test_only_public_addresses_are_allowed() -> None:
+    assert [address for address in [*INSIDE, *OUTSIDE] if TargetPolicy().allows(address, 80)] == OUTSIDE
 
 
-@pytest.mark.parametrize("address", OUTSIDE)
-def test_what_is_public_is_allowed(address: str) -> None:
-    assert TargetPolicy().allows(address, 80)
-
-
-@pytest.mark.parametrize("host", DISGUISED)
-def test_a_disguised_address_is_refused_at_subscription_and_at_the_socket(host: str, sink: Sink) -> None:
-    """Not one of them reaches a server that listens there."""
-    port = sink.url.rpartition(":")[2]
-    with pytest.raises(Invalid, match="nothing is sent"):
-        Judge(TargetPolicy())(f"http://{host}:{port}/")
-    outcome = post(f"http://{host}:{port}/", TargetPolicy())
-    assert not outcome.delivered
-    assert outcome.status == 0
+def test_a_disguised_address_is_refused_at_subscription_and_at_the_socket(sink: Sink) -> None:
+    """No request reaches a server that listens there."""
+    urls = [f"http://{host}:{sink.url.rpartition(':')[2]}/" for host in DISGUISED]
+    for url in urls:
+        with pytest.raises(Invalid, match="nothing is sent"):
+            Judge(TargetPolicy())(url)
+    outcomes = {url: post(url, TargetPolicy()) for url in urls}
+    assert {url: (each.delivered, each.status) for url, each in outcomes.items()} == dict.fromkeys(urls, (False, 0))
     assert sink.came("/") == []
 
 
