@@ -73,17 +73,17 @@ def test_a_scope_allows_its_verbs_on_its_names(scope: str, verb: str, kind: str,
     assert Scopes([scope]).allows(Verb(verb), Kind(kind), name) is allowed
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("", "produce", "produce:", ":x", "produce:queue/", "produce:queues/x", "produce+:x", "+produce:x"),
-        *("produce+produce:x", "write:x", "Produce:x", "produce,consume:x", "*+produce:x", "produce:a/b", "produce:é"),
-        *("produce:***", "produce:x:y", "produce:x y", "produce:" + "x" * 65, "produce:x\n", " produce:x"),
-    ],
-)
-def test_anything_else_is_no_scope(text: str) -> None:
-    with pytest.raises(Invalid, match=r"A scope must be verbs, a colon and a glob"):
-        Scopes([text])
+NO_SCOPES = [
+    *("", "produce", "produce:", ":x", "produce:queue/", "produce:queues/x", "produce+:x", "+produce:x"),
+    *("produce+produce:x", "write:x", "Produce:x", "produce,consume:x", "*+produce:x", "produce:a/b", "produce:é"),
+    *("produce:***", "produce:x:y", "produce:x y", "produce:" + "x" * 65, "produce:x\n", " produce:x"),
+]
+
+
+def test_a_text_that_is_no_scope_is_refused() -> None:
+    for text in NO_SCOPES:
+        with pytest.raises(Invalid, match=r"A scope must be verbs, a colon and a glob"):
+            Scopes([text])
 
 
 def test_scopes_are_bounded() -> None:
