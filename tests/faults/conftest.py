@@ -1,20 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines, a Redis of a test's own, and processes whose wall clock is wrong."""
+"""Daily pairs of HTTP server and store, a Redis of a test's own, and processes whose wall clock is wrong.
 
+A campaign (``ZQ_CAMPAIGN=1``) runs each test with every HTTP server and every store. A daily run takes one HTTP server
+for each store, and the seed of the day (``tests.rotation``) swaps them: gunicorn on RocksDB, Granian on MongoDB and
+gunicorn on Redis one day, the other way round the next. A test that has one store runs behind one HTTP server a day.
+``every_engine`` keeps both, and ``store_of_the_day`` keeps one store (setup.cfg).
+"""
+
+import random
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 from tests.abilities import need
-from tests.stores import RedisServer
+from tests.rotation import CAMPAIGN, SEED
+from tests.stores import KINDS, RedisServer
 
 ENGINES = ["gunicorn", "granian"]
+FOLDER = Path(__file__).parent
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Servers are killed here: what they hold must be there when they start again."""
+    """Run on durable stores only: the tests kill servers and read what they had stored."""
     metafunc.definition.add_marker("durable")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the pairs of HTTP server and store that today's seed leaves to another day."""
+    if CAMPAIGN:
+        return
+    rows: dict[tuple[object, ...], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if FOLDER in item.path.parents:
+            rows[row_of(item)].append(item)
+    left_out = {item for row in rows.values() for item in set(row) - set(daily(row, SEED))}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
+
+
+def row_of(item: pytest.Item) -> tuple[object, ...]:
+    """Return what the variants of a test for HTTP servers and stores have in common."""
+    call = getattr(item, "callspec", None)
+    params = call.params if call else {}
+    other = {name: call.indices[name] for name, value in params.items() if not is_rotated(value)}
+    return item.path, getattr(item, "originalname", item.name), *sorted(other.items())
+
+
+def is_rotated(value: object) -> bool:
+    """Return whether a parameter is an HTTP server or a store."""
+    return isinstance(value, str) and (value in ENGINES or value in KINDS)
+
+
+def daily(row: list[pytest.Item], seed: int) -> list[pytest.Item]:
+    """Select from the variants of one test: one HTTP server for each store, or as the test's marks demand."""
+    stores: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in row:
+        params = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        stores[next((value for value in params if is_rotated(value) and value not in ENGINES), "")].append(item)
+    turn = seed + crc32(row[0].nodeid.partition("::")[0].encode())  # tests of a file share servers
+    marks = {mark.name for mark in row[0].iter_markers()}
+    chosen = list(stores.values())
+    if "store_of_the_day" in marks:
+        chosen = [chosen[turn % len(chosen)]]
+    if "every_engine" in marks:
+        return [item for variants in chosen for item in variants]
+    return [variants[(turn + at) % len(variants)] for at, variants in enumerate(chosen)]
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers(request: pytest.FixtureRequest) -> None:
+    """Let the seed of the day fix the random numbers of each test."""
+    random.seed(f"{SEED} {request.node.nodeid}")
 
 
 @pytest.fixture(params=ENGINES)

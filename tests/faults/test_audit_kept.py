@@ -11,6 +11,7 @@ import pytest
 from tests.servers import OWN_PORT_ONLY, PROJECT, ZqServer, ask
 from zq.client import Client
 
+pytestmark = pytest.mark.store_of_the_day
 SLOW = """\
 import time
 from zq.broker.trail import Trail

@@ -19,6 +19,7 @@ import pytest
 from tests.abilities import need
 from tests.servers import CLIENT, Answer, ZqServer, ask
 
+pytestmark = pytest.mark.every_engine
 PATCH_TYPE = "application/openstack-messaging-v2.0-json-patch"
 ENGINES = ["gunicorn", "granian"]
 # Bytes of a small body.

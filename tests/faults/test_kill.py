@@ -13,16 +13,9 @@ from tests.faults.integrity import whole
 from tests.faults.traffic import Claimer, Popper, Producer, Reader, Traffic
 from tests.servers import Answer, ZqServer, ask, every_message, wait_for
 
+pytestmark = pytest.mark.store_of_the_day
 KILLS = 3
 SEEDED = 1500
-
-
-@pytest.fixture(params=["gunicorn", "granian"])
-def engine(request: pytest.FixtureRequest, store_name: str) -> str:
-    """Both on the embedded store, where Granian acknowledges in a way of its own (decision 0099)."""
-    if request.param == "granian" and store_name != "rocksdb":
-        pytest.skip("Granian's way to this store is gunicorn's.")
-    return str(request.param)
 
 
 @pytest.fixture

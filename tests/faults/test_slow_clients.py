@@ -15,7 +15,6 @@ import pytest
 from tests.faults.slow import HALF_BODY, HALF_HEAD, IDENTITY, SlowClients, page_of, seconds
 from tests.servers import Lost, ZqServer, ask, wait_for
 
-ENGINES = ["gunicorn", "granian"]
 QUICK = {
     "OS_SERVER__HEAD_TIMEOUT": "1",
     "OS_SERVER__BODY_TIMEOUT": "1",
@@ -24,11 +23,6 @@ QUICK = {
 }
 # Seconds that a busy machine may add to a deadline.
 SLACK = 45.0
-
-
-@pytest.fixture(params=ENGINES)
-def engine(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture

@@ -164,6 +164,7 @@ class Worker:
         return answer
 
 
+@pytest.mark.store_of_the_day
 @pytest.mark.timeout(600)
 def test_consumers_keep_what_they_hold_over_kills(store_name: str, store_uri: str) -> None:
     """One server of the embedded store, two of a shared one, killed in turn under batches."""
