@@ -15,7 +15,7 @@ from contextlib import ExitStack
 
 from pymongo.errors import PyMongoError
 
-from tests.faults.failovers import (
+from tests.campaign.faults.failovers import (
     DEADLINE,
     QUEUE,
     ClusterGroup,

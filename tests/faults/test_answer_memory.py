@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rotation import rotated
 from tests.servers import ZqServer, ask
 from zq.model import Draft, QueueRef, new_ids
 from zq.storage import connect
@@ -22,11 +23,14 @@ TOGETHER = 10
 
 @pytest.mark.parametrize(
     ("method", "path", "terms"),
-    [
-        ("POST", "claims?limit=1000", {}),
-        ("GET", "messages?limit=1000&echo=true", None),
-        ("DELETE", "messages?pop=1000", None),
-    ],
+    rotated(
+        [
+            ("POST", "claims?limit=1000", {}),
+            ("GET", "messages?limit=1000&echo=true", None),
+            ("DELETE", "messages?pop=1000", None),
+        ],
+        1,
+    ),
 )
 def test_an_answer_is_a_few_megabytes_though_a_thousand_large_messages_wait(
     tmp_path: Path, method: str, path: str, terms: object

@@ -7,13 +7,14 @@ chance in a run so short; such a fault gets a few runs, and must be found in one
 
 import pytest
 
-from tests.faults import mutants
-from tests.faults.checker import FINISHER, check_history
-from tests.faults.history import FAILED, OK, UNKNOWN, Call, New, Seen
-from tests.faults.load import BRISK, BRISK_SPEED, Shift, finish, labour, prepare
-from tests.faults.mutants import EngineInMemory, Mutant
-from tests.faults.targets import StorageTarget
-from tests.faults.violations import Violation
+from tests.campaign.histories import mutants
+from tests.campaign.histories.checker import FINISHER, check_history
+from tests.campaign.histories.history import FAILED, OK, UNKNOWN, Call, New, Seen
+from tests.campaign.histories.load import BRISK, BRISK_SPEED, Shift, finish, labour, prepare
+from tests.campaign.histories.mutants import EngineInMemory, Mutant
+from tests.campaign.histories.targets import StorageTarget
+from tests.campaign.histories.violations import Violation
+from tests.rotation import rotated
 from zq.model import QueueRef
 
 SECONDS = 1.2
@@ -62,7 +63,7 @@ def test_the_engine_passes() -> None:
     assert not found, "\n".join(map(str, found))
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", rotated(list(FAULTS), 2), ids=lambda fault: fault.__name__)
 def test_a_mutant_is_found(fault: Mutant) -> None:
     """And told by its name."""
     found: list[str] = []

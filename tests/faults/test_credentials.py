@@ -13,7 +13,6 @@ import pytest
 import redis
 from pymongo import MongoClient
 
-from tests.blocks import only
 from tests.commands import run
 from tests.reader import SHELL, succeed
 from tests.servers import Answer, Lost, ZqServer, ask, soon, wait_for
@@ -162,15 +161,6 @@ def test_a_secret_is_nowhere(deployment: Deployment) -> None:
         seen += server.output.encode() + ask(server.url, "GET", "/metrics", headers=headers).body
     for token in tokens:
         assert token[14:57].encode() not in seen
-
-
-def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
-    """``api-ref/tokens.md``: on a store that no server has open."""
-    store = f"export OS_STORAGE__URI=rocksdb://{tmp_path}/store\n"
-    printed = succeed([*SHELL, store + only("api-ref/tokens.md", "sh")], tmp_path).splitlines()
-    assert [len(line) for line in (printed[0], printed[-1])] == [64, 64]
-    (listed,) = printed[1:-1]
-    assert "(ci) of acme: member; produce:orders.*;" in listed
 
 
 def test_the_command_line_has_lines_in_the_audit_log(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Self
 
 import pytest
 
-from tests.servers import CLIENT, PROJECT, Lost, ZqServer, ask, every_message, soon, wait_for
-from tests.sink import CONFIG, BlackHoles, Sink
+from tests.rotation import rotated
+from tests.servers import CLIENT, PROJECT, Lost, ZqServer, ask, every_message, wait_for
+from tests.sink import CONFIG, Sink
 from zq.client.webhooks import verify
 
 QUICK = {
@@ -107,7 +108,8 @@ def test_a_test_reaches_its_subscriber_and_a_refusal_is_told(server: ZqServer, s
     assert sink.came("/other") == []
 
 
-@pytest.mark.parametrize("kind", ["queue", "topic"])
+@pytest.mark.store_of_the_day
+@pytest.mark.parametrize("kind", rotated(["queue", "topic"], 1))
 def test_what_was_given_up_is_shown_tried_again_and_dropped(server: ZqServer, sink: Sink, kind: str) -> None:
     """Under the same id as before, with all attempts anew; two that redrive at once deliver each once."""
     made = sink.subscribe(server.url, "jobs", "/dead", kind)
@@ -156,33 +158,6 @@ def test_a_redirection_is_not_followed(server: ZqServer, sink: Sink) -> None:
     wait_for(lambda: "y" in sink.bodies("/moved"), 60, "the next delivery")
     assert sink.bodies("/moved") == ["x", "y"]
     assert sink.came("/elsewhere") == []
-
-
-@pytest.mark.one_store
-def test_a_thousand_that_hang_hold_up_nobody_else(store_uri: str, sink: Sink) -> None:
-    """E2: while all of them hang."""
-    with BlackHoles(50) as holes, ZqServer(store_uri, config=f"{CONFIG}require_confirmation = false\n") as server:
-        for number in range(1000):
-            source = f"/v2/queues/hole-{number % 10}/subscriptions"
-            subscriber = f"{holes.urls[number % 50]}/{number}"
-            assert ask(server.url, "POST", source, {"subscriber": subscriber}).status == 201
-        good = {"subscriber": f"{sink.url}/good"}
-        assert ask(server.url, "POST", "/v2/queues/jobs/subscriptions", good).status == 201
-        for number in range(10):
-            post(server, "x", queue=f"hole-{number}")
-        wait_for(lambda: holes.connections >= 1000, 60, "a thousand that hang")
-        came: list[int] = []
-
-        def begin() -> None:
-            came.append(len(sink.came("/good")))
-            post(server, "x")
-
-        soon(
-            5,
-            lambda: wait_for(lambda: len(sink.came("/good")) > came[-1], 60, "the good one's delivery"),
-            before=begin,
-        )
-        server.kill()  # else it waits for them
 
 
 @pytest.mark.one_store
@@ -237,6 +212,7 @@ def test_a_server_that_is_killed_delivers_all_that_it_accepted(store_uri: str, s
         assert set(sink.bodies("/good")) == set(accepted)
 
 
+@pytest.mark.store_of_the_day
 @pytest.mark.shared
 def test_servers_that_are_killed_in_turn_deliver_all_that_they_accepted(store_uri: str, sink: Sink) -> None:
     """Each message to each that has agreed, at least once, and to nobody else, while a client posts to both."""
@@ -287,6 +263,7 @@ def test_a_server_that_is_killed_delivers_all_that_was_published(store_uri: str,
         _kill_while_publishing(server, [server], sink)
 
 
+@pytest.mark.store_of_the_day
 @pytest.mark.shared
 def test_servers_that_are_killed_in_turn_deliver_all_that_was_published(store_uri: str, sink: Sink) -> None:
     with ZqServer(store_uri, config=CONFIG) as one, ZqServer(store_uri, config=CONFIG) as other:

@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from tests.faults.test_history import SERVERS, embedded, logs_told
+import pytest
+
+from tests.campaign.histories.runs import SERVERS, embedded, logs_told
 from tests.servers import Lost, ZqServer, ask, every_message
 
 STAGED = 2400
@@ -78,6 +80,7 @@ class Batch:
         assert every_message(url, self.source) == []
 
 
+@pytest.mark.store_of_the_day
 def test_a_large_commit_survives_the_death_of_its_server(store_uri: str) -> None:
     """Whole or not at all at the moment of death, and whole in the end."""
     with ExitStack() as stack:

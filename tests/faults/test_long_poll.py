@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.faults.test_history import embedded
+from tests.campaign.histories.runs import embedded
 from tests.faults.test_slow_clients_granian import gauge
 from tests.servers import CLIENT, PROJECT, Answer, ZqServer, ask, soon, wait_for
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.faults.job import ALL, HELD, PART, PATIENCE, REPLAYED, TIMEOUT, At, Dead, Job, die
 from tests.faults.test_mongodb_faults import failing
+from tests.rotation import rotated
 from tests.stores import MongoServer
 from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
@@ -55,7 +56,7 @@ DECIDED = [
 ]
 
 
-@pytest.mark.parametrize(("step", "nth"), UNDECIDED)
+@pytest.mark.parametrize(("step", "nth"), rotated(UNDECIDED, 1))
 def test_a_commit_that_dies_before_it_is_decided_never_was(job: Job, step: str, nth: int):
     """While it may live, other attempts are refused; then maintenance gives back all that it had reserved."""
     job.dies(step, nth)
@@ -74,7 +75,7 @@ def test_the_next_attempt_gives_up_the_one_before_by_itself(job: Job):
     job.assert_done()
 
 
-@pytest.mark.parametrize(("step", "nth"), DECIDED)
+@pytest.mark.parametrize(("step", "nth"), rotated(DECIDED, 1))
 def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_maintenance(job: Job, step: str, nth: int):
     """From wherever it stopped, and each message once."""
     job.dies(step, nth)
@@ -103,7 +104,7 @@ def test_a_stage_that_the_ttl_monitor_is_at_is_not_published(job: Job):
     assert job.input.held("job.0") == sorted(job.taken[:40])
 
 
-@pytest.mark.parametrize(("step", "nth"), DECIDED[::2])
+@pytest.mark.parametrize(("step", "nth"), rotated(DECIDED[::2], 1))
 def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_its_repetition(job: Job, step: str, nth: int):
     """At once, and so is it by a question for the last batch."""
     job.dies(step, nth)
@@ -114,7 +115,7 @@ def test_a_commit_that_dies_after_it_is_decided_is_carried_out_by_its_repetition
     job.assert_done()
 
 
-@pytest.mark.parametrize("step", [Step.DECIDED, Step.PUBLISHED, Step.UNSTAGED, Step.SETTLED])
+@pytest.mark.parametrize("step", rotated([Step.DECIDED, Step.PUBLISHED, Step.UNSTAGED, Step.SETTLED], 1))
 def test_a_server_that_carries_a_commit_out_may_die_too(job: Job, step: str):
     """And so may the one that goes on after it."""
     job.dies(Step.DECIDED)
@@ -127,7 +128,7 @@ def test_a_server_that_carries_a_commit_out_may_die_too(job: Job, step: str):
     job.assert_done()
 
 
-@pytest.mark.parametrize("step", [Step.ABORTING, Step.UNRESERVED, Step.ABORTED])
+@pytest.mark.parametrize("step", rotated([Step.ABORTING, Step.UNRESERVED, Step.ABORTED], 1))
 def test_a_server_that_aborts_a_commit_may_die_too(job: Job, step: str):
     """Nothing stays with the attempt."""
     job.dies(Step.RESERVED, 3)
@@ -178,7 +179,10 @@ def test_a_batch_that_many_commit_at_once_takes_effect_once(job: Job, part: int)
 
 @pytest.mark.parametrize(
     ("part", "command"),
-    [(1000, "commitTransaction"), (PART, "commitTransaction"), (PART, "update"), (PART, "insert"), (PART, "delete")],
+    rotated(
+        [(1000, "commitTransaction"), *((PART, lost) for lost in ("commitTransaction", "update", "insert", "delete"))],
+        2,
+    ),
 )
 def test_a_commit_whose_connection_breaks_takes_effect_once(server: MongoServer, job: Job, part: int, command: str):
     """Whichever of its commands is lost, large or small."""

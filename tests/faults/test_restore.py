@@ -18,6 +18,7 @@ import pytest
 from tests.commands import run
 from tests.damaged import flip, table_of
 from tests.faults.integrity import whole
+from tests.rotation import rotated
 from tests.unit.test_ordered_integrity import DAY, DONE, JOBS, NOW, drafts, use
 from zq.auth.tokens import Grant, Tokens
 from zq.broker.subscription_documents import SubscriptionDocuments
@@ -160,36 +161,24 @@ def without_a_table(manifest: dict) -> None:
 
 @pytest.mark.parametrize(
     ("how", "checksum", "code"),
-    [
-        (lambda manifest: manifest.update(moment=manifest["moment"] - DAY), False, 2),
-        (lambda manifest: manifest["files"][0].update(name="../../etc/passwd"), True, 2),
-        (lambda manifest: manifest["files"][0].update(name="/etc/passwd"), True, 2),
-        (lambda manifest: manifest["files"][0].update(name=".."), True, 2),
-        (lambda manifest: manifest["files"][0].update(name="MANIFEST.json"), True, 2),
-        (lambda manifest: manifest["files"][0].update(size=-1), True, 2),
-        (lambda manifest: manifest.update(files=[]), True, 2),
-        (lambda manifest: manifest.update(files=7), True, 2),
-        (lambda manifest: manifest.pop("moment"), True, 2),
-        (lambda manifest: manifest["files"][0].update(size=7), True, 1),
-        (lambda manifest: manifest.update(moment=-1.5), True, 2),
-        (lambda manifest: manifest.update(moment=253402300800.5), True, 2),
-        (without_a_table, True, 1),
-    ],
-    ids=[
-        "checksum",
-        "above",
-        "root",
-        "dots",
-        "itself",
-        "negative",
-        "empty",
-        "type",
-        "moment",
-        "size",
-        "early",
-        "far",
-        "table",
-    ],
+    rotated(
+        [
+            pytest.param(lambda manifest: manifest.update(moment=manifest["moment"] - DAY), False, 2, id="checksum"),
+            pytest.param(lambda manifest: manifest["files"][0].update(name="../../etc/passwd"), True, 2, id="above"),
+            pytest.param(lambda manifest: manifest["files"][0].update(name="/etc/passwd"), True, 2, id="root"),
+            pytest.param(lambda manifest: manifest["files"][0].update(name=".."), True, 2, id="dots"),
+            pytest.param(lambda manifest: manifest["files"][0].update(name="MANIFEST.json"), True, 2, id="itself"),
+            pytest.param(lambda manifest: manifest["files"][0].update(size=-1), True, 2, id="negative"),
+            pytest.param(lambda manifest: manifest.update(files=[]), True, 2, id="empty"),
+            pytest.param(lambda manifest: manifest.update(files=7), True, 2, id="type"),
+            pytest.param(lambda manifest: manifest.pop("moment"), True, 2, id="moment"),
+            pytest.param(lambda manifest: manifest["files"][0].update(size=7), True, 1, id="size"),
+            pytest.param(lambda manifest: manifest.update(moment=-1.5), True, 2, id="early"),
+            pytest.param(lambda manifest: manifest.update(moment=253402300800.5), True, 2, id="far"),
+            pytest.param(without_a_table, True, 1, id="table"),
+        ],
+        3,
+    ),
 )
 def test_a_manifest_that_was_tampered_with_is_refused(
     how: Callable[[dict], object], checksum: bool, code: int, backup: Path, new: Path

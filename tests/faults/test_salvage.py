@@ -12,6 +12,7 @@ import pytest
 from msgspec import structs
 
 from tests.damaged import cut, flip, flushed, table_of
+from tests.rotation import rotated
 from tests.unit.test_ordered_integrity import NOW, drafts, use
 from zq.errors import StartRefused
 from zq.model import ClaimRequest, Grouping, KnownFence, Lease, ListFilter, QueueRef
@@ -123,7 +124,7 @@ OTHERWISE = {
 }
 
 
-@pytest.mark.parametrize("family", OTHERWISE)
+@pytest.mark.parametrize("family", rotated(list(OTHERWISE), 2))
 def test_a_family_that_cannot_be_read_costs_itself_alone(path: Path, family: str) -> None:
     """The rest is there, entry by entry; what is lost is told, by name where another family knows it."""
     old = dumped(path)

@@ -16,6 +16,7 @@ import pytest
 from bench.neighbours import seconds_of as processor_time
 from tests.commands import new_token
 from tests.http.stores import BrokenStore, untouched
+from tests.rotation import rotated
 from tests.servers import CLIENT, ZqServer, ask
 from zq.auth.credentials import BURST, NEEDED, Bearers
 from zq.auth.tokens import TokenVerifier, write
@@ -36,7 +37,7 @@ class Untouchable:
     readline = readlines = __iter__ = read
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize("method", rotated(["POST", "PUT", "PATCH", "DELETE"], 1))
 @pytest.mark.parametrize(
     "credential", ["", "Bearer nonsense", "Basic YTpi", f"Bearer {write('0' * 10, '0' * 43)[:-1]}!"]
 )

@@ -1,26 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves between queues under concurrent claims, late holders and kills: no loss, no duplicate (L1, L2, L7).
+"""Moves between queues under concurrent claims and late holders: no loss, no duplicate (L1, L2, L7).
 
-Tokens are carried for a sixth of ``ZQ_HISTORY_SECONDS`` (default 12) on the storage verbs of each driver, and for a
-quarter on its servers.
+``tests/campaign/histories/test_ring_servers.py`` kills servers meanwhile.
 """
-
-import time
-from contextlib import ExitStack
-from threading import Thread
 
 import pytest
 
-from tests.faults import mutants_of_moves
-from tests.faults.mutants import EngineInMemory, Mutant
-from tests.faults.ring_targets import HttpRing, StorageRing
-from tests.faults.test_history import SECONDS, SERVERS, embedded, logs_told
-from tests.faults.token_ring import LEAST, Hold, Tally, find_faults, run_ring, shared
-from tests.servers import ZqServer
+from tests.campaign.histories import mutants_of_moves
+from tests.campaign.histories.mutants import EngineInMemory, Mutant
+from tests.campaign.histories.ring_targets import StorageRing
+from tests.campaign.histories.runs import SECONDS
+from tests.campaign.histories.token_ring import Hold, Tally, assert_in_place, find_faults, run_ring, shared
+from tests.rotation import rotated
 from zq.storage.api import Storage
-
-# Seconds between two kills.
-PAUSE = 1.0
 
 FAULTS = {
     # what is planted: words of the sentence that must tell it
@@ -32,40 +24,11 @@ FAULTS = {
 }
 
 
-def assert_in_place(found: list[str], tally: Tally) -> None:
-    told = "\n".join(found[:10])
-    assert not found, f"{len(found)} faults after {tally.settled} settlements:\n{told}"
-    assert tally.settled >= LEAST, tally.settled
-
-
 def test_tokens_stay_whole_on_the_storage_verbs(storage: Storage) -> None:
     """Claims lapse after a second, and some holders settle after that."""
     target = StorageRing(storage)
     tally = run_ring(target, SECONDS / 3)
     assert_in_place(find_faults(target, tally), tally)
-
-
-def test_tokens_stay_whole_while_servers_are_killed(store_uri: str) -> None:
-    """Whoever loses an answer asks again under the same key, of any server."""
-    with ExitStack() as stack:
-        count = 1 if embedded(store_uri) else SERVERS - 1
-        servers = [stack.enter_context(ZqServer(store_uri)) for _ in range(count)]
-        target = HttpRing([server.url for server in servers])
-        until = time.monotonic() + SECONDS / 2
-        killer = Thread(target=kill_in_turn, args=(servers, until))
-        killer.start()
-        with logs_told(servers):
-            tally = run_ring(target, SECONDS / 2)
-            killer.join()
-            assert_in_place(find_faults(target, tally), tally)
-
-
-def kill_in_turn(servers: list[ZqServer], until: float) -> None:
-    while time.monotonic() + PAUSE < until:
-        time.sleep(PAUSE)
-        for server in servers:
-            server.kill()
-            server.start()
 
 
 def test_the_engine_passes() -> None:
@@ -75,7 +38,7 @@ def test_the_engine_passes() -> None:
     assert_in_place(find_faults(target, tally), tally)
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", rotated(list(FAULTS), 1), ids=lambda fault: fault.__name__)
 def test_a_mutant_is_found(fault: Mutant) -> None:
     """And told by its name."""
     found: list[str] = []

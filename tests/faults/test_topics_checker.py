@@ -3,9 +3,10 @@
 
 import pytest
 
-from tests.faults import mutants_of_topics
-from tests.faults.mutants_of_topics import Mutant, served
-from tests.faults.subscribers import Traffic
+from tests.campaign.histories import mutants_of_topics
+from tests.campaign.histories.mutants_of_topics import Mutant, served
+from tests.campaign.histories.subscribers import Traffic
+from tests.rotation import rotated
 from zq.storage.ordered.topics import TopicController
 
 POSTS = 8
@@ -39,7 +40,7 @@ def test_the_engine_passes() -> None:
     assert violations_of(TopicController) == []
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+@pytest.mark.parametrize("fault", rotated(list(FAULTS), 1), ids=lambda fault: fault.__name__)
 def test_a_mutant_is_found(fault: Mutant) -> None:
     """And told by its name; a race may miss its chance in a run so short, and gets a few."""
     found: list[str] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.commands import new_token
+from tests.rotation import rotated
 from tests.servers import ZqServer, ask
 from zq.auth.credentials import BURST
 from zq.auth.tokens import write
@@ -50,7 +51,7 @@ def everything(connection: socket.socket) -> bytes:
     return got
 
 
-@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("length", rotated(list(LENGTHS), 1))
 @pytest.mark.parametrize("credential", ["", "Authorization: Basic YTpi\r\n", UNKNOWN], ids=["none", "other", "unknown"])
 def test_a_stranger_is_refused_by_its_head(guarded: tuple[ZqServer, str], credential: str, length: str) -> None:
     """401 with ``Connection: close``, though nothing of the body was sent; and no ``100 Continue`` before it."""

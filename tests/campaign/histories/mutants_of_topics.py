@@ -14,7 +14,7 @@ from unittest.mock import patch
 from msgspec import structs
 
 import zq.testing
-from tests.faults.mutants import RACE, EngineInMemory, NowAndThen
+from tests.campaign.histories.mutants import RACE, EngineInMemory, NowAndThen
 from zq.http.app import create_app
 from zq.model import IdempotencyKey, Seconds
 from zq.model.topics import Batch, Entry, LogSlice, Pattern, Retention, TopicRef

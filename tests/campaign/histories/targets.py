@@ -16,7 +16,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.faults.history import Away, New, Refused, Seen, Unsure
+from tests.campaign.histories.history import Away, New, Refused, Seen, Unsure
 from tests.servers import CLIENT
 from zq.clock import StoreClock
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed, Unavailable

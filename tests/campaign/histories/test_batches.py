@@ -13,8 +13,7 @@ from contextlib import ExitStack
 from threading import Thread
 from typing import Any
 
-from tests.faults.test_history import SECONDS, SERVERS, embedded, logs_told
-from tests.faults.test_token_ring import kill_in_turn
+from tests.campaign.histories.runs import SECONDS, SERVERS, embedded, kill_in_turn, logs_told
 from tests.servers import Answer, Lost, ZqServer, ask, every_message
 
 SIZE = 7

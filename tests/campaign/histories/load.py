@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 
-from tests.faults.checker import FINISHER
-from tests.faults.history import Call, Client, New, Seen, Target
-from tests.faults.targets import StorageTarget
-from tests.faults.violations import LINGER
+from tests.campaign.histories.checker import FINISHER
+from tests.campaign.histories.history import Call, Client, New, Seen, Target
+from tests.campaign.histories.targets import StorageTarget
+from tests.campaign.histories.violations import LINGER
 from zq.model import QueueRef
 from zq.storage import connect
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m tests.faults.churn URI``: a process that posts, claims, sweeps a little and compacts until it is killed.
+"""A process that posts, claims, sweeps and compacts until it is killed: ``python -m tests.campaign.faults.churn URI``.
 
 Everything is compacted again and again with the filter on, beside whatever else goes on. A line of JSON tells what
 has been acknowledged: ids of messages that live for an hour, by queue, and how many the filter has dropped so far.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.failovers import SLOTS, Sentinel, admin
+from tests.campaign.faults.failovers import SLOTS, Sentinel, admin
 from tests.faults.test_redis_faults import BINARIES, TIMEOUT, open_scene, round_trip, verbs
 from tests.faults.test_redis_topics import readers
 from tests.servers import T, free_port, soon, wait_for

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Protocol
 
-from tests.faults.history import Away, Refused, Unsure
-from tests.faults.violations import TOLERANCE
+from tests.campaign.histories.history import Away, Refused, Unsure
+from tests.campaign.histories.violations import TOLERANCE
 
 RING = ("first", "second", "third")
 DEAD = "dead"
@@ -231,3 +231,9 @@ def shared(tally: Tally) -> Iterator[str]:
         for one, other in combinations(holds, 2):
             if one.claim != other.claim and max(one.since, other.since) < min(one.until, other.until):
                 yield f"{name} was in two hands at once."
+
+
+def assert_in_place(found: list[str], tally: Tally) -> None:
+    told = "\n".join(found[:10])
+    assert not found, f"{len(found)} faults after {tally.settled} settlements:\n{told}"
+    assert tally.settled >= LEAST, tally.settled

@@ -4,7 +4,7 @@
 import time
 from collections.abc import Sequence
 
-from tests.faults.mutants import RACE, NowAndThen, changing
+from tests.campaign.histories.mutants import RACE, NowAndThen, changing
 from zq.model import Draft, Fence, IdempotencyKey, Move, QueueRef, Seconds, Settled, Settlement
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import Change, Routes, bodies, by_name, targets

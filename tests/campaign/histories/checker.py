@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf
 
-from tests.faults.history import FAILED, OK, Call, Seen, home
-from tests.faults.violations import TOLERANCE, History, Violation
+from tests.campaign.histories.history import FAILED, OK, Call, Seen, home
+from tests.campaign.histories.violations import TOLERANCE, History, Violation
 from zq.model import QueueRef
 
 # The worker that lists and drains every queue when all others have stopped.

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from tests.faults.checker import check_history
-from tests.faults.load import HTTP, Shift, finish, labour, prepare
-from tests.faults.nemesis import Deployment, befall, kill_store
-from tests.faults.targets import HttpTarget
-from tests.faults.wire import Wire
+from tests.campaign.histories.checker import check_history
+from tests.campaign.histories.load import HTTP, Shift, finish, labour, prepare
+from tests.campaign.histories.nemesis import Deployment, befall, kill_store
+from tests.campaign.histories.targets import HttpTarget
+from tests.campaign.histories.wire import Wire
 from tests.servers import ZqServer, wait_for
 from tests.stores import RedisServer
 

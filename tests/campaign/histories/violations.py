@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from tests.faults.history import FAILED, OK, UNKNOWN, Call, New, home
+from tests.campaign.histories.history import FAILED, OK, UNKNOWN, Call, New, home
 from zq.model import QueueRef
 
 # Seconds by which the clocks of two servers may differ.

@@ -16,8 +16,8 @@ from pathlib import Path
 import redis
 from pymongo.errors import PyMongoError
 
-from tests.faults.loiterers import furnish, loitering
-from tests.faults.wire import Wire
+from tests.campaign.histories.loiterers import furnish, loitering
+from tests.campaign.histories.wire import Wire
 from tests.servers import Lost, ZqServer, ask, wait_for
 from tests.stores import MongoServer, RedisServer, StoreServer
 

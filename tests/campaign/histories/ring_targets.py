@@ -6,8 +6,8 @@ import json
 import random
 from collections.abc import Sequence
 
-from tests.faults.history import Away, Refused, Unsure
-from tests.faults.token_ring import DEAD, RING, Plan, Token
+from tests.campaign.histories.history import Away, Refused, Unsure
+from tests.campaign.histories.token_ring import DEAD, RING, Plan, Token
 from tests.servers import Lost, ask, every_message
 from zq.clock import StoreClock
 from zq.errors import ClaimNotFound, Repeated, Unavailable

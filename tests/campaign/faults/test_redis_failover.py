@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from tests.faults.failovers import (
+from tests.campaign.faults.failovers import (
     DEADLINE,
     ClusterGroup,
     Group,

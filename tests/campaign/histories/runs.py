@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The length of a history, its rounds, and the check against the laws L1 to L8.
+
+``ZQ_HISTORY_SECONDS`` is the working time for each store (default 12): a sixth of it on the storage verbs, the rest
+over HTTP.
+"""
+
+import math
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tests.campaign.histories.checker import check_history
+from tests.campaign.histories.history import OK, Call
+from tests.servers import ZqServer
+
+TOTAL = float(os.environ.get("ZQ_HISTORY_SECONDS", "12"))
+SECONDS = TOTAL / 6
+SERVERS = 3
+# Seconds between two kills.
+KILL_PAUSE = 1.0
+# Seconds of work after which the queues are drained and checked, and new queues are used.
+ROUND_SECONDS = 60.0
+# Successful calls of each verb that a history must have.
+MIN_CALLS = 5
+# Violations that a failure prints in full.
+MAX_PRINTED = 10
+# Characters of each server's output that a failure prints.
+OUTPUT_LENGTH = 4000
+
+
+def embedded(store_uri: str) -> bool:
+    """Return whether one process owns the store."""
+    return store_uri.startswith("rocksdb:")
+
+
+def assert_lawful(calls: Sequence[Call], what: str = "") -> None:
+    """Fail if a law was broken, or if the history has too few calls to prove anything."""
+    shown = ("claim", "pop", "page")
+    done = Counter(call.verb for call in calls if call.outcome == OK and (call.seen or call.verb not in shown))
+    assert all(done[verb] >= MIN_CALLS for verb in (*shown, "post", "renew", "release", "delete")), done
+    violations = check_history(calls)
+    printed = "\n".join(str(violation) for violation in violations[:MAX_PRINTED])
+    assert not violations, f"{len(violations)} violations in {len(calls)} calls {dict(done)} {what}:\n{printed}"
+
+
+def rounds(seconds: float) -> Iterator[tuple[str, float]]:
+    """Yield a suffix for project ids and a length for each round of at most ``ROUND_SECONDS``."""
+    for number in range(max(1, math.ceil(seconds / ROUND_SECONDS))):
+        yield f"-{number}", min(ROUND_SECONDS, seconds)
+
+
+def kill_in_turn(servers: Sequence[ZqServer], until: float) -> None:
+    """Kill and restart one server after the other until a moment on the monotonic clock."""
+    while time.monotonic() + KILL_PAUSE < until:
+        time.sleep(KILL_PAUSE)
+        for server in servers:
+            server.kill()
+            server.start()
+
+
+@contextmanager
+def logs_told(servers: Sequence[ZqServer]) -> Iterator[None]:
+    """Add the end of each server's output to a failure."""
+    try:
+        yield
+    except AssertionError as error:
+        for server in servers:
+            error.add_note(f"{server.url} wrote:\n{server.output[-OUTPUT_LENGTH:]}")
+        raise
