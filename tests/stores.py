@@ -247,6 +247,10 @@ class Stores:
             return self._empty_mongodb(driver, f"zq_test_{name}")
         return self._empty_redis(driver, "abc".index(name))
 
+    def mongodb(self) -> MongoServer:
+        """Return the session's MongoDB server, for tests with a database of their own."""
+        return self._server("mongodb", MongoServer)
+
     def close(self) -> None:
         self._servers.close()
 

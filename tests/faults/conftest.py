@@ -17,7 +17,7 @@ import pytest
 
 from tests.abilities import need
 from tests.rotation import CAMPAIGN, SEED
-from tests.stores import KINDS, RedisServer
+from tests.stores import KINDS, MongoServer, RedisServer, Stores
 
 ENGINES = ["gunicorn", "granian"]
 FOLDER = Path(__file__).parent
@@ -43,9 +43,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def row_of(item: pytest.Item) -> tuple[object, ...]:
     """Return what the variants of a test for HTTP servers and stores have in common."""
-    call = getattr(item, "callspec", None)
-    params = call.params if call else {}
-    other = {name: call.indices[name] for name, value in params.items() if not is_rotated(value)}
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    other = {name: repr(value) for name, value in params.items() if not is_rotated(value)}
     return item.path, getattr(item, "originalname", item.name), *sorted(other.items())
 
 
@@ -85,6 +84,12 @@ def engine(request: pytest.FixtureRequest) -> str:
 def store() -> Iterator[RedisServer]:
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def mongodb(stores: Stores) -> MongoServer:
+    """The session's MongoDB server: a test file uses a database of its own, and neither stops nor configures it."""
+    return stores.mongodb()
 
 
 @pytest.fixture

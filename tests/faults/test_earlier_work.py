@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.stores import MongoServer, RedisServer
+from tests.stores import RedisServer, Stores
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene
 from zq.conformance.test_work import listed, names
@@ -29,7 +29,7 @@ def scene_at(closing: ExitStack, uri: str) -> Scene:
     return Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs"))
 
 
-def embedded(closing: ExitStack) -> tuple[Scene, Forget]:
+def embedded(closing: ExitStack, stores: Stores) -> tuple[Scene, Forget]:
     scene = scene_at(closing, "memory:")
 
     def forget() -> None:
@@ -46,22 +46,24 @@ def embedded(closing: ExitStack) -> tuple[Scene, Forget]:
     return scene, forget
 
 
-def on_redis(closing: ExitStack) -> tuple[Scene, Forget]:
+def on_redis(closing: ExitStack, stores: Stores) -> tuple[Scene, Forget]:
     server = closing.enter_context(RedisServer())
     client = closing.enter_context(redis.Redis(port=server.port))
     return scene_at(closing, server.uri), lambda: client.delete(*layout.keys(layout.whole("acme")).transactions[-2:])
 
 
-def on_mongodb(closing: ExitStack) -> tuple[Scene, Forget]:
-    server = closing.enter_context(MongoServer())
-    messages = closing.enter_context(server.client())["zq"]["messages"]
-    return scene_at(closing, server.uri), lambda: messages.update_many({}, {"$unset": {"advanced": "", "decided": ""}})
+def on_mongodb(closing: ExitStack, stores: Stores) -> tuple[Scene, Forget]:
+    server = stores.mongodb()
+    messages = closing.enter_context(server.client())["earlier_work"]["messages"]
+    return scene_at(closing, server.uri_of("earlier_work")), lambda: messages.update_many(
+        {}, {"$unset": {"advanced": "", "decided": ""}}
+    )
 
 
 @pytest.fixture(params=[embedded, on_redis, on_mongodb], ids=lambda make: make.__name__)
-def former(request: pytest.FixtureRequest) -> Iterator[tuple[Scene, Forget]]:
+def former(request: pytest.FixtureRequest, stores: Stores) -> Iterator[tuple[Scene, Forget]]:
     with ExitStack() as closing:
-        yield request.param(closing)
+        yield request.param(closing, stores)
 
 
 def test_what_an_earlier_version_stored_is_listed_without_moments(former: tuple[Scene, Forget]) -> None:

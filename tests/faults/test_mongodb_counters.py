@@ -14,25 +14,19 @@ from zq.model import QueueRef
 from zq.storage.mongodb import connect
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[MongoServer]:
-    with MongoServer() as started:
-        yield started
-
-
 @pytest.fixture
-def servers(server: MongoServer, request: pytest.FixtureRequest) -> Iterator[list[Scene]]:
+def servers(mongodb: MongoServer, request: pytest.FixtureRequest) -> Iterator[list[Scene]]:
     """Two of them on one store, at one queue, which both have posted to."""
-    storages = [connect(server.uri_of("counters")) for _ in range(2)]
+    storages = [connect(mongodb.uri_of("counters")) for _ in range(2)]
     clock = ManualClock(storages[0].now())
     yield [Scene(storage, clock, QueueRef("acme", request.node.name[:64])) for storage in storages]
     for storage in storages:
         storage.close()
 
 
-def updates(server: MongoServer, scene: Scene) -> list[dict]:
+def updates(mongodb: MongoServer, scene: Scene) -> list[dict]:
     """What a post of this server sends to the counter of its queue."""
-    with server.client() as client:
+    with mongodb.client() as client:
         database = client["counters"]
         database.command("profile", 2)
         scene.post(1)
@@ -42,11 +36,11 @@ def updates(server: MongoServer, scene: Scene) -> list[dict]:
     return found
 
 
-def test_a_counter_that_nobody_else_wrote_is_not_computed_again(server: MongoServer, servers: list[Scene]):
+def test_a_counter_that_nobody_else_wrote_is_not_computed_again(mongodb: MongoServer, servers: list[Scene]):
     """From the second post on; else this file would try nothing."""
     here, _ = servers
     here.post(1)
-    [sent] = updates(server, here)
+    [sent] = updates(mongodb, here)
     assert sent["q"]["k1"] == 1
     assert sent["u"]["$set"]["k1"] == 2
 

@@ -64,14 +64,14 @@ def leave_everything(past: Scene) -> None:
     past.storage.documents.put(DocumentRef("old", "topic", "news"), b"{}", past.now, expires=past.now + 3600)
 
 
-def test_the_expiry_index_is_what_the_monitor_needs():
+def test_the_expiry_index_is_what_the_monitor_needs(mongodb: MongoServer):
     """A date in ``e``, and ``expireAfterSeconds`` 0."""
-    with MongoServer() as server, server.client() as client:
-        storage = connect(server.uri)
+    with mongodb.client() as client:
+        storage = connect(mongodb.uri_of("expiry"))
         Scene(storage, ManualClock(storage.now()), QueueRef("acme", "jobs")).post(1)
         storage.close()
-        index = client["zq"]["messages"].index_information()["expiry"]
+        index = client["expiry"]["messages"].index_information()["expiry"]
         assert (index["key"], index["expireAfterSeconds"]) == ([("e", 1)], 0)
-        document = client["zq"]["messages"].find_one({"k": 1})
+        document = client["expiry"]["messages"].find_one({"k": 1})
         assert document is not None
         assert document["e"].timestamp() * 1000 == pytest.approx(document["a"] + 3600_000, abs=1)

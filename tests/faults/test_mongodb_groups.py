@@ -20,16 +20,10 @@ GROUPS = 5
 EACH = 12
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[MongoServer]:
-    with MongoServer() as started:
-        yield started
-
-
 @pytest.fixture
-def servers(server: MongoServer, request: pytest.FixtureRequest) -> Iterator[list[Scene]]:
+def servers(mongodb: MongoServer, request: pytest.FixtureRequest) -> Iterator[list[Scene]]:
     """Two of them on one store, at one queue."""
-    storages = [connect(server.uri_of("groups"), timeout=DEADLINE) for _ in range(2)]
+    storages = [connect(mongodb.uri_of("groups"), timeout=DEADLINE) for _ in range(2)]
     clock = ManualClock(storages[0].now())
     yield [Scene(storage, clock, QueueRef("acme", request.node.name[:64])) for storage in storages]
     for storage in storages:
@@ -152,14 +146,14 @@ def test_a_queue_made_anew_as_another_kind_is_what_it_is_now(servers: list[Scene
 
 
 @pytest.mark.parametrize("kind", [Grouping.ORDERED, Grouping.FAIR])
-def test_heads_that_the_ttl_monitor_takes_are_not_missed(server: MongoServer, servers: list[Scene], kind: Grouping):
+def test_heads_that_the_ttl_monitor_takes_are_not_missed(mongodb: MongoServer, servers: list[Scene], kind: Grouping):
     """Delayed ones too, whose groups would wait for them otherwise; and entries go with the last."""
     here, there = servers
     assert here.storage.queues.create(here.queue, b"{}", kind)
     short = drafts(1, here.now, ttl=60, delay=600)[0]
     here.storage.messages.post(here.queue, [Draft(short.id, b"1", 60, 600, "alice", group="a")], here.now)
     [second] = send(there, "a")
-    with server.client() as client:
+    with mongodb.client() as client:
         documents = client["groups"]["messages"]
         here.tick(60)
         assert documents.delete_many({"q": "m4:acme/" + here.queue.name, "t": 60}).deleted_count == 1
@@ -199,7 +193,7 @@ def test_groups_go_on_after_a_commit_whose_server_died(servers: list[Scene], ste
 
 @pytest.mark.parametrize("way", ["delete", "put off", "empty"])
 def test_nothing_is_lost_between_look_and_entry(
-    server: MongoServer, servers: list[Scene], monkeypatch: pytest.MonkeyPatch, way: str
+    mongodb: MongoServer, servers: list[Scene], monkeypatch: pytest.MonkeyPatch, way: str
 ):
     """Of a line: another server posts behind the last message, which goes; gives back what a claim finds busy; posts
     where a claim finds nothing."""
@@ -219,7 +213,7 @@ def test_nothing_is_lost_between_look_and_entry(
                 came[:] = ids_of(send(there, "a"))
         write(*arguments)
 
-    with server.client() as client:
+    with mongodb.client() as client:
         documents = client["groups"]["messages"]
         documents.update_one({"q": "t4:acme/" + here.queue.name}, {"$set": {"d": int(1000 * here.now)}})
         if way == "empty":

@@ -17,23 +17,15 @@ SECRET = "s3cr3tWord"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[MongoServer]:
-    with MongoServer() as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def guarded() -> Iterator[MongoServer]:
-    """A server with users: an administrator, and one that may only look into another database."""
-    with MongoServer(replica_set="") as plain:
-        with plain.client() as client:
+    """A standalone server with users: an administrator, and one that may only read another database."""
+    with MongoServer("--auth", replica_set="") as started:
+        with started.client() as client:  # the first user may be created from this machine without credentials
             everything = [{"role": "root", "db": "admin"}]
             client.admin.command("createUser", "chief", pwd=SECRET, roles=everything)
+        with MongoClient(f"mongodb://chief:{SECRET}@{started.address}/?directConnection=true") as client:
             client.admin.command("createUser", "guest", pwd=SECRET, roles=[{"role": "read", "db": "other"}])
-        plain.kill()
-        plain._arguments = ("--auth",)
-        plain.start()
-        yield plain
+        yield started
 
 
 def refusal(uri: str, kind: type[ZqError] = StartRefused, **options: object) -> str:
@@ -47,15 +39,15 @@ def refusal(uri: str, kind: type[ZqError] = StartRefused, **options: object) -> 
     return sentence
 
 
-def test_a_standalone_is_refused_with_the_way_out():
+def test_a_standalone_is_refused_with_the_way_out(guarded: MongoServer):
     """It has no transactions; a set of one member has."""
-    with MongoServer(replica_set="") as alone:
-        assert "--replSet" in refusal(alone.uri)
+    uri = f"mongodb://chief:{SECRET}@{guarded.address}/zq?authSource=admin&directConnection=true"
+    assert "--replSet" in refusal(uri)
 
 
-def test_a_wrong_replica_set_is_named(server: MongoServer):
+def test_a_wrong_replica_set_is_named(mongodb: MongoServer):
     """With what the server belongs to and what was asked for."""
-    sentence = refusal(server.uri.replace("replicaSet=rs0", "replicaSet=other"), timeout=1.0)
+    sentence = refusal(mongodb.uri.replace("replicaSet=rs0", "replicaSet=other"), timeout=1.0)
     assert "'rs0'" in sentence
     assert "other" in sentence
 
@@ -73,20 +65,16 @@ def test_a_user_without_the_right_to_the_database_is_refused(guarded: MongoServe
     assert "readWrite" in refusal(f"mongodb://guest:{SECRET}@{guarded.address}/zq?authSource=admin")
 
 
-@pytest.mark.parametrize("name", ["a%20b", "a%24b", "x" * 64, "a.b", "a%2Fb"])
-def test_an_impossible_database_name_is_refused(server: MongoServer, name: str):
-    """Whatever PyMongo makes of it."""
-    refusal(f"mongodb://{server.address}/{name}?directConnection=true")
+def test_an_impossible_database_name_is_refused(mongodb: MongoServer):
+    """In the URI, whatever PyMongo makes of it, and in the option."""
+    for name in ("a%20b", "a%24b", "x" * 64, "a.b", "a%2Fb"):
+        refusal(f"mongodb://{mongodb.address}/{name}?directConnection=true")
+    refusal(f"mongodb://{mongodb.address}/?directConnection=true", database="a b")
 
 
-def test_an_impossible_database_option_is_refused(server: MongoServer):
-    """As in the URI."""
-    refusal(f"mongodb://{server.address}/?directConnection=true", database="a b")
-
-
-@pytest.mark.parametrize(
-    "uri",
-    [
+def test_a_uri_that_makes_no_sense_is_refused():
+    """Before anything is connected."""
+    for uri in (
         "mongodb://",
         "mongodb:///zq",
         "mongodb://host:port/zq",
@@ -96,17 +84,10 @@ def test_an_impossible_database_option_is_refused(server: MongoServer):
         "mongodb://host/zq?timeoutMS=soon",
         "mongodb://a,b/zq?directConnection=true",
         "mongodb://host/zq?w=0",
-    ],
-)
-def test_a_uri_that_makes_no_sense_is_refused(uri: str):
-    """Before anything is connected."""
-    refusal(uri)
-
-
-@pytest.mark.parametrize("timeout", [0, -1.0])
-def test_a_timeout_that_makes_no_sense_is_refused(timeout: float):
-    """Zero would mean forever to PyMongo."""
-    refusal("mongodb://host/zq", timeout=timeout)
+    ):
+        refusal(uri)
+    for timeout in (0, -1.0):  # zero would mean forever to PyMongo
+        refusal("mongodb://host/zq", timeout=timeout)
 
 
 def test_an_unreachable_server_is_unavailable_in_time():
@@ -118,23 +99,23 @@ def test_an_unreachable_server_is_unavailable_in_time():
 
 
 @pytest.mark.parametrize("uri_options", ["w=1", "journal=false", "w=2&journal=true"])
-def test_a_weak_write_concern_is_warned_about(server: MongoServer, caplog, uri_options: str):
+def test_a_weak_write_concern_is_warned_about(mongodb: MongoServer, caplog, uri_options: str):
     """It starts, and the log says what may be lost."""
     with caplog.at_level(logging.WARNING, "zq"):
-        connect(f"{server.uri}&{uri_options}").close()
+        connect(f"{mongodb.uri}&{uri_options}").close()
     assert "lost" in caplog.text
 
 
-def test_the_default_write_concern_is_not_warned_about(server: MongoServer, caplog):
+def test_the_default_write_concern_is_not_warned_about(mongodb: MongoServer, caplog):
     """Majority with journal."""
     with caplog.at_level(logging.WARNING):
-        connect(server.uri).close()
+        connect(mongodb.uri).close()
     assert [record for record in caplog.records if record.name.startswith("zq.storage")] == []
 
 
-def test_options_of_the_uri_reach_pymongo_and_reads_go_to_the_primary(server: MongoServer):
+def test_options_of_the_uri_reach_pymongo_and_reads_go_to_the_primary(mongodb: MongoServer):
     """A read preference would break the laws, so it is the one that does not."""
-    storage = connect(f"{server.uri}&maxPoolSize=7&appName=mine&readPreference=secondary")
+    storage = connect(f"{mongodb.uri}&maxPoolSize=7&appName=mine&readPreference=secondary")
     try:
         client: MongoClient = storage._client.pymongo
         assert client.options.pool_options.max_pool_size == 7
@@ -145,18 +126,18 @@ def test_options_of_the_uri_reach_pymongo_and_reads_go_to_the_primary(server: Mo
         storage.close()
 
 
-def test_a_database_of_the_option_holds_the_store_when_the_uri_names_none(server: MongoServer):
+def test_a_database_of_the_option_holds_the_store_when_the_uri_names_none(mongodb: MongoServer):
     """And the URI wins."""
-    bare = server.uri_of("")
-    for uri, name in [(bare, "chosen"), (server.uri_of("named"), "named")]:
+    bare = mongodb.uri_of("")
+    for uri, name in [(bare, "chosen"), (mongodb.uri_of("named"), "named")]:
         connect(uri, database="chosen").close()
-        with server.client() as client:
+        with mongodb.client() as client:
             assert "messages" in client[name].list_collection_names()
 
 
-def test_preparing_a_replica_set_twice_is_fine(server: MongoServer):
+def test_preparing_a_replica_set_twice_is_fine(mongodb: MongoServer):
     """It makes the indexes; there is nothing to shard."""
     for _ in range(2):
-        prepare(server.uri_of("prepared"))
-    with server.client() as client:
+        prepare(mongodb.uri_of("prepared"))
+    with mongodb.client() as client:
         assert {"claims", "observers", "expiry"} <= set(client["prepared"]["messages"].index_information())

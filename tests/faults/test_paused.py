@@ -3,14 +3,14 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.rotation import CAMPAIGN
 from tests.servers import Answer, ZqServer, ask
-from tests.stores import MongoServer, RedisServer, StoreServer
 
+pytestmark = pytest.mark.shared
 QUEUE = "/v2/queues/jobs"
 MESSAGES = f"{QUEUE}/messages"
 # What takes messages, or brings some. {} is filled in by a number.
@@ -23,14 +23,8 @@ TAKES = [
 ]
 BRINGS = ("POST", MESSAGES, {"messages": [{"body": 1, "ttl": 600}]})
 # Pauses of one run, and how many seconds each lasts, and the time before it.
-PAUSES = 8
+PAUSES = 8 if CAMPAIGN else 3
 LASTS = 0.3
-
-
-@pytest.fixture(params=["mongodb", "redis"])
-def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
-    with MongoServer() if request.param == "mongodb" else RedisServer(None) as server:
-        yield server
 
 
 def change(server: ZqServer, paused: str | None) -> None:
@@ -65,10 +59,10 @@ class Watch:
             self.passed += brought(answer)
 
 
-@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
-def test_no_server_takes_or_stores_anything_once_a_pause_was_acknowledged(store: StoreServer, engine: str) -> None:
+@pytest.mark.store_of_the_day
+def test_no_server_takes_or_stores_anything_once_a_pause_was_acknowledged(store_uri: str, engine: str) -> None:
     """Claims, pops and posts, waiting or not, at the server that pauses the queue and at the other one."""
-    with ZqServer(store.uri, engine=engine) as one, ZqServer(store.uri, engine=engine) as other:
+    with ZqServer(store_uri, engine=engine) as one, ZqServer(store_uri, engine=engine) as other:
         assert ask(one.url, "PUT", QUEUE).status == 201
         for _ in range(20):
             assert (
@@ -93,10 +87,9 @@ def test_no_server_takes_or_stores_anything_once_a_pause_was_acknowledged(store:
         assert watch.passed > PAUSES * len(works) / 2, "the queue was worked at between the pauses"
 
 
-@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
-def test_who_waits_is_answered_when_the_queue_is_resumed(store: StoreServer, engine: str) -> None:
+def test_who_waits_is_answered_when_the_queue_is_resumed(store_uri: str, engine: str) -> None:
     """At the same server at once, at the other one when it looks: both long before their time, 20 seconds, is up."""
-    with ZqServer(store.uri, engine=engine) as one, ZqServer(store.uri, engine=engine) as other:
+    with ZqServer(store_uri, engine=engine) as one, ZqServer(store_uri, engine=engine) as other:
         assert ask(one.url, "PUT", QUEUE, {"_paused": "claims"}).status == 201
         assert ask(one.url, "POST", MESSAGES, {"messages": [{"body": n, "ttl": 600} for n in range(8)]}).status == 201
 

@@ -4,17 +4,18 @@
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.faults.slow_path import SlowPath
 from tests.servers import Answer, Lost, ZqServer, ask, wait_for
-from tests.stores import MongoServer, RedisServer, StoreServer
 from zq.clock import StoreClock
 from zq.model import ClaimRequest, Draft, Lease, QueueRef, new_ids
 from zq.storage import connect
 from zq.storage.api import Storage
 
+pytestmark = pytest.mark.shared
 TOLERANCE = 0.05
 LATE = 1.0
 # A server's start asks the store a dozen times in a row.
@@ -23,20 +24,15 @@ MESSAGES = "/v2/queues/jobs/messages"
 JOBS = QueueRef("acme", "jobs")
 
 
-@pytest.fixture(params=["mongodb", "redis"])
-def store(request: pytest.FixtureRequest) -> Iterator[StoreServer]:
-    with MongoServer() if request.param == "mongodb" else RedisServer() as server:
-        yield server
-
-
 @contextmanager
-def slow_path(store: StoreServer, late: float) -> Iterator[str]:
-    """The store's URI, by a slow path."""
-    with SlowPath(store.port, late) as path:
-        if isinstance(store, MongoServer):
-            yield f"mongodb://127.0.0.1:{path.port}/zq?directConnection=true"
-        else:
-            yield f"redis://127.0.0.1:{path.port}/0"
+def slow_path(store_uri: str, late: float) -> Iterator[str]:
+    """Open a slow path to the store and yield the URI that leads over it."""
+    place = urlsplit(store_uri)
+    assert place.port is not None
+    with SlowPath(place.port, late) as path:
+        slow = place._replace(netloc=f"127.0.0.1:{path.port}")
+        # A client of a replica set would learn the real port.
+        yield slow._replace(query="directConnection=true").geturl() if place.scheme == "mongodb" else slow.geturl()
 
 
 def healthy(server: ZqServer) -> bool:
@@ -58,10 +54,10 @@ def post(server: ZqServer, **fields: int) -> Answer:
     return ask(server.url, "POST", MESSAGES, {"messages": [{"body": "x", "ttl": 600, **fields}]})
 
 
-def test_a_server_whose_answers_come_late_is_not_ready_and_gives_nothing_away_early(store: StoreServer):
+def test_a_server_whose_answers_come_late_is_not_ready_and_gives_nothing_away_early(store_uri: str):
     """It says so by ``/readyz``. What it delays is not handed out by the other one before its moment, and what the
     other one has stored it sees."""
-    with ZqServer(store.uri) as near, slow_path(store, LATE_OVER_HTTP) as slow, launched(slow) as far:
+    with ZqServer(store_uri) as near, slow_path(store_uri, LATE_OVER_HTTP) as slow, launched(slow) as far:
         assert ask(near.url, "PUT", "/v2/queues/jobs", {"_default_message_delay": 1}).status == 201
         assert post(far, delay=0).status == 201  # the far server has made its connections
         assert ask(near.url, "DELETE", MESSAGES + "?pop=1").status == 200
@@ -83,10 +79,10 @@ def by(storage: Storage) -> tuple[Storage, StoreClock]:
     return storage, StoreClock(storage.now)
 
 
-def test_a_claim_made_on_a_slow_path_is_not_cut_short(store: StoreServer):
+def test_a_claim_made_on_a_slow_path_is_not_cut_short(store_uri: str):
     """The other server does not hand its message out before the claim's time has passed since it was asked for."""
-    with slow_path(store, LATE) as slow, ExitStack() as opened:
-        near, there = by(connect(store.uri))
+    with slow_path(store_uri, LATE) as slow, ExitStack() as opened:
+        near, there = by(connect(store_uri))
         opened.callback(near.close)
         far, here = by(connect(slow))
         opened.callback(far.close)

@@ -6,15 +6,15 @@ one server. Each test has a project, and so a log, of its own.
 """
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from tests.campaign.histories.runs import logs_told
+from tests.campaign.histories.runs import embedded, logs_told
 from tests.campaign.histories.subscribers import Traffic
 from tests.faults.integrity import whole
 from tests.servers import ZqServer, wait_for
-from tests.stores import MongoServer, RedisServer, StoreServer
+from tests.stores import Stores
 
 pytestmark = pytest.mark.store_of_the_day
 SERVERS = 3
@@ -26,35 +26,37 @@ STARTED_WITHIN = 120.0
 
 
 class Deployment:
-    """Servers on a store of their own; ``store`` None: each has it within."""
+    """Servers on one store."""
 
-    def __init__(self, store: StoreServer | None, servers: list[ZqServer]) -> None:
-        self.store, self.servers = store, servers
+    def __init__(self, servers: list[ZqServer]) -> None:
+        self.servers = servers
         self.urls = [server.url for server in servers]
 
     def traffic(self, project: str, **options: int) -> Traffic:
         return Traffic(self.urls, project, **options)
 
 
-@pytest.fixture(scope="module", params=["rocksdb", "mongodb", "redis"])
-def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """What a store acknowledges it keeps."""
+@contextmanager
+def deployed(uri: str) -> Iterator[Deployment]:
+    """Start three servers on a shared store, or one on an embedded store."""
     with ExitStack() as stack:
-        if request.param == "rocksdb":
-            uri, store = f"rocksdb://{tmp_path_factory.mktemp('topics')}/store", None
-        else:
-            lasting = ("--appendonly", "yes", "--appendfsync", "always")
-            store = stack.enter_context(MongoServer() if request.param == "mongodb" else RedisServer(None, *lasting))
-            uri = store.uri
         servers = [stack.enter_context(ZqServer(uri))]
-        for _ in range(0 if store is None else SERVERS - 1):
+        for _ in range(0 if embedded(uri) else SERVERS - 1):
             servers.append(ZqServer(uri).launch())
             stack.callback(servers[-1].close)
         for server in servers:
             wait_for(server.ready, STARTED_WITHIN, "all servers have started")
-        yield Deployment(store, servers)
-    if store is None:
+        yield Deployment(servers)
+    if embedded(uri):
         whole(uri)
+
+
+@pytest.fixture(scope="module", params=["rocksdb", "mongodb", "redis"])
+def deployment(
+    request: pytest.FixtureRequest, stores: Stores, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Deployment]:
+    with deployed(stores.empty(request.param, tmp_path_factory.mktemp("topics"), "c")) as servers:
+        yield servers
 
 
 def test_every_message_is_seen_once_and_in_one_order(deployment: Deployment) -> None:

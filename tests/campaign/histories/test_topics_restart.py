@@ -4,18 +4,23 @@
 import pytest
 
 from tests.campaign.histories.runs import logs_told
-from tests.faults.test_topics import BETWEEN, Deployment, deployment  # noqa: F401
+from tests.faults.test_topics import BETWEEN, deployed
+from tests.stores import MongoServer, RedisServer
 
 
-@pytest.mark.parametrize("deployment", ["mongodb", "redis"], indirect=True)
-def test_a_restarted_store_loses_repeats_and_reorders_nothing(deployment: Deployment) -> None:  # noqa: F811
-    """kill -9 of the store's server amid posts and streams. The embedded store dies with its server, in daily tests."""
-    assert deployment.store is not None
-    traffic = deployment.traffic("restart")
-    with logs_told(deployment.servers):
+@pytest.mark.parametrize("driver", ["mongodb", "redis"])
+def test_a_restarted_store_loses_repeats_and_reorders_nothing(driver: str) -> None:
+    """kill -9 of the store's server amid posts and streams. Daily tests kill the embedded store with its server."""
+    lasting = ("--appendonly", "yes", "--appendfsync", "always")
+    with (
+        MongoServer() if driver == "mongodb" else RedisServer(None, *lasting) as store,
+        deployed(store.uri) as deployment,
+        logs_told(deployment.servers),
+    ):
+        traffic = deployment.traffic("restart")
         with traffic:
             traffic.wait_for_posts(BETWEEN)
-            deployment.store.kill()
-            deployment.store.start()
+            store.kill()
+            store.start()
             traffic.wait_for_posts(BETWEEN)
         assert traffic.violations() == []
