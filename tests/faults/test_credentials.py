@@ -17,6 +17,7 @@ from tests.reader import SHELL, succeed
 from tests.servers import Answer, Lost, ZqServer, ask, soon, wait_for
 from tests.stores import Stores
 
+pytestmark = pytest.mark.store_of_the_day
 CONFIG = "[DEFAULT]\nauth_strategy = token\n[log]\nrequests = true\nlevel = DEBUG\n"
 QUEUES = "/v2/queues"
 

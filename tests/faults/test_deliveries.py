@@ -10,11 +10,13 @@ from typing import Any, Self
 
 import pytest
 
+from tests.campaign.histories.runs import embedded
 from tests.rotation import rotated
 from tests.servers import CLIENT, PROJECT, Lost, ZqServer, ask, every_message, wait_for
 from tests.sink import CONFIG, Sink
 from zq.client.webhooks import verify
 
+KILLS = 3
 QUICK = {
     "retries_with_no_delay": 1,
     "minimum_delay_retries": 1,
@@ -196,45 +198,6 @@ def test_a_circle_ends(store_uri: str, sink: Sink) -> None:
         assert [each.headers["Zq-Hops"] for each in sink.came("/good")] == ["1", "2", "3", "4", "5", "5"]
 
 
-@pytest.mark.embedded
-def test_a_server_that_is_killed_delivers_all_that_it_accepted(store_uri: str, sink: Sink) -> None:
-    """Again and again: at least once, and nothing else."""
-    accepted: list[str] = []
-    with ZqServer(store_uri, config=CONFIG) as server:
-        sink.subscribe(server.url, "jobs", "/good")
-        for round in range(2):
-            for number in range(40):
-                accepted.append(f"{round}-{number}")
-                post(server, accepted[-1])
-            server.kill()
-            server.start()
-        wait_for(lambda: set(accepted) <= set(sink.bodies("/good")), 40, "all deliveries")
-        assert set(sink.bodies("/good")) == set(accepted)
-
-
-@pytest.mark.store_of_the_day
-@pytest.mark.shared
-def test_servers_that_are_killed_in_turn_deliver_all_that_they_accepted(store_uri: str, sink: Sink) -> None:
-    """Each message to each that has agreed, at least once, and to nobody else, while a client posts to both."""
-    with ZqServer(store_uri, config=CONFIG) as one, ZqServer(store_uri, config=CONFIG) as other:
-        for path in ("/good", "/also"):
-            sink.subscribe(one.url, "jobs", path)
-        sink.subscribe(other.url, "others", "/others")
-        silent = {"subscriber": f"{sink.url}/silent"}
-        assert ask(one.url, "POST", "/v2/queues/jobs/subscriptions", silent).status == 201
-        with Poster([one.url, other.url]) as poster:
-            for victim in (one, other, one, other):
-                count = len(poster.accepted)
-                wait_for(lambda count=count: len(poster.accepted) >= count + 20, 60, "some posts")  # type: ignore[misc]
-                victim.kill()
-                victim.start()
-        accepted = set(poster.accepted)
-        for path in ("/good", "/also"):
-            wait_for(lambda path=path: accepted <= set(sink.bodies(path)), 40, "all deliveries")  # type: ignore[misc]
-            assert set(sink.bodies(path)) <= set(poster.sent)
-        assert sink.came("/others") == sink.came("/silent") == []
-
-
 @pytest.mark.one_store
 def test_subscribers_of_topics_get_what_is_published_after_they_agreed(server: ZqServer, sink: Sink) -> None:
     """Each what is of its topic, in order, under an id that no other message has."""
@@ -256,39 +219,35 @@ def test_subscribers_of_topics_get_what_is_published_after_they_agreed(server: Z
     assert sink.came("/late")[0].document == told
 
 
-@pytest.mark.embedded
-def test_a_server_that_is_killed_delivers_all_that_was_published(store_uri: str, sink: Sink) -> None:
-    with ZqServer(store_uri, config=CONFIG) as server:
-        sink.subscribe(server.url, "news", "/good", kind="topic")
-        _kill_while_publishing(server, [server], sink)
-
-
 @pytest.mark.store_of_the_day
-@pytest.mark.shared
-def test_servers_that_are_killed_in_turn_deliver_all_that_was_published(store_uri: str, sink: Sink) -> None:
-    with ZqServer(store_uri, config=CONFIG) as one, ZqServer(store_uri, config=CONFIG) as other:
-        sink.subscribe(one.url, "news", "/good", kind="topic")
-        _kill_while_publishing(one, [one, other], sink)
-
-
-def _kill_while_publishing(first: ZqServer, servers: list[ZqServer], sink: Sink) -> None:
-    sink.subscribe(first.url, "other", "/other", kind="topic")
-    with Poster([each.url for each in servers], "/v2/topics/news/messages") as poster:
-        for victim in (servers * 3)[:3]:
-            count = len(poster.accepted)
-            wait_for(lambda count=count: len(poster.accepted) >= count + 20, 60, "some posts")  # type: ignore[misc]
-            victim.kill()
-            victim.start()
-    accepted = set(poster.accepted)
-    wait_for(lambda: accepted <= set(sink.bodies("/good")), 40, "all deliveries")
-    assert set(sink.bodies("/good")) <= set(poster.sent)
-    assert sink.came("/other") == []
+@pytest.mark.parametrize("kind", rotated(["queue", "topic"], 1))
+def test_killed_servers_deliver_all_that_they_accepted(store_uri: str, sink: Sink, kind: str) -> None:
+    """Each message goes to each confirmed subscriber at least once, and to nobody else, while servers are killed."""
+    with contextlib.ExitStack() as stack:
+        count = 1 if embedded(store_uri) else 2
+        servers = [stack.enter_context(ZqServer(store_uri, config=CONFIG)) for _ in range(count)]
+        for path in ("/good", "/also"):
+            sink.subscribe(servers[0].url, "jobs", path, kind)
+        sink.subscribe(servers[-1].url, "others", "/others", kind)
+        silent = {"subscriber": f"{sink.url}/silent"}
+        assert ask(servers[0].url, "POST", f"/v2/{kind}s/jobs/subscriptions", silent).status == 201
+        with Poster([server.url for server in servers], f"/v2/{kind}s/jobs/messages") as poster:
+            for victim in (servers * KILLS)[:KILLS]:
+                before = len(poster.accepted)
+                wait_for(lambda before=before: len(poster.accepted) >= before + 20, 60, "some posts")  # type: ignore[misc]
+                victim.kill()
+                victim.start()
+        accepted = set(poster.accepted)
+        for path in ("/good", "/also"):
+            wait_for(lambda path=path: accepted <= set(sink.bodies(path)), 60, "all deliveries")  # type: ignore[misc]
+            assert set(sink.bodies(path)) <= set(poster.sent)
+        assert sink.came("/others") == sink.came("/silent") == []
 
 
 class Poster:
     """Posts a number again and again, to each server in turn, until the end of the context."""
 
-    def __init__(self, urls: list[str], path: str = "/v2/queues/jobs/messages") -> None:
+    def __init__(self, urls: list[str], path: str) -> None:
         self._urls = urls
         self._path = path
         self._ending = threading.Event()

@@ -33,17 +33,6 @@ def test_the_network_is_refused_in_a_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.usefixtures("ipv6")
-@pytest.mark.parametrize("bind", ["::1", "[::1]"])
-@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
-def test_an_address_of_ipv6_is_listened_to_with_brackets_and_without(tmp_path: Path, engine: str, bind: str) -> None:
-    """Each engine wants another form, and with the other one died of it."""
-    server = ZqServer(f"rocksdb://{tmp_path}/store", "--bind", bind, engine=engine)
-    server.url = f"http://[::1]:{server.port}"
-    with server:
-        assert ask(server.url, "GET", "/v2/queues").status == 200
-
-
 def test_who_trusts_the_network_is_warned_at_each_start(tmp_path: Path) -> None:
     """Once, not by each process; any Host is served then, and HTTP/1.0 may do without."""
     trusting = {"OS_SERVER__TRUST_NETWORK": "true"}

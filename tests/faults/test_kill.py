@@ -129,14 +129,6 @@ def test_a_killed_worker_is_replaced_with_everything_in_place(server: ZqServer) 
     assert bodies(server.url, "jobs") == names
 
 
-def test_a_killed_master_leaves_the_store_to_the_next_server(server: ZqServer, store_uri: str) -> None:
-    """The orphaned worker goes by itself, so that a restart is not refused."""
-    names = seed(server.url, "jobs")
-    os.kill(server.pid, signal.SIGKILL)
-    with ZqServer(store_uri) as heir:
-        assert bodies(heir.url, "jobs") == names
-
-
 def test_each_verb_that_was_acknowledged_survives_a_kill_right_after_it(server: ZqServer) -> None:
     """One kill after one of each: create, patch, post, claim, renew, release, delete, bulk delete, pop, purge, drop."""
 

@@ -58,6 +58,7 @@ def test_a_post_to_one_server_wakes_who_waits_at_another(store_uri: str, send: S
             soon(WOKEN, partial(woken, queue), before=lambda queue=queue: waiting.append(send(second, queue)))
 
 
+@pytest.mark.store_of_the_day
 def test_a_delay_that_runs_out_wakes(store_uri: str, send: Sent) -> None:
     """Nobody posts at that moment; one alarm is set for it."""
     with ZqServer(store_uri) as server:
@@ -73,7 +74,7 @@ def test_a_delay_that_runs_out_wakes(store_uri: str, send: Sent) -> None:
         soon(WOKEN, woken, before=lambda: waiting.append(send(server)))
 
 
-@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+@pytest.mark.store_of_the_day
 def test_the_end_of_a_server_does_not_wait_for_its_waiters(store_uri: str, engine: str, send: Sent) -> None:
     """Extensions 2: on shutdown all waiters are answered at once."""
     with ZqServer(store_uri, engine=engine) as server:
@@ -107,6 +108,7 @@ def test_nothing_is_taken_for_a_caller_that_has_hung_up(tmp_path: Path) -> None:
         assert ask(server.url, "GET", f"{queue}/stats").document["messages"]["free"] == 3
 
 
+@pytest.mark.store_of_the_day
 def test_waiters_leave_threads_for_work(store_uri: str, send: Sent) -> None:
     """With every place of a project taken, work and health find a thread, and another waiter is turned away at once."""
     with ZqServer(store_uri, config="[server]\nthreads = 24\nmax_waiters = 16\n") as server:

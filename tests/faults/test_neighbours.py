@@ -16,13 +16,10 @@ import pytest
 
 from tests.commands import new_token
 from tests.servers import Lost, ZqServer, ask, wait_for
-from tests.stores import Stores
 from zq.engines.gunicorn import SWITCH
 
-# Requests a second of a project.
-RATE = 100
-# Seconds after which servers share it, and for which answers are counted, again and again on a machine that is busy.
-SETTLED, WINDOW, WINDOWS = 2.0, 6.0, 10
+# Requests a second of a project, which a busy machine exceeds, too.
+RATE = 10
 CONFIG = f"[DEFAULT]\nauth_strategy = token\n[quota]\nrequests = {RATE}\n"
 QUEUE = "/v2/queues/jobs"
 
@@ -44,13 +41,13 @@ def until(over: threading.Event, pause: float, work: Callable[[], object]) -> th
     return thread
 
 
+@pytest.mark.store_of_the_day
 def test_a_tenant_beyond_its_rate_takes_nothing_of_anothers(store_uri: str) -> None:
     """One that asks many times its rate is told 429; the other, within its rate, is answered each time."""
     greedy, modest = bearer(store_uri, "greedy"), bearer(store_uri, "modest")
     statuses: dict[str, Counter[int]] = {"greedy": Counter(), "modest": Counter()}
     over = threading.Event()
-    rate = RATE // 10  # which a busy machine goes beyond, too
-    with ZqServer(store_uri, config=CONFIG.replace(str(RATE), str(rate))) as server:
+    with ZqServer(store_uri, config=CONFIG) as server:
 
         def post(name: str, headers: dict[str, str]) -> None:
             posted = {"messages": [{"body": "x" * 1000}]}
@@ -70,40 +67,8 @@ def test_a_tenant_beyond_its_rate_takes_nothing_of_anothers(store_uri: str) -> N
     assert statuses["modest"].keys() == {201}, statuses
     assert statuses["modest"][201] > 5
     assert statuses["greedy"].keys() <= {201, 429}, statuses
-    assert statuses["greedy"][201] <= rate * (seconds + 2) * 1.1, statuses
+    assert statuses["greedy"][201] <= RATE * (seconds + 2) * 1.1, statuses
     assert statuses["greedy"][429] > 0, statuses
-
-
-@pytest.mark.parametrize("kind", ["redis", "mongodb"])
-def test_three_servers_keep_the_rate_of_a_project_together(kind: str, stores: Stores, tmp_path: Path) -> None:
-    """More is asked of each than all may give: from two seconds on they give the rate together, within 10 %.
-
-    Each has a burst of two seconds when it is first asked, which is over by then only if that much was asked for: so on
-    a machine that is too busy to ask, or to exchange every second, a later window counts.
-    """
-    uri = stores.empty(kind, tmp_path, "a")
-    headers = bearer(uri, "acme")
-    moments: list[float] = []
-    over = threading.Event()
-    with contextlib.ExitStack() as running:
-        servers = [running.enter_context(ZqServer(uri, config=CONFIG)) for _ in range(3)]
-
-        def get(url: str) -> None:
-            if ask(url, "GET", "/v2/queues", headers=headers).status == 200:
-                moments.append(time.monotonic())
-
-        threads = [until(over, 0.01, lambda url=server.url: get(url)) for server in servers for _ in range(3)]
-        over.wait(SETTLED)
-        rates: list[float] = []
-        while len(rates) < WINDOWS and not (rates and 0.9 * RATE <= rates[-1] <= 1.1 * RATE):
-            begun = time.monotonic()
-            over.wait(WINDOW)
-            rates.append(sum(begun <= moment < begun + WINDOW for moment in moments) / WINDOW)
-        over.set()
-        for thread in threads:
-            thread.join()
-    assert 0.9 * RATE <= rates[-1] <= 1.1 * RATE, rates
-    print(f"{kind}: {rates} a second, in windows of {WINDOW:g} s")  # noqa: T201
 
 
 TELLING = """\

@@ -11,7 +11,7 @@ import pytest
 
 from tests.servers import CLIENT, PROJECT, ZqServer, ask, every_message, wait_for
 
-ENGINES = ["gunicorn", "granian"]
+pytestmark = pytest.mark.store_of_the_day
 
 
 class Upload:
@@ -44,7 +44,6 @@ def listed(server: ZqServer, queue: str) -> list[str]:
     return [message["body"] for message in every_message(server.url, queue)]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_sigterm_finishes_a_half_sent_upload_and_loses_nothing(store_uri: str, engine: str) -> None:
     """The upload gets its 201 although SIGTERM came first; nothing new is taken; a restart has it all."""
     with ZqServer(store_uri, engine=engine) as server:
@@ -63,7 +62,6 @@ def test_sigterm_finishes_a_half_sent_upload_and_loses_nothing(store_uri: str, e
         assert listed(server, "fast") == list(range(30))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
 def test_an_idle_connection_does_not_hold_up_the_end(store_uri: str, engine: str) -> None:
     """A client that keeps its connection open does not make SIGTERM wait for the graceful timeout."""
     with ZqServer(store_uri, engine=engine) as server:

@@ -4,8 +4,6 @@
 import json
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,14 +12,11 @@ from typing import Any
 import pytest
 
 from tests.servers import Answer, ZqServer, ask, wait_for
-from tests.stores import Stores
 
 pytestmark = pytest.mark.one_store
 
 SECRET = "0123456789abcdef0123456789abcdef"
 WITHIN = 60
-# Requests a second of a project; seconds until its processes share them, and for which they are counted.
-RATE, SETTLED, MEASURED, WINDOWS = 30, 5.0, 5.0, 8
 QUEUE = "/v2/queues/jobs"
 
 
@@ -136,32 +131,3 @@ def test_a_server_does_not_start_where_it_cannot_write_the_audit_log(deployment:
     deployment.server.launch()
     assert deployment.server.wait(WITHIN) == 2
     assert f"[log] audit {deployment.audit} cannot be written: Is a directory." in deployment.server.stderr
-
-
-def test_processes_of_one_store_keep_a_rate_together(tmp_path: Path, stores: Stores) -> None:
-    """Two workers, more asked of both than a project may have: its rate, from the second exchange on, in the first of
-    some windows in which the machine is not too busy to ask for more."""
-    deployment = Deployment(tmp_path, "gunicorn", stores.empty("redis", tmp_path, "a"))
-    deployment.write(requests=RATE, workers=2)
-    moments: list[float] = []
-    over = threading.Event()
-
-    def work() -> None:
-        while not over.wait(0.02):
-            if deployment.ask("GET", "/v2/queues").status == 200:
-                moments.append(time.monotonic())
-
-    with deployment.server:
-        callers = [threading.Thread(target=work) for _ in range(6)]
-        for caller in callers:
-            caller.start()
-        over.wait(SETTLED)
-        rates: list[float] = []
-        while len(rates) < WINDOWS and not (rates and 0.8 * RATE <= rates[-1] <= 1.2 * RATE):
-            begun = time.monotonic()
-            over.wait(MEASURED)
-            rates.append(sum(begun <= moment < begun + MEASURED for moment in moments) / MEASURED)
-        over.set()
-        for caller in callers:
-            caller.join()
-    assert 0.8 * RATE <= rates[-1] <= 1.2 * RATE, rates
