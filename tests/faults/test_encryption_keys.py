@@ -67,6 +67,7 @@ def test_a_file_that_others_can_read_is_no_start(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.store_of_the_day
 @pytest.mark.parametrize("kind", ["rocksdb", "redis"])
 def test_a_master_key_is_replaced_at_once(kind: str, tmp_path: Path) -> None:
     """``zq-server rekey``, by the server that has an embedded store open, or on the store itself: then the old line is

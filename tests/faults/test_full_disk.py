@@ -8,13 +8,14 @@ import pytest
 
 from tests.abilities import need
 from tests.faults.disks import Disk, LimitedFiles, SmallFileSystem
+from tests.rotation import rotated
 from tests.servers import Answer, Lost, ZqServer, ask, every_message, wait_for
 
 RECOVERED_WITHIN = 60.0
 QUEUE = "/v2/queues/jobs"
 
 
-@pytest.fixture(params=["limited files", "limited files, granian", "small file system"])
+@pytest.fixture(params=rotated(["limited files", "limited files, granian", "small file system"], 1))
 def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disk]:
     engine = "granian" if request.param.endswith("granian") else "gunicorn"
     small = request.param == "small file system"

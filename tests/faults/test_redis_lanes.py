@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.rotation import rotated
+from tests.rotation import CAMPAIGN, rotated
 from tests.stores import RedisServer
 from zq.broker.redelivery import Redelivery
 from zq.clock import ManualClock
@@ -313,4 +313,4 @@ class Fuzz:
 
 @pytest.mark.parametrize("seed", rotated(range(8), 2))
 def test_a_queue_answers_as_one_in_memory_does(lanes: Lanes, seed: int):
-    Fuzz(lanes, seed).run(120)
+    Fuzz(lanes, seed).run(120 if CAMPAIGN else 60)

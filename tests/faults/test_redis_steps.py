@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from tests.rotation import rotated
 from tests.stores import RedisServer
 from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
@@ -155,7 +156,7 @@ VERBS = [
 ]
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.__name__)
+@pytest.mark.parametrize("verb", rotated(VERBS, 4), ids=lambda verb: verb.__name__)
 def test_no_script_holds_a_server_up_for_long(steps: Steps, verb) -> None:
     """S4: the longest step of a large verb, at its best: what else the machine does only adds to it.
 

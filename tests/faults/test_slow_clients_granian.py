@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.slow import IDENTITY, SlowClients, page_of
+from tests.rotation import rotated
 from tests.servers import CLIENT, PROJECT, Answer, Lost, ZqServer, ask, every_message, wait_for
 from tests.sse import Stream
 from tests.stores import RedisServer
@@ -92,7 +93,7 @@ def _has_come(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize(
     ("method", "path"),
-    [("DELETE", "messages?pop=1&wait=20"), ("POST", "claims?wait=20"), ("PUT", "claims/job.1?wait=20")],
+    rotated([("DELETE", "messages?pop=1&wait=20"), ("POST", "claims?wait=20"), ("PUT", "claims/job.1?wait=20")], 1),
 )
 def test_nothing_is_taken_for_a_caller_that_hung_up_while_it_waited(begin: Begin, method: str, path: str) -> None:
     """Granian tells when a client goes: its place is free at once, and what comes is nobody's."""
@@ -112,7 +113,7 @@ TAKING = [
 ]
 
 
-@pytest.mark.parametrize("sent", TAKING, ids=["pop", "claim", "named claim", "claim in chunks"])
+@pytest.mark.parametrize("sent", rotated(TAKING, 1))
 def test_nothing_is_taken_for_a_caller_that_hung_up_in_the_queue_for_a_thread(sent: bytes) -> None:
     """The store hangs, and with it all threads; behind them one asks to take something, and leaves. When the store goes
     on, so does the queue, but for that one."""
@@ -155,7 +156,7 @@ def has_connection(server: ZqServer, port: int) -> bool:
     return any((row[1][8:], row[2][8:]) == ends and row[3] in (established, half_closed) for row in rows)
 
 
-@pytest.mark.parametrize("sent", [b"", b"P", b"PRI * HTTP/2.0\r\n"], ids=["silent", "one letter", "half a preface"])
+@pytest.mark.parametrize("sent", rotated([b"", b"P", b"PRI * HTTP/2.0\r\n"], 1))
 def test_a_connection_that_may_yet_be_http2_has_a_deadline(begin: Begin, sent: bytes) -> None:
     """Granian has none before it knows which HTTP it hears."""
     server = begin({"OS_SERVER__HEAD_TIMEOUT": "1"})
