@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short histories of the storage verbs, checked against the laws L1 to L8.
+"""Short histories of the storage verbs, and of servers that are killed, checked against the laws L1 to L8.
 
 A server store gets several processes, the embedded store has one process with many threads. ``ZQ_HISTORY_SECONDS``
-sets the length (``tests.campaign.histories.runs``). ``tests/campaign/histories`` has the histories over HTTP.
+sets the length (``tests.campaign.histories.runs``). ``tests/campaign/histories`` has the other
+nemeses.
 """
+
+from pathlib import Path
 
 import pytest
 
 from tests.campaign.histories.load import STORAGE, Shift, clear, finish, labour, labour_apart, prepare
-from tests.campaign.histories.runs import SECONDS, TOTAL, assert_lawful, embedded, rounds
-from tests.campaign.histories.targets import StorageTarget
+from tests.campaign.histories.nemesis import deployed, kill
+from tests.campaign.histories.runs import SECONDS, TOTAL, assert_lawful, checked_round, embedded, logs_told, rounds
+from tests.campaign.histories.targets import HttpTarget, StorageTarget
 from zq.storage import connect
 
 PROCESSES = 3
@@ -29,3 +33,15 @@ def test_the_storage_verbs_keep_the_laws(store_uri: str) -> None:
             calls += finish(target, STORAGE, project_suffix)
             assert_lawful(calls)
             clear(target, project_suffix)
+
+
+@pytest.mark.store_of_the_day
+@pytest.mark.parametrize("kind", ["rocksdb", "mongodb", "redis"])
+def test_killed_servers_keep_the_laws(kind: str, tmp_path: Path) -> None:
+    """A call that a kill interrupts has happened or has not, and what was acknowledged is there afterwards."""
+    with (
+        deployed(kind, tmp_path) as deployment,
+        logs_told(deployment.servers),
+        HttpTarget(deployment.urls) as target,
+    ):
+        checked_round(deployment, target, {"kill": kill}, SECONDS)

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""kill -9 at any moment: whatever was acknowledged is as it was acknowledged after a restart (L1, L2, L3, L6, L7)."""
+"""kill -9 of a worker, and after each verb: a restart finds what was acknowledged (L1, L2, L3, L6, L7).
+
+``test_history.py`` kills servers under load.
+"""
 
 import os
-import random
 import signal
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
 from tests.faults.integrity import whole
-from tests.faults.traffic import Claimer, Popper, Producer, Reader, Traffic
 from tests.servers import Answer, ZqServer, ask, every_message, wait_for
 
 pytestmark = pytest.mark.store_of_the_day
-KILLS = 3
 SEEDED = 1500
 
 
@@ -37,86 +36,6 @@ def seed(url: str, queue: str) -> list[str]:
         document = {"messages": [{"body": name, "ttl": 3600} for name in names[start : start + 500]]}
         assert ask(url, "POST", f"/v2/queues/{queue}/messages", document).status == 201
     return names
-
-
-@pytest.fixture
-def after_the_kills(server: ZqServer) -> tuple[ZqServer, Traffic]:
-    """A server that was killed several times under traffic and runs again, and what its clients were told."""
-    seed(server.url, "work")
-    seed(server.url, "pops")
-    traffic = Traffic(server.url)
-    traffic.producers = [Producer(traffic, name) for name in "abc"]
-    traffic.claimers = [Claimer(traffic) for _ in range(2)]
-    traffic.poppers = [Popper(traffic)]
-    traffic.reader = Reader(traffic)
-    with traffic:
-        for _ in range(KILLS):
-            before, enough = traffic.acknowledged, random.randint(30, 150)
-            wait_for(lambda: traffic.acknowledged >= before + enough, 60, f"{enough} more answers")  # noqa: B023
-            server.kill()
-            server.start()
-        before = traffic.acknowledged
-        wait_for(lambda: traffic.acknowledged > before, 60, "an answer after the last restart")
-    server.kill()
-    server.start()
-    return server, traffic
-
-
-def test_kills_under_traffic_lose_repeat_and_revive_nothing(after_the_kills: tuple[ZqServer, Traffic]) -> None:
-    """Posts, deletes, pops and claims keep their word over several kills, and a reader by marker misses nothing."""
-    server, traffic = after_the_kills
-    posts_are_there_exactly_once(server, traffic)
-    deletes_and_claims_hold(server, traffic)
-    pops_are_gone_for_good(server, traffic)
-
-
-def posts_are_there_exactly_once(server: ZqServer, traffic: Traffic) -> None:
-    listed = bodies(server.url, "posts")
-    assert [body for body, times in Counter(listed).items() if times > 1] == []
-    there = set(listed)
-    for producer in traffic.producers:
-        acknowledged = [body for post in producer.acknowledged for body in post]
-        assert [body for body in acknowledged if body not in there] == [], "an acknowledged post is lost"
-        torn = [post for post in producer.unanswered if 0 < len(there & set(post)) < len(post)]
-        assert torn == [], "half a post was stored"
-        own = [body for body in listed if body.startswith(producer.name)]
-        assert own == sorted(own, key=lambda body: int(body.split("-")[1])), "a producer's posts changed places"
-        assert set(own) <= set(acknowledged) | {body for post in producer.unanswered for body in post}
-    assert traffic.reader is not None
-    traffic.reader.finish()
-    assert traffic.reader.seen == listed, "a reader that followed the markers over the kills saw something else"
-
-
-def deletes_and_claims_hold(server: ZqServer, traffic: Traffic) -> None:
-    deleted = {message for claimer in traffic.claimers for message in claimer.deleted}
-    unsure = {message for claimer in traffic.claimers for message in claimer.unsure}
-    claims = {claim: held for claimer in traffic.claimers for claim, held in claimer.claims.items()}
-    handed_out = Counter(message for held in claims.values() for message in held)
-    assert [message for message, times in handed_out.items() if times > 1] == [], "two live claims held one message"
-    assert len(deleted) > 20
-    assert len(claims) > 10
-
-    left = {message["href"].split("/")[-1].split("?")[0] for message in every_message(server.url, "work")}
-    assert left & deleted == set(), "a deleted message came back"
-    for claim, held in claims.items():
-        kept = held - deleted
-        answer = ask(server.url, "GET", f"/v2/queues/work/claims/{claim}")
-        if answer.status == 404:
-            assert kept <= unsure, f"claim {claim} is lost"
-            continue
-        shown = {message["href"].split("/")[-1].split("?")[0] for message in answer.document["messages"]}
-        assert kept - unsure <= shown <= kept, f"claim {claim} holds other messages than it was given"
-
-
-def pops_are_gone_for_good(server: ZqServer, traffic: Traffic) -> None:
-    popped = Counter(body for popper in traffic.poppers for body in popper.popped)
-    assert [body for body, times in popped.items() if times > 1] == [], "a message was popped twice"
-    assert len(popped) > 20
-    left = bodies(server.url, "pops")
-    assert set(left) & set(popped) == set(), "a popped message came back"
-    missing = SEEDED - len(left) - len(popped)
-    lost_answers = sum(popper.unanswered for popper in traffic.poppers)
-    assert 0 <= missing <= lost_answers * Popper.LIMIT, "a message is neither there nor popped"
 
 
 def test_a_killed_worker_is_replaced_with_everything_in_place(server: ZqServer) -> None:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.faults.slow_path import SlowPath
+from tests.campaign.histories.wire import Wire
 from tests.servers import Answer, Lost, ZqServer, ask, wait_for
 from zq.clock import StoreClock
 from zq.model import ClaimRequest, Draft, Lease, QueueRef, new_ids
@@ -29,7 +29,7 @@ def slow_path(store_uri: str, late: float) -> Iterator[str]:
     """Open a slow path to the store and yield the URI that leads over it."""
     place = urlsplit(store_uri)
     assert place.port is not None
-    with SlowPath(place.port, late) as path:
+    with Wire(place.port) as path, path.slowed(late):
         slow = place._replace(netloc=f"127.0.0.1:{path.port}")
         # A client of a replica set would learn the real port.
         yield slow._replace(query="directConnection=true").geturl() if place.scheme == "mongodb" else slow.geturl()

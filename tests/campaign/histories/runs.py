@@ -10,17 +10,26 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from tests.campaign.histories.checker import check_history
 from tests.campaign.histories.history import OK, Call
+from tests.campaign.histories.load import HTTP, Shift, finish, labour, prepare
+from tests.campaign.histories.nemesis import Deployment, Nemesis, befall
+from tests.campaign.histories.targets import HttpTarget
 from tests.servers import ZqServer
+from tests.stores import MongoServer
 
 TOTAL = float(os.environ.get("ZQ_HISTORY_SECONDS", "12"))
 SECONDS = TOTAL / 6
 SERVERS = 3
 # Seconds between two kills.
 KILL_PAUSE = 1.0
+# Seconds between one nemesis and the next.
+NEMESIS_PAUSE = 0.5
+# Seconds for which servers of MongoDB may overlook a release by another server, with a margin.
+OVERLOOKED = 2.5
 # Seconds of work after which the queues are drained and checked, and new queues are used.
 ROUND_SECONDS = 60.0
 # Successful calls of each verb that a history must have.
@@ -50,6 +59,22 @@ def rounds(seconds: float) -> Iterator[tuple[str, float]]:
     """Yield a suffix for project ids and a length for each round of at most ``ROUND_SECONDS``."""
     for number in range(max(1, math.ceil(seconds / ROUND_SECONDS))):
         yield f"-{number}", min(ROUND_SECONDS, seconds)
+
+
+def checked_round(
+    deployment: Deployment, target: HttpTarget, nemeses: dict[str, Nemesis], seconds: float, project_suffix: str = ""
+) -> None:
+    """Make a history over HTTP while each nemesis does its harm at least once, then check it."""
+    prepare(target, project_suffix)
+    shift = Shift(float("inf"))
+    with ThreadPoolExecutor(1) as beside:
+        fate = beside.submit(befall, deployment, nemeses, time.monotonic() + seconds, NEMESIS_PAUSE)
+        fate.add_done_callback(lambda _: shift.end())
+        calls = labour(target, HTTP, shift, project_suffix=project_suffix)
+    came = fate.result()
+    overlooked = OVERLOOKED if isinstance(deployment.store, MongoServer) else 0
+    calls += finish(target, HTTP, project_suffix, overlooked)
+    assert_lawful(calls, f"beside {came}")
 
 
 def kill_in_turn(servers: Sequence[ZqServer], until: float) -> None:
