@@ -47,10 +47,10 @@ def test_a_clock_set_right_after_a_forced_start_is_refused_again(tmp_path: Path,
 
 
 def test_a_clock_that_is_seconds_off_is_no_reason_to_refuse(tmp_path: Path, shifted) -> None:
-    """Time servers correct by seconds: neither direction stops a start."""
+    """Time servers correct by seconds: neither direction stops a start. A daily run takes one of them."""
     uri = f"rocksdb://{tmp_path}/store"
     leave_a_message(uri)
-    for seconds in (2, -1):
+    for seconds in rotated([2, -1], 1):
         with ZqServer(uri, env=shifted(seconds)) as server:
             assert len(every_message(server.url, "jobs")) == 1
 

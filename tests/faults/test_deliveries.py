@@ -274,6 +274,7 @@ class Poster:
                     self.accepted.append(number)
 
 
+@pytest.mark.store_of_the_day
 def test_what_a_commit_publishes_is_delivered_once_it_is(server: ZqServer, sink: Sink) -> None:
     """Staged messages are told of when a commit publishes them, each once though it was staged again under its key;
     those of a stage that is dropped, never."""

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.test_neighbours import QUEUE, bearer
+from tests.rotation import rotated
 from tests.servers import CLIENT, ZqServer, wait_for
 from zq.http.heads import PAUSE
 
@@ -163,7 +164,7 @@ def test_a_paused_connection_that_is_closed_is_forgotten(server: ZqServer, crede
     assert Client(server, credential).ask() in (200, TOO_MANY)
 
 
-@pytest.mark.parametrize("proxy", [False, True])
+@pytest.mark.parametrize("proxy", rotated([False, True], 1))
 def test_under_granian_refusals_wait_and_hold_nobody_up(
     tmp_path: Path, credential: dict[str, str], other: dict[str, str], proxy: bool
 ) -> None:

@@ -244,6 +244,20 @@ def unavailable(verb: Callable[[], object]) -> Unavailable:
     return error.value
 
 
+@each_server
+def test_a_killed_store_is_unavailable_and_comes_back(binary: str | None):
+    """Every verb answers within the timeout, from idle connections as well as new ones; a restart is all it takes."""
+    with RedisServer(binary, "--appendonly", "yes", "--appendfsync", "always") as server:
+        scene = open_scene(server.uri)
+        posted = scene.post(3)
+        server.kill()
+        assert_unavailable(scene)
+        server.start()
+        assert scene.page() == posted
+        round_trip(scene.at("other"))
+        scene.storage.close()
+
+
 def test_a_restart_between_two_calls_is_not_noticed():
     """Idle connections that the server has closed are opened anew before anything is sent over them."""
     with RedisServer(None, "--appendonly", "yes", "--appendfsync", "always") as server:
@@ -314,6 +328,25 @@ def test_memory_comes_back_after_expiry(scene: Scene, server: RedisServer):
         assert {key.decode().split(":")[2] for key in admin.scan_iter() if b"{" in key} == {"floor", "due"}
 
 
+def test_used_memory_returns_when_messages_have_expired():
+    """INFO memory before 50,000 messages and after they were swept: no more than a fiftieth of them is left."""
+    with RedisServer() as server, redis.Redis(port=server.port) as admin:
+        scene = open_scene(server.uri)
+        scene.post(1)
+        scene.pop()
+        before = admin.info("memory")["used_memory"]
+        for _ in range(50):
+            new = [Draft(id, b'"%b"' % (b"x" * 198), 60, 0, "alice") for id in new_ids(1000, scene.now)]
+            scene.storage.messages.post(scene.queue, new, scene.now)
+        full = admin.info("memory")["used_memory"]
+        assert full - before > 50_000 * 400
+        scene.tick(60)
+        assert scene.storage.maintain(scene.now) == 50_000
+        left = wait_for(lambda: shrunk(admin, before + (full - before) // 50), 60, "memory returns")
+        assert left < full
+        scene.storage.close()
+
+
 def test_who_must_not_ask_for_memory_is_told_the_rest(server: RedisServer, scene: Scene):
     """Where the right to INFO is taken away after the start, these measures are left out, and the others are there."""
     with redis.Redis(port=server.port) as admin:
@@ -325,6 +358,12 @@ def test_who_must_not_ask_for_memory_is_told_the_rest(server: RedisServer, scene
         other.storage.close()
     assert every - fewer == {"store_bytes", "store_limit_bytes"}
     assert fewer >= {"expired_removed_total", "expired_waiting", "sweep_lag_seconds", "store_messages"}
+
+
+def shrunk(admin: redis.Redis, most: int) -> int:
+    """The memory in use once it is below the bound; before, 0."""
+    used = int(admin.info("memory")["used_memory"])
+    return used if used <= most else 0
 
 
 def test_idle_queues_give_space_back_whoever_posted(scene: Scene, server: RedisServer):

@@ -188,7 +188,7 @@ def test_fresh_messages_that_claims_have_passed_are_before_them_again(path: Path
         assert layout.decode_tally(new["tallies"][key[:8]]).fresh_head < layout.pair.unpack(key)[1]
 
 
-@pytest.mark.parametrize("lost", ["", "lines", "available", "queues"])
+@pytest.mark.parametrize("lost", rotated(["", "lines", "available", "queues"], 1))
 def test_groups_are_handed_out_in_order_as_before(tmp_path: Path, lost: str) -> None:
     """Whatever was lost of what leads to them; a queue whose entry is lost is known by its lines."""
     path = tmp_path / "old"
@@ -222,7 +222,7 @@ def test_messages_of_a_queue_that_is_lost_are_in_one_of_their_project(path: Path
     assert all(layout.queue_ref(key).name.startswith("salvaged-") for key in new["queues"])
 
 
-@pytest.mark.parametrize("family", ["tallies", "default", "messages", "queues"])
+@pytest.mark.parametrize("family", rotated(["tallies", "default", "messages", "queues"], 1))
 def test_sequences_never_go_back(path: Path, family: str) -> None:
     """Whatever is damaged, the next message of a queue has a higher sequence than any that was there (L5, L6), and
     positions of history and of topics rise too."""
@@ -269,8 +269,7 @@ def test_a_salvaged_store_is_served_and_claims_go_on(path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "harm"),
-    [("MANIFEST-*", lambda file: cut(file, 0.5)), ("MANIFEST-*", Path.unlink), ("CURRENT", Path.unlink)],
-    ids=["list cut short", "list gone", "CURRENT gone"],
+    rotated([("MANIFEST-*", lambda file: cut(file, 0.5)), ("MANIFEST-*", Path.unlink), ("CURRENT", Path.unlink)], 1),
 )
 def test_a_store_whose_list_of_files_is_damaged_is_saved_whole(
     path: Path, file: str, harm: Callable[[Path], None]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.damaged import flip, flushed, table_of
 from tests.faults.test_salvage import BLOCK_OF_FEW, differing, dumped, salvaged
+from tests.rotation import rotated
 from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
 from zq.errors import StoreDamaged
@@ -132,7 +133,7 @@ def entry(path: Path) -> bytes | None:
         survey.close()
 
 
-@pytest.mark.parametrize("slices", [0, 1, 2, 5, 13], ids=lambda slices: f"after {slices} slices")
+@pytest.mark.parametrize("slices", rotated([0, 1, 2, 5, 13], 2), ids=lambda slices: f"after {slices} slices")
 def test_an_open_commit_is_carried_over_and_the_new_store_finishes_it(job: Job, slices: int) -> None:
     """Between any two slices: the copy is the same, entry by entry; nothing is lost, doubled, or handed out again."""
     job.carry_on(slices)
@@ -147,7 +148,7 @@ def test_an_open_commit_is_carried_over_and_the_new_store_finishes_it(job: Job, 
     assert job.finished() == job.whole()
 
 
-@pytest.mark.parametrize("slices", [0, 6], ids=["not begun", "publishing"])
+@pytest.mark.parametrize("slices", rotated([0, 6], 1))
 def test_of_what_was_to_be_published_the_readable_part_is_and_the_rest_is_told(job: Job, slices: int) -> None:
     """One block of ``staged`` is damaged. The producer was told that the batch is decided: it cannot stage it again."""
     job.carry_on(slices)
@@ -176,7 +177,7 @@ def test_a_stage_of_which_nothing_can_be_read_does_not_hinder_the_rest(job: Job)
     assert f"of {STAGED} in a stage numbers 0-{STAGED - 1}, from 0" in "\n".join(told.lost)
 
 
-@pytest.mark.parametrize("family", ["messages", "claims", "available", "queues"])
+@pytest.mark.parametrize("family", rotated(["messages", "claims", "available", "queues"], 1))
 def test_pinned_messages_stay_pinned_whatever_is_lost_of_them(job: Job, family: str) -> None:
     """Their records, index entries, or their queue's entry: none is handed out, and all go."""
     job.carry_on(1, most=2)
@@ -243,7 +244,7 @@ def test_a_stage_that_an_open_commit_has_taken_is_not_a_stage_too(job: Job) -> N
     assert job.finished() == job.whole()
 
 
-@pytest.mark.parametrize("family", ["staged", "default"])
+@pytest.mark.parametrize("family", rotated(["staged", "default"], 1))
 def test_a_check_tells_damage_of_an_open_commit_as_damage(job: Job, family: str) -> None:
     """And not as a contradiction, which would be a defect of zq."""
     flip(table_of(flushed(job.path), family), 0.3 if family == "staged" else BLOCK_OF_FEW)
@@ -254,7 +255,7 @@ def test_a_check_tells_damage_of_an_open_commit_as_damage(job: Job, family: str)
     assert report.counted["comparisons that damage prevents"] > 0
 
 
-@pytest.mark.parametrize("family", ["staged", "messages"])
+@pytest.mark.parametrize("family", rotated(["staged", "messages"], 1))
 def test_an_open_commit_that_meets_damage_stands_still_and_others_are_finished(job: Job, family: str) -> None:
     """Its step is refused as damage and changes nothing: what is reserved stays so until there is a salvage."""
     flip(table_of(flushed(job.path), family), BLOCK_OF_FEW)

@@ -5,6 +5,8 @@ import base64
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.servers import ZqServer, ask, wait_for
 from tests.stores import RedisServer
 
@@ -21,6 +23,7 @@ def forms(text: str) -> set[str]:
     return shown
 
 
+@pytest.mark.store_of_the_day
 def test_no_body_is_in_any_log_at_any_level(store_uri: str) -> None:
     """S13: with the level DEBUG, through every way that a body takes; zq's own DEBUG lines may be there."""
     config = "[log]\nlevel = DEBUG\nrequests = true\n[server]\ngraceful_timeout = 5\n"

@@ -37,7 +37,6 @@ def bodies(messages: list) -> list[str]:
     return [message["body"] for message in messages]
 
 
-@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 @pytest.mark.parametrize("scheme", ["mongodb", "redis"])
 def test_a_store_that_does_not_answer_is_told_at_start(scheme: str, engine: str) -> None:
     """One sentence with the address, without the password, and an exit code."""
@@ -68,6 +67,7 @@ def test_a_server_may_wait_for_its_store(store: StoreServer) -> None:
         wait_for(server.ready, 60, "the server serves")
 
 
+@pytest.mark.store_of_the_day
 @pytest.mark.parametrize("way", ["killed", "frozen"])
 def test_a_store_that_is_lost_is_answered_503_in_time_and_forgiven(store: StoreServer, way: str) -> None:
     """Every verb answers 503 within ``storage_timeout``; afterwards the server serves on, and nothing is lost."""
@@ -98,6 +98,7 @@ def test_a_store_that_is_lost_is_answered_503_in_time_and_forgiven(store: StoreS
         wait_for(lambda: post(server, "new").status == 201, 60, "posts are taken again")
 
 
+@pytest.mark.store_of_the_day
 def test_servers_whose_clocks_differ_by_a_minute_agree(store: StoreServer, shifted) -> None:
     """Ages, order, delays and claims are the store's: whoever posts, the other one sees it as its own."""
     with (
@@ -119,6 +120,7 @@ def test_servers_whose_clocks_differ_by_a_minute_agree(store: StoreServer, shift
         assert held.document["age"] <= 40
 
 
+@pytest.mark.store_of_the_day
 def test_a_delay_is_the_same_for_servers_whose_clocks_differ(store: StoreServer, shifted) -> None:
     """A delayed message is handed out by neither before its moment, and by both after it."""
     with (
