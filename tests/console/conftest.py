@@ -129,7 +129,7 @@ class Watch:
         page = self.open(address)
         page.get_by_label("Token").fill(token)
         page.get_by_role("button", name="Sign in").click()
-        expect(page.get_by_label("Token")).to_have_count(0)
+        expect(page.get_by_role("button", name="Sign in")).to_have_count(0)
         return page
 
     def hide(self, away: bool = True) -> None:

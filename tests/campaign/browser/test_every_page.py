@@ -46,7 +46,7 @@ def test_a_reader_acts_nowhere(tokened: Guarded, watching: Watching) -> None:
     reader = tokened.token("observe:**")
     watch = watching(tokened.server.url)
     watch.expected |= {401, 403, *ABSENT}
-    page = watch.sign_in(reader)
+    page = watch.sign_in(reader, crawl.QUEUES)
     expect(page.get_by_role("heading", level=1, name="Queues")).to_be_visible()
     reasons = set()
     for address in crawl.pages(watch, known):
@@ -73,11 +73,11 @@ def test_pages_at_rest_send_one_request_a_second_at_most(client: Client, watch: 
     watch.expected |= ABSENT
     for address in crawl.pages(watch, crawl.fill(client)):
         crawl.settled(watch.open(address))
-        watch.page.wait_for_timeout(2000)
-        assert count(watch, 6) <= 7, address
+        watch.page.wait_for_timeout(1000)
+        assert count(watch, 3) <= 4, address
         watch.hide()
-        watch.page.wait_for_timeout(2000)  # one may be under way
-        assert count(watch, 3) == 0, address
+        watch.page.wait_for_timeout(1500)  # one may be under way
+        assert count(watch, 2) == 0, address
         watch.hide(False)
 
 
