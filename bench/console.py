@@ -14,8 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.console import crawl, test_tail
-from tests.console.conftest import ARGUMENTS, BROWSER, Watch
+from tests.abilities import browser as browser_path
+from tests.campaign.browser import crawl
+from tests.campaign.browser.test_tail import FREEZES, publishing
+from tests.console.conftest import ARGUMENTS, Watch
+from tests.console.test_tail import MADE, opened
 from tests.servers import PROJECT, ZqServer
 from zq.client import Client
 from zq.console.page import read_tree
@@ -34,9 +37,9 @@ def sizes() -> None:
 def speeds(browser: Browser, url: str) -> None:
     painted, usable = [], []
     for _ in range(RUNS):
-        watch = Watch(browser.new_context(), url)
+        watch = Watch(browser.new_context().new_page(), url, PROJECT)
         began = time.monotonic()
-        watch.open(crawl.PROJECT).locator("tbody tr").first.wait_for()
+        watch.open(crawl.QUEUES).locator("tbody tr").first.wait_for()
         usable.append(time.monotonic() - began)
         painted.append(watch.page.evaluate(PAINTED))
         watch.context.close()
@@ -44,7 +47,7 @@ def speeds(browser: Browser, url: str) -> None:
 
 
 def rest(browser: Browser, url: str, known: list[str], seconds: float) -> None:
-    watch = Watch(browser.new_context(), url)
+    watch = Watch(browser.new_context().new_page(), url, PROJECT)
     for address in crawl.pages(watch, known):
         watch.page.goto("about:blank")
         page = watch.open(address)
@@ -59,18 +62,18 @@ def rest(browser: Browser, url: str, known: list[str], seconds: float) -> None:
 
 
 def tail(browser: Browser, url: str, seconds: float) -> None:
-    watch = Watch(browser.new_context(), url)
-    page = test_tail.opened(watch)
-    page.evaluate(test_tail.FREEZES)
+    watch = Watch(browser.new_context().new_page(), url, PROJECT)
+    page = opened(watch)
+    page.evaluate(FREEZES)
     with Client(url, PROJECT) as client, ThreadPoolExecutor(1) as publisher:
         began = time.monotonic()
-        published = publisher.submit(test_tail.publishing, client.topic("news"), seconds)
+        published = publisher.submit(publishing, client.topic("news"), seconds)
         while not published.done():
             page.wait_for_timeout(100)
         took, ids = time.monotonic() - began, published.result()
         page.locator(".line .id").last.get_by_text(ids[-1]).wait_for()
     late = time.monotonic() - began - took
-    once = "each came once" if page.evaluate(test_tail.MADE) == ids else "WRONG: some were lost, or came twice"
+    once = "each came once" if page.evaluate(MADE) == ids else "WRONG: some were lost, or came twice"
     longest, heap = page.evaluate("[window.longest, performance.memory.usedJSHeapSize]")
     print(
         f"tail: {len(ids):,} published, {len(ids) / took:,.0f}/s; {once}, the last {1000 * late:.0f} ms late;", end=" "
@@ -87,7 +90,7 @@ def main() -> None:
         with Client(server.url, PROJECT) as client:
             known = crawl.fill(client)
         arguments = [*ARGUMENTS, "--enable-precise-memory-info"]
-        browser = playwright.chromium.launch(executable_path=BROWSER, chromium_sandbox=False, args=arguments)
+        browser = playwright.chromium.launch(executable_path=browser_path(), chromium_sandbox=False, args=arguments)
         speeds(browser, server.url)
         rest(browser, server.url, known, seconds)
         tail(browser, server.url, tailed)

@@ -33,7 +33,7 @@ _context.set_forkserver_preload(
             "zq.engines.gunicorn",
             "zq.engines.granian",
         ),
-        *("zq.storage.memory", "zq.storage.mongodb", "zq.storage.redis", "zq.storage.rocksdb"),
+        *("zq.storage.memory", "zq.storage.mongodb", "zq.storage.object", "zq.storage.redis", "zq.storage.rocksdb"),
     ]
 )
 # PR_SET_PDEATHSIG

@@ -43,7 +43,7 @@ class Kind(NamedTuple):
 
 
 IN_OBJECTS: Final = ("swift", "s3", "swift-3", "az")
-"""Stores in an object store, which have suites of their own in ``tests/object``: without ``--stores`` on two."""
+"""Stores in an object store. ``tests/object`` tests them, without ``--stores`` on S3."""
 SECOND_SERVER: Final = "redis-server"
 """Without ``--stores`` it runs what is marked ``every_server``."""
 KINDS: Final = {

@@ -138,7 +138,7 @@ HELD_BY = [
     ("api-ref/sqs.md", "python", "from celery", CELERY),
     ("api-ref/sqs.md", "sh", "celery -A", CELERY),
     ("api-ref/states.md", "text", "", DRAWING),
-    ("api-ref/storage-object.md", "sh", "", "tests/object/test_page.py::test_the_commands_of_the_page_work"),
+    ("api-ref/storage-object.md", "sh", "", "tests/campaign/objects/test_page.py::test_the_commands_of_the_page_work"),
     ("api-ref/storage-redis.md", "text", "", "tests/test_blocks.py::test_the_rights_of_the_page_are_enough"),
     ("api-ref/storage-rocksdb.md", "sh", "", SALVAGE),
     (

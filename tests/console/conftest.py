@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A browser, a page that is watched for all that no page may do, and servers behind it.
+"""A browser, a page that is watched for everything that no page may do, and the servers behind it.
 
 The browser is the machine's Chromium, or the program that ``ZQ_TEST_BROWSER`` names.
+
+The tests of a folder share the browser, its context and two servers; the tests of a file share a page. Each test has a
+project of its own, and gets the page back empty.
 """
 
+import itertools
 import re
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,6 +19,7 @@ from playwright.sync_api import (
     Browser,
     BrowserContext,
     ConsoleMessage,
+    Dialog,
     Page,
     Request,
     Response,
@@ -23,64 +29,135 @@ from playwright.sync_api import (
 
 from tests import abilities
 from tests.abilities import need
+from tests.rotation import rotated
 from tests.servers import PROJECT, ZqServer
 from tests.websocket.connections import guarded, made
 from zq.client import Client
 
 ARGUMENTS = [
     *("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    "--no-first-run",
+    *("--no-first-run", "--renderer-process-limit=1"),
 ]
+VIEWPORT = {"width": 1280, "height": 900}
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "resultTypes": ["violations"]}
-COLOURS = {**RULES, "runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
 VIOLATIONS = "(rules) => axe.run(document, rules).then((found) => found.violations)"
+# The themes differ in colours only, so a day looks at one of them.
+THEMES = rotated(("light", "dark"), 1)
 WITHIN = 60_000
 """Milliseconds that the browser waits for what is expected."""
 expect.set_options(timeout=WITHIN)
 NOTHING = "\N{EN DASH}"
-"""What the console writes where nothing is known."""
+"""The console's sign for an unknown value."""
 STATUS = re.compile(r"status of (\d{3})")
+# ``window.away`` hides the page, as another tab in front of it does.
+HIDE = "Object.defineProperty(document, 'hidden', {get: () => window.away === true})"
+FORGET = "() => { try { sessionStorage.clear(); localStorage.clear(); } catch { /* an empty page has none */ } }"
+_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="package")
-def browser() -> Iterator[Browser]:
-    """One for all tests of this folder. It is ended behind them: its event loop would be in the way of others."""
+def context() -> Iterator[BrowserContext]:
+    """The browser's first context: its cache of modules serves all tests of the folder.
+
+    The browser ends behind the folder, since its event loop would be in the way of other tests.
+    """
     need("chromium")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(
+        browser = playwright.chromium.launch(
             executable_path=abilities.browser(), chromium_sandbox=False, args=ARGUMENTS
         )
-        yield started
-        started.close()
+        yield context_of(browser)
+        browser.close()
+
+
+def context_of(browser: Browser) -> BrowserContext:
+    """Open a context whose pages ``window.away`` can hide."""
+    opened = browser.new_context(viewport=VIEWPORT, reduced_motion="reduce", accept_downloads=True)
+    opened.grant_permissions(["clipboard-read", "clipboard-write"])
+    opened.add_init_script(HIDE)
+    return opened
+
+
+def page_of(context: BrowserContext) -> Page:
+    opened = context.new_page()
+    opened.set_default_timeout(WITHIN)
+    return opened
+
+
+@pytest.fixture(scope="module")
+def tab(context: BrowserContext) -> Iterator[Page]:
+    """The page of a file of tests."""
+    opened = page_of(context)
+    yield opened
+    opened.close()
 
 
 class Watch:
-    """A page, and what it did that no page may: errors, foreign requests, refusals that nobody expected."""
+    """A page of one test, and everything it did that no page may: errors, foreign requests, unexpected refusals."""
 
-    def __init__(self, context: BrowserContext, url: str) -> None:
-        self.context = context
+    def __init__(self, page: Page, url: str, project: str) -> None:
+        self.page = page
+        self.context = page.context
         self.url = url
+        self.project = project
         self.wrong: list[str] = []
         self.expected: set[int] = set()
         """Statuses that are no fault in this test; 0: the server does not answer."""
         self.requests: list[Request] = []
         self.judged = False
-        """Whether another test looks at what is shown in the end."""
+        """Whether another test judges the accessibility of the page that is shown in the end."""
         self.hosts = {urlsplit(url).netloc}
-        self.page = context.new_page()
-        self.page.set_default_timeout(WITHIN)
-        self.page.on("console", self._said)
-        self.page.on("pageerror", lambda error: self.wrong.append(f"page error: {error}"))
-        self.page.on("dialog", lambda dialog: self.wrong.append(f"a dialog: {dialog.message}"))
-        self.page.on("request", self._asked)
-        self.page.on("response", self._answered)
+        self._listeners = {
+            "console": self._on_console,
+            "pageerror": self._on_error,
+            "dialog": self._on_dialog,
+            "request": self._on_request,
+            "response": self._on_response,
+        }
+        for event, listener in self._listeners.items():
+            page.on(event, listener)  # type: ignore[call-overload]
 
-    def open(self, address: str = "#/") -> Page:
-        """Show an address of the console, as "#/p/acme/queues"."""
-        self.page.goto(f"{self.url}/console/{address}")
+    def open(self, address: str = "") -> Page:
+        """Show a page of the project, as "queues/mail", or another address of the console, as "#/"."""
+        within = f"#/p/{self.project}/{address}".rstrip("/")
+        self.page.goto(f"{self.url}/console/{address if address.startswith('#') else within}")
         return self.page
 
-    def _said(self, message: ConsoleMessage) -> None:
+    def sign_in(self, token: str, address: str = "") -> Page:
+        """Open a page of a server that requires tokens, and sign in."""
+        self.expected.add(401)
+        page = self.open(address)
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("button", name="Sign in")).to_have_count(0)
+        return page
+
+    def hide(self, away: bool = True) -> None:
+        """Hide the page, or show it again."""
+        turned = "(away) => { window.away = away; document.dispatchEvent(new Event('visibilitychange')); }"
+        self.page.evaluate(turned, away)
+
+    def check_accessible(self) -> None:
+        """Note the violations that axe finds."""
+        for theme in THEMES:
+            self.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+            if not self.page.evaluate("'axe' in window"):
+                self.page.evaluate(AXE_SCRIPT)
+            for violation in self.page.evaluate(VIOLATIONS, RULES):
+                nodes = [node["html"][:160] for node in violation["nodes"][:3]]
+                self.wrong.append(f"axe, {theme}: {violation['id']}: {nodes}")
+
+    def leave(self) -> None:
+        """Stop watching, and return the page empty."""
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
+        self.page.unroute_all(behavior="ignoreErrors")
+        self.page.evaluate(FORGET)
+        self.page.goto("about:blank")
+        self.page.set_viewport_size(VIEWPORT)  # type: ignore[arg-type]
+        self.context.clear_cookies()
+
+    def _on_console(self, message: ConsoleMessage) -> None:
         if message.type not in ("error", "warning"):
             return
         status = STATUS.search(message.text)
@@ -88,64 +165,72 @@ class Watch:
         if not known:
             self.wrong.append(f"console: {message.text}")
 
-    def _asked(self, request: Request) -> None:
+    def _on_error(self, error: object) -> None:
+        self.wrong.append(f"page error: {error}")
+
+    def _on_dialog(self, dialog: Dialog) -> None:
+        self.wrong.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _on_request(self, request: Request) -> None:
         self.requests.append(request)
         parts = urlsplit(request.url)
         if parts.scheme not in ("blob", "data") and parts.netloc not in self.hosts:
             self.wrong.append(f"foreign request: {request.url}")
 
-    def _answered(self, response: Response) -> None:
+    def _on_response(self, response: Response) -> None:
         if response.status >= 400 and response.status not in self.expected:
             self.wrong.append(f"{response.status} for {response.request.method} {response.url}")
-
-    def check_accessible(self) -> None:
-        """Note what axe finds in either theme; they differ in nothing but colours."""
-        for theme, rules in (("light", RULES), ("dark", COLOURS)):
-            self.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-            if not self.page.evaluate("'axe' in window"):
-                self.page.evaluate(AXE_SCRIPT)
-            for violation in self.page.evaluate(VIOLATIONS, rules):
-                nodes = [node["html"][:160] for node in violation["nodes"][:3]]
-                self.wrong.append(f"axe, {theme}: {violation['id']}: {nodes}")
 
 
 Watching = Callable[..., Watch]
 
 
 @pytest.fixture
-def watching(browser: Browser) -> Iterator[Watching]:
-    """Opens watched pages; whatever they did wrong fails the test, and what they show in the end is accessible."""
+def project() -> str:
+    """A project that no other test has."""
+    return f"p{next(_numbers)}"
+
+
+@pytest.fixture
+def watching(tab: Page, project: str) -> Iterator[Watching]:
+    """A function that watches a page of a server: the file's own at first, then further ones.
+
+    A fault of any of them fails the test, and the page that each shows in the end is accessible.
+    """
     opened: list[Watch] = []
 
-    def watch(url: str, **options: object) -> Watch:
-        context = browser.new_context(
-            viewport={"width": 1280, "height": 900}, reduced_motion="reduce", accept_downloads=True, **options
-        )
-        context.grant_permissions(["clipboard-read", "clipboard-write"])
-        opened.append(Watch(context, url))
+    def watch(url: str, project: str = project) -> Watch:
+        opened.append(Watch(new_page() if opened else tab, url, project))
         return opened[-1]
+
+    def new_page() -> Page:
+        """In a context of its own: the pages of one context share few connections."""
+        browser = tab.context.browser
+        assert browser is not None
+        return page_of(context_of(browser))
 
     yield watch
     for each in opened:
         if not each.judged:
             each.check_accessible()
+        each.leave()
+    for each in opened[1:]:
         each.context.close()
     assert [sentence for each in opened for sentence in each.wrong] == []
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def server() -> Iterator[ZqServer]:
-    """One that asks nobody who he is."""
+    """A server without authentication."""
     with ZqServer("memory:") as started:
         yield started
 
 
 @pytest.fixture
-def client(server: ZqServer) -> Iterator[Client]:
-    """The project of the tests, empty."""
-    with Client(server.url, PROJECT) as opened:
-        for queue in list(opened.queues()):
-            opened.queue(queue.name).delete()
+def client(server: ZqServer, project: str) -> Iterator[Client]:
+    """The test's project on that server."""
+    with Client(server.url, project) as opened:
         yield opened
 
 
@@ -155,8 +240,31 @@ def watch(watching: Watching, server: ZqServer) -> Watch:
     return watching(server.url)
 
 
-@pytest.fixture(scope="module")
-def tokened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ZqServer, Callable[..., str]]]:
-    """A server that wants tokens, and what makes one of the project with such scopes."""
-    with guarded(tmp_path_factory.mktemp("tokens")) as (started, _socket, admin):
-        yield started, lambda *scopes: str(made(started, admin, PROJECT, scopes=scopes or None)["token"])
+class Guarded(NamedTuple):
+    """A server with pools that requires tokens, and the test's project on it."""
+
+    server: ZqServer
+    project: str
+    admin: dict[str, str]
+
+    def token(self, *scopes: str, **terms: object) -> str:
+        """Make a token of the project; without scopes or roles it allows everything in the project."""
+        terms |= {"scopes": scopes} if scopes else {}
+        return str(made(self.server, self.admin, self.project, **terms)["token"])
+
+    def client(self) -> Client:
+        return Client(self.server.url, self.project, token=self.token())
+
+
+@pytest.fixture(scope="package")
+def guard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    catalog = {"ALLOWED_HOSTS": "memory:", "ENABLE_VIRTUAL_POOL": "true"}
+    options = {"OS_DEFAULT__ADMIN_MODE": "true", "OS_DEFAULT__POOLING": "true"}
+    options |= {f"OS_POOLING:CATALOG__{name}": value for name, value in catalog.items()}
+    with guarded(tmp_path_factory.mktemp("guarded"), **options) as (started, _socket, admin):
+        yield Guarded(started, PROJECT, admin)
+
+
+@pytest.fixture
+def tokened(guard: Guarded, project: str) -> Guarded:
+    return guard._replace(project=project)

@@ -1,47 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who sees what: sign-in, tokens, other projects, a proxy's path and sign-on, and a console that changes nothing."""
+"""Access to the console: opening a project, signing in, a reader's buttons, and a proxy's path and sign-on."""
 
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
 from tests.abilities import locate, need
-from tests.console import crawl
-from tests.console.conftest import Watch, Watching
-from tests.servers import PROJECT, ZqServer, free_port, wait_for
+from tests.console.conftest import Guarded, Watch, Watching
+from tests.rotation import rotated
+from tests.servers import ZqServer, free_port, wait_for
 from zq.client import Client
 
 pytestmark = pytest.mark.slow
 
-Tokened = tuple[ZqServer, Callable[..., str]]
-MAIL = "#/p/acme/queues/mail"
+MAIL = "queues/mail"
 STORED = "JSON.stringify([{...localStorage}, {...sessionStorage}, location.href, document.cookie])"
 
 
 def test_a_project_is_opened_by_its_name_and_remembered(client: Client, watch: Watch) -> None:
-    """Where nobody is asked who he is."""
+    """Without authentication."""
     client.queue("mail").create()
-    page = watch.open()
-    page.get_by_label("Project").fill("acme")
+    page = watch.open("#/")
+    page.get_by_label("Project").fill(watch.project)
     page.get_by_role("button", name="Open").click()
     expect(page.get_by_role("link", name="mail")).to_be_visible()
-    watch.open()
-    page.get_by_role("link", name="acme").click()
+    watch.open("#/")
+    page.get_by_role("link", name=watch.project).click()
     expect(page.get_by_role("link", name="mail")).to_be_visible()
 
 
-def test_without_a_token_one_signs_in_and_comes_to_the_same_place(tokened: Tokened, watching: Watching) -> None:
+def test_without_a_token_one_signs_in_and_comes_to_the_same_place(tokened: Guarded, watching: Watching) -> None:
     """Acceptance 15, 18: also when it ends in the middle; it is in the session's storage and nowhere else."""
-    server, make = tokened
-    token = make()
-    with Client(server.url, PROJECT, token=token) as client:
+    token = tokened.token()
+    with Client(tokened.server.url, tokened.project, token=token) as client:
         client.queue("mail").post({"a": 1})
-        watch = watching(server.url)
+        watch = watching(tokened.server.url)
         watch.expected.add(401)
         page = watch.open(MAIL)
         page.get_by_label("Token").fill("zq_wrong")
@@ -55,48 +53,28 @@ def test_without_a_token_one_signs_in_and_comes_to_the_same_place(tokened: Token
         assert token not in str([local, addresses]) + "".join(request.url for request in watch.requests)
         client.revoke_token(token.split("_")[1])
         expect(page.get_by_label("Token")).to_be_visible(timeout=60_000)
-        page.get_by_label("Token").fill(make())
+        page.get_by_label("Token").fill(tokened.token())
         page.get_by_role("button", name="Sign in").click()
         expect(page.get_by_role("heading", name="mail", level=1)).to_be_visible()
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
         assert "zq_" not in page.evaluate(STORED)
-    assert token not in server.output
+    assert token not in tokened.server.output
 
 
-def test_a_reader_sees_all_and_each_button_says_why_not(tokened: Tokened, watching: Watching) -> None:
+def test_a_reader_sees_all_and_each_button_says_why_not(tokened: Guarded, watching: Watching) -> None:
     """Acceptance 15: and the server refuses the same to curl (tests/http/test_matrix.py)."""
-    server, make = tokened
-    with Client(server.url, PROJECT, token=make()) as client:
+    with tokened.client() as client:
         client.queue("mail").post({"a": 1})
-        watch = watching(server.url)
-        watch.expected.add(401)
-        page = watch.open()
-        page.get_by_label("Token").fill(make("observe:**"))
-        page.get_by_role("button", name="Sign in").click()
+        watch = watching(tokened.server.url)
+        page = watch.sign_in(tokened.token("observe:**"), "#/")
         page.get_by_role("link", name="mail", exact=True).click()
         purge = page.get_by_role("button", name="Purge…")
-        expect(purge).to_have_attribute("title", "Your credential does not allow queues:purge in acme.")
+        expect(purge).to_have_attribute("title", f"Your credential does not allow queues:purge in {tokened.project}.")
         purge.click(force=True)
         expect(page.locator(".announcer")).to_contain_text("does not allow queues:purge")
         expect(page.get_by_role("dialog")).to_have_count(0)
         assert client.queue("mail").stats().total >= 1
-
-
-def test_what_a_scope_leaves_out_is_told_by_the_server(tokened: Tokened, watching: Watching) -> None:
-    """The state *no permission*, with the rule that is missing; and an address of another project."""
-    server, make = tokened
-    watch = watching(server.url)
-    watch.expected |= {401, 403}
-    page = watch.open()
-    page.get_by_label("Token").fill(make("observe:queue/mine"))
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_text("This project has no queues")).to_be_visible()
-    watch.open(MAIL)
-    expect(page.locator(".forbidden").first).to_contain_text("does not allow queues:stats on queue mail")
-    watch.check_accessible()
-    watch.open("#/p/other/queues")
-    expect(page.get_by_text("It names other; you are signed in for acme.")).to_be_visible()
 
 
 CONF = """
@@ -150,7 +128,7 @@ def proxy(server: ZqServer, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     opened.close()
 
 
-@pytest.mark.parametrize("slash", ["", "/"])
+@pytest.mark.parametrize("slash", rotated(["", "/"], 1))
 def test_it_works_below_any_path_of_a_proxy(client: Client, proxy: Proxy, watching: Watching, slash: str) -> None:
     """Acceptance 17: with and without a slash, with a cookie of a single sign-on; nothing is configured in zq."""
     client.queue("mail").post({"a": 1})
@@ -159,7 +137,7 @@ def test_it_works_below_any_path_of_a_proxy(client: Client, proxy: Proxy, watchi
     page = watch.page
     page.goto(f"{proxy.url}/a/b/zq{slash}")
     assert page.url.startswith(f"{proxy.url}/a/b/zq/console/")
-    page.get_by_label("Project").fill("acme")
+    page.get_by_label("Project").fill(watch.project)
     page.get_by_role("button", name="Open").click()
     page.get_by_role("link", name="mail").click()
     page.locator("tbody th a").click()
@@ -168,43 +146,3 @@ def test_it_works_below_any_path_of_a_proxy(client: Client, proxy: Proxy, watchi
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     expect(page.locator(".announcer")).to_contain_text("The message was deleted.")
     assert all(request.url.startswith(f"{proxy.url}/a/b/zq") for request in watch.requests)
-
-
-def test_every_page_is_there_below_a_path(client: Client, proxy: Proxy, watching: Watching) -> None:
-    """Acceptance 17: as ``crawl`` finds them; nothing is asked for beside the path."""
-    watch = watching(f"{proxy.url}/a/b/zq")
-    watch.context.add_cookies([{"name": "sso", "value": "yes", "url": proxy.url}])
-    watch.expected |= {400, 404}  # this server has no quotas and no pools
-    watch.hosts = {proxy.url.removeprefix("http://")}
-    found = crawl.pages(watch, crawl.fill(client))
-    assert len(found) > 10
-    expect(watch.page.locator(".banner")).to_have_count(0)
-    assert all(request.url.startswith(f"{proxy.url}/a/b/zq/") for request in watch.requests)
-
-
-def test_a_sign_on_of_a_proxy_that_has_ended_is_told(client: Client, proxy: Proxy, watching: Watching) -> None:
-    """Its redirect is not followed; the page stays, and says what is to be done."""
-    client.queue("mail").create()
-    watch = watching(proxy.url)
-    watch.context.add_cookies([{"name": "sso", "value": "yes", "url": proxy.url}])
-    watch.page.goto(f"{proxy.url}/a/b/zq/console/{MAIL}")
-    expect(watch.page.get_by_text("The queue is empty")).to_be_visible()
-    watch.context.clear_cookies()
-    expect(watch.page.locator(".banner.gone")).to_contain_text("reload this page")
-
-
-def test_a_console_that_changes_nothing_has_no_such_buttons(watching: Watching) -> None:
-    """[console] read_only: and says that it is no protection."""
-    env = {"OS_CONSOLE__READ_ONLY": "true", "OS_CONSOLE__GRAFANA_URL": "https://g.example/d/zq?a=1&b=2"}
-    with ZqServer("memory:", env=env) as server, Client(server.url, PROJECT) as client:
-        client.queue("mail").post(1)
-        watch = watching(server.url)
-        watch.expected.add(0)  # the server ends before the page
-        page = watch.open(MAIL)
-        expect(page.get_by_text("a reader's token is")).to_be_visible()
-        expect(page.locator("tbody tr")).to_have_count(1)
-        expect(page.get_by_role("button", name="Purge…")).to_have_count(0)
-        expect(page.get_by_role("button", name="Pause…")).to_have_count(0)
-        watch.expected.add(400)  # no quotas
-        watch.open("#/p/acme/admin")
-        expect(page.get_by_role("link", name="Grafana")).to_have_attribute("href", "https://g.example/d/zq?a=1&b=2")

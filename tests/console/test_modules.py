@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.console.conftest import Watch
+from tests.rotation import examples
 from zq.client import Client
 
 pytestmark = pytest.mark.slow
@@ -55,11 +56,11 @@ def run(watch: Watch, module: str, expression: str, argument: Any = None) -> Any
 
 def test_json_comes_out_as_it_went_in(client: Client, watch: Watch) -> None:
     """Hypothesis against Python's json with raw numbers: every number's text, every member, every text."""
-    watch.open()
+    watch.open("#/")
     assert run(watch, "json", "loaded.exact") is True
     seen: list[str] = []
 
-    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(st.lists(VALUES, min_size=5, max_size=30))
     def collect(values: list[Any]) -> None:
         seen.extend(map(written, values))
@@ -77,7 +78,7 @@ def test_json_comes_out_as_it_went_in(client: Client, watch: Watch) -> None:
 
 def test_texts_are_written_for_people(client: Client, watch: Watch) -> None:
     """Ages, counts, sizes, moments; what cannot be seen in a text is written as an escape."""
-    watch.open()
+    watch.open("#/")
     ages = {0: "0 s", 59.9: "59 s", 60: "1 min", 192: "3.2 min", 3600: "1 h", 7000: "1.9 h", 86400 * 12: "12 d"}
     assert run(watch, "text", "given.map(loaded.age)", list(ages)) == list(ages.values())
     assert run(watch, "text", "[loaded.count(1234567), loaded.count(undefined), loaded.bytes(12800)]") == [
@@ -92,7 +93,7 @@ def test_texts_are_written_for_people(client: Client, watch: Watch) -> None:
 
 
 def test_addresses_are_read_as_they_are_written(client: Client, watch: Watch) -> None:
-    watch.open()
+    watch.open("#/")
     for project, queue, query in [("a/b?c#d%", "q.1", {"m": "x&y=z"}), ("acme", "", {"name": "%"}), ("é ", "q", {})]:
         route = run(watch, "route", "loaded.parsed(loaded.to(...given))", [project, queue, query])
         assert (route["project"], route["queue"], route["query"]) == (project, queue, query)
@@ -105,7 +106,7 @@ def test_addresses_are_read_as_they_are_written(client: Client, watch: Watch) ->
 
 def test_fields_take_what_their_schemas_say(client: Client, watch: Watch) -> None:
     """By the document that the server serves: kind, range, and what is wrong with a text."""
-    watch.open()
+    watch.open("#/")
     schemas = run(watch, "api", "(await loaded.get('openapi.json')).components.schemas.Metadata.properties")
     kinds = run(watch, "parts/form", "given.map((schema) => loaded.fieldOf(schema).kind)", list(schemas.values()))
     by_name = dict(zip(schemas, kinds, strict=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The overview of a project, and the past of a queue; of two servers, too."""
+"""The overview of a project."""
 
 import re
 import time
@@ -8,56 +8,43 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import NOTHING, Watch, Watching
-from tests.servers import PROJECT, ZqServer
-from tests.stores import RedisServer
+from tests.console.conftest import Watch
 from zq.client import Client
 
 pytestmark = pytest.mark.slow
 
-OVERVIEW = "#/p/acme"
-POSTED = "Messages a second, as a table"
-
-
-def cells(page: Page, name: str, column: int) -> list[str]:
-    """What the table of a chart says, the latest first."""
-    table = page.get_by_role("region", name=name, exact=True)
-    expect(table.locator("tbody tr")).to_have_count(20)
-    return table.locator(f"tbody tr td:nth-child({column + 1})").all_inner_texts()
-
 
 def until(condition: Callable[[], object], page: Page, seconds: float) -> None:
-    """The page goes on meanwhile."""
+    """Wait for a condition while the page goes on."""
     limit = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < limit, "It has not come."
         page.wait_for_timeout(200)
 
 
-def test_an_empty_project_says_so(client: Client, watch: Watch) -> None:
-    """And how a queue begins."""
-    page = watch.open("#/p/nobody")
+def test_a_queue_whose_consumer_has_stopped_is_the_first(client: Client, watch: Watch) -> None:
+    """Acceptance 3: the first of fifty queues, with its age; dead letters are in a list of their own. An empty project
+    leads to the page of queues."""
+    page = watch.open()
     expect(page.get_by_text("This project has no queues")).to_be_visible()
     page.get_by_role("main").get_by_role("link", name="Queues").click()
     expect(page.get_by_role("heading", name="Queues", level=1)).to_be_visible()
-
-
-def test_a_queue_whose_consumer_has_stopped_is_the_first(client: Client, watch: Watch) -> None:
-    """Acceptance 3: of fifty queues, within 30 s, with its age; dead letters are in a list of their own."""
     names = [f"jobs.{number:02}" for number in range(50)]
     for name in names:
         client.queue(name).create({"_dead_letter_queue": "dead", "_max_claim_count": 3})
     client.queue("dead").post_batch([1, 2])
     client.queue("jobs.23").post("stuck")
     posted = time.time()
-    page = watch.open(OVERVIEW)
+    watch.open()
     oldest = page.get_by_role("region", name="Oldest", exact=True)
-    while time.time() < posted + 12:
+
+    def first() -> bool:
         for name in names[::10]:
             client.queue(name).post(1)
             client.queue(name).pop(1)
-        page.wait_for_timeout(300)
-    expect(oldest.locator("tbody th").first).to_have_text("jobs.23", timeout=60_000)
+        return oldest.locator("tbody th").all_inner_texts()[:1] == ["jobs.23"]
+
+    until(first, page, 60)
 
     def told() -> bool:
         age = float(re.sub(r" s$", "", oldest.locator("tbody td").first.inner_text()))
@@ -72,65 +59,3 @@ def test_a_queue_whose_consumer_has_stopped_is_the_first(client: Client, watch: 
     page.keyboard.press("g")
     page.keyboard.press("o")
     expect(page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
-
-
-def test_a_chart_has_its_past_at_opening(client: Client, watch: Watch) -> None:
-    """Acceptance 10: points and rates from before the page was opened, as lines, a sentence and a table."""
-    client.queue("mail").create({"_dead_letter_queue": "mail.dead", "_max_claim_count": 2})
-    began, rounds = time.monotonic(), 0
-    while time.monotonic() < began + 24:
-        rounds += 1
-        client.queue("mail").post_batch([1, 2, 3])
-        client.queue("mail").pop(1)
-        watch.page.wait_for_timeout(250)
-    page = watch.open("#/p/acme/queues/mail")
-    expect(page.locator(".plot canvas")).to_have_count(2)
-    for summary in page.locator(".chart summary").all():
-        summary.click()
-    posted = [float(cell) for cell in cells(page, POSTED, 1) if cell not in (NOTHING, "<0.1")]
-    assert 0.4 * 3 * rounds / 24 <= max(posted) <= 3 / 0.25 + 1
-    depths = [int(cell.replace(",", "")) for cell in cells(page, "Messages, as a table", 1) if cell != NOTHING]
-    assert len(depths) >= 1
-    assert depths[0] > 0
-    expect(page.locator(".chart figcaption").first).to_contain_text("ready: ")
-    assert page.locator(".legend line").nth(1).get_attribute("stroke-dasharray") == "8 4"
-    tiles = page.get_by_role("region", name="Figures")
-    expect(tiles).to_contain_text("in mail.dead")
-    page.get_by_label("Of the last").select_option("10800")
-    expect(page.get_by_label("Of the last")).to_have_value("10800")
-    assert "window=10800" in page.url
-    page.set_viewport_size({"width": 390, "height": 844})
-    page.wait_for_function("document.documentElement.scrollWidth <= 390")
-
-
-def test_figures_are_those_of_both_servers_and_go_on_without_one(watching: Watching) -> None:
-    """Acceptance 9: whichever answers, the rates are of both; one is killed, and they go on, without a zero."""
-    with RedisServer() as store, ZqServer(store.uri) as one, ZqServer(store.uri) as other:
-        watch = watching(one.url)
-        with Client(one.url, PROJECT) as here, Client(other.url, PROJECT) as there:
-            page = watch.open("#/p/acme/queues/mail")
-            page.locator(".chart summary").last.click()
-
-            def both() -> bool:
-                here.queue("mail").post_batch([1] * 5)
-                there.queue("mail").post_batch([1] * 5)
-                return any(cell != NOTHING and float(cell) > 20 for cell in rates(page))
-
-            until(both, page, 60)
-            expect(page.get_by_text("by 2 servers")).to_be_visible()
-            other.kill()
-            seen = len([cell for cell in rates(page) if cell != NOTHING])
-
-            def alone() -> bool:
-                here.queue("mail").post_batch([1] * 5)
-                return len([cell for cell in rates(page) if cell != NOTHING]) >= seen + 2
-
-            until(alone, page, 60)
-            known = [cell for cell in rates(page) if cell != NOTHING][: seen + 2]
-            assert "0" not in known[:3]
-            expect(page.get_by_text("by 2 servers")).to_have_count(0, timeout=60_000)
-            watch.expected.add(0)  # the server ends before the page
-
-
-def rates(page: Page) -> list[str]:
-    return cells(page, POSTED, 1)

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Swift, an S3 and an Azure, for the stores in them, their objects past the store, and what opens one.
+"""A real Swift, an S3 and an Azure, the stores in them, and direct access to their objects.
 
-Each test runs on Swift or on S3, half of them on either; with ``--stores swift,s3,swift-3,az`` on each that is named,
-and races for longer.
+Without ``--stores`` each test runs on S3, the cheapest of them, unless the test names another one. With
+``--stores swift,s3,swift-3,az`` it runs on each that is named.
 """
 
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
-from zlib import crc32
 
 import pytest
 
@@ -17,6 +16,7 @@ from tests.abilities import need
 from tests.azurite import Azurite
 from tests.object.between import Between
 from tests.object.work import patient
+from tests.rotation import CAMPAIGN
 from tests.s3 import S3
 from tests.stores import IN_OBJECTS, object_store
 from tests.swift import Swift
@@ -34,15 +34,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     own = [name for names in marks for name in ([names] if isinstance(names, str) else names)]
     if "uri" in metafunc.fixturenames and "uri" not in own:
         named = metafunc.config.getoption("--stores")
-        one = ("swift", "s3")[crc32(metafunc.function.__name__.encode()) % 2]
-        chosen = [name for name in IN_OBJECTS if name in named.split(",")] if named else [one]
+        chosen = [name for name in IN_OBJECTS if name in named.split(",")] if named else ["s3"]
         metafunc.parametrize("uri", chosen, indirect=True)
 
 
 @pytest.fixture(scope="session")
-def rounds(request: pytest.FixtureRequest) -> int:
-    """How many races."""
-    return 12 if request.config.getoption("--stores") else 4
+def rounds() -> int:
+    """The number of races."""
+    return 12 if CAMPAIGN else 4
 
 
 @pytest.fixture(scope="session")

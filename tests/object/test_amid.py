@@ -10,6 +10,7 @@ import pytest
 from tests.object.between import Between
 from tests.object.conftest import Open
 from tests.object.work import bodies, patient, post
+from tests.rotation import rotated
 from tests.servers import wait_for
 from tests.swift import Swift
 from zq.errors import Deposed
@@ -41,7 +42,7 @@ class Asleep:
         self._awake.set()
 
 
-@pytest.fixture(params=["put", "look"])
+@pytest.fixture(params=rotated(["put", "look"], 1))
 def asleep(request: pytest.FixtureRequest) -> Iterator[Asleep]:
     made = Asleep(request.param)
     yield made

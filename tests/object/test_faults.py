@@ -18,6 +18,7 @@ from tests.swift import Swift
 from zq.errors import StartRefused, Unavailable
 from zq.storage.api import Storage
 from zq.storage.object import epochs, shipping
+from zq.storage.object import swift as swift_objects
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("uri", ["swift"], indirect=True)]
 
@@ -129,14 +130,14 @@ def test_a_swift_that_stands_still_ends_reads_with_the_lease(
 ) -> None:
     """Nothing is answered: posts are 503 within their patience, reads go on for a lease at most; then all is well."""
     monkeypatch.setattr(epochs, "PATIENCE", 1.0)
+    monkeypatch.setattr(swift_objects, "TIMEOUT", 3)  # shorter than the outage, so that requests end without answers
     storage = machine("first", patience=PATIENCE)
     acknowledged = posted(storage, 0, 3)
     with swift.frozen():
         soon(PATIENCE + 2, lambda: unavailable(lambda: post(storage, "unknown")))
-        time.sleep(LEASE)
+        wait_for(lambda: not reads(storage), 60, "reads end")
         for _ in range(3):
             soon(2, lambda: unavailable(lambda: bodies(storage)))
-        time.sleep(8)
     wait_for(lambda: posted(storage, 3, 4), 60, "a post")
     assert bodies(storage)[:3] == acknowledged
     holds(machine, [*acknowledged, "3"])
@@ -145,6 +146,15 @@ def test_a_swift_that_stands_still_ends_reads_with_the_lease(
 def unavailable(work: Callable[[], object]) -> None:
     with pytest.raises(Unavailable):
         work()
+
+
+def reads(storage: Storage) -> bool:
+    """Whether the storage can prove that it owns the store."""
+    try:
+        bodies(storage)
+    except Unavailable:
+        return False
+    return True
 
 
 def test_a_swift_that_is_started_again_goes_on(machine: Open, swift: Swift) -> None:
@@ -156,24 +166,6 @@ def test_a_swift_that_is_started_again_goes_on(machine: Open, swift: Swift) -> N
     swift.launch("proxy")
     wait_for(lambda: posted(storage, 4, 5), 60, "a post")
     holds(machine, [*acknowledged, "4"])
-
-
-def test_one_broken_device_of_three_is_not_noticed(
-    three: Swift, machine: Open, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Puts, newest reads and elections go on; and when another one breaks later, nothing is missing."""
-    for name, value in three.environment.items():
-        monkeypatch.setenv(name, value)
-    storage = machine("first")
-    with three.broken_device(0):
-        acknowledged = posted(storage, 0, 5)
-        storage.close()
-        storage = machine("second")
-        acknowledged += posted(storage, 5, 10)
-    assert acknowledged == [f"{number}" for number in range(10)]
-    time.sleep(2)  # Swift's proxy does not ask a device again at once
-    with three.broken_device(1):
-        holds(machine, acknowledged)
 
 
 @pytest.mark.parametrize(("ahead", "sentence"), [(3 * 86400, "3 days after"), (-120, "was in use at")])
@@ -203,7 +195,7 @@ checkpoint_records = 20
 
 def test_a_full_local_disk_is_only_a_cache(uri: str, tmp_path: Path) -> None:
     """What cannot be written there is refused; with space again the store is fetched anew, and all is there."""
-    with ZqServer(uri, config=CONFIG.format(tmp_path / "cache"), engine="gunicorn", forked=False) as server:
+    with ZqServer(uri, config=CONFIG.format(tmp_path / "cache")) as server:
         with Producers(server.url, "early") as early:
             wait_for(lambda: len(early.acknowledged) >= 50, 60, "50 messages")
         limit(server, 0)

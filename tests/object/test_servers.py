@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from tests.object.work import Producers, listed
+from tests.rotation import rotated
 from tests.servers import Lost, ZqServer, ask, wait_for
 from zq.lifecycle import GIVEN_UP
-from zq.storage.object.epochs import Head, Opening, read
-from zq.storage.object.objects import Objects
 
 pytestmark = pytest.mark.slow
 
@@ -50,7 +49,7 @@ class Machines:
     ) -> ZqServer:
         """A server that has begun to start."""
         config = CONFIG.format(cache=self._folder / name, lease=lease, records=records, keep=keep, fencing=fencing)
-        server = ZqServer(self._uri, config=config, engine=engine, forked=False)
+        server = ZqServer(self._uri, config=config, engine=engine)
         self._running.callback(server.close)
         return server.launch()
 
@@ -76,7 +75,9 @@ def whole(there: list[str], acknowledged: list[str]) -> None:
     assert sorted(set(acknowledged) - set(there)) == []
 
 
-FENCINGS = pytest.mark.parametrize(("uri", "fencing"), [("swift", "look"), ("s3", "position")], indirect=["uri"])
+FENCINGS = pytest.mark.parametrize(
+    ("uri", "fencing"), rotated([("swift", "look"), ("s3", "position")], 1), indirect=["uri"]
+)
 
 
 @FENCINGS
@@ -105,8 +106,14 @@ def test_the_same_machine_serves_again_at_once(machines: Machines) -> None:
 
 @pytest.mark.parametrize(
     ("loaded", "engine"),
-    [(False, "gunicorn"), (True, "gunicorn"), (True, "granian")],
-    ids=["idle", "under load", "under load, Granian"],
+    rotated(
+        [
+            pytest.param(False, "gunicorn", id="idle"),
+            pytest.param(True, "gunicorn", id="under load"),
+            pytest.param(True, "granian", id="under load, Granian"),
+        ],
+        1,
+    ),
 )
 def test_an_owner_that_slept_is_fenced(machines: Machines, loaded: bool, engine: str) -> None:
     """Once it wakes it acknowledges nothing and shows nothing that is gone; it ends by itself."""
@@ -137,33 +144,6 @@ def refuses(server: ZqServer) -> None:
             assert ask(server.url, method, "/v2/queues/jobs/messages", document).status == 503
 
 
-@FENCINGS
-def test_an_owner_that_slept_until_its_log_was_removed_is_fenced(
-    machines: Machines, objects: Objects, fencing: str
-) -> None:
-    """Its next position is free again in the object store, and it acknowledges nothing there."""
-    options = {"lease": 1, "records": 10, "keep": 10, "fencing": fencing}
-    first = machines.started("first", **options)
-    with Producers(first.url, "early") as early:
-        wait_for(lambda: len(early.acknowledged) >= ENOUGH, 60, f"{ENOUGH} messages")
-    with first.frozen():
-        second = machines.started("second", **options)
-        began = read(objects, "open/2", Opening)
-        assert began is not None
-        with Producers(second.url, "late") as late:
-            wait_for(lambda: removed(objects) > began.chain[-1].last, 90, "the log of the first one is removed")
-    with pytest.raises(Lost):
-        refuses(first)
-    second.terminate()
-    whole(listed(machines.started("third").url), [*early.acknowledged, *late.acknowledged])
-
-
-def removed(objects: Objects) -> int:
-    """Up to where the second owner has removed the log."""
-    head = read(objects, "head/2", Head)
-    return head.removed if head else 0
-
-
 MESSAGE = {"messages": [{"body": "too late", "ttl": 3600}]}
 
 
@@ -182,7 +162,7 @@ def test_a_server_that_ended_well_is_followed_at_once(machines: Machines) -> Non
 
 
 @pytest.mark.parametrize("uri", ["s3"], indirect=True)
-@pytest.mark.parametrize("engine", ["gunicorn", "granian"])
+@pytest.mark.parametrize("engine", rotated(["gunicorn", "granian"], 1))
 def test_a_standby_ends_at_once(machines: Machines, engine: str) -> None:
     """SIGTERM while it waits: within seconds, and by no fault; the owner serves on."""
     first = machines.started("first")

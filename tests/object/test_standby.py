@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,9 @@ from zq.storage.object.store import ShippedStore
 
 pytestmark = pytest.mark.slow
 
+# The package has a function of the same name.
+OWNER = import_module("zq.storage.object.owner")
+
 WITHIN = 60
 
 
@@ -41,6 +45,26 @@ def applied(monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
 
     monkeypatch.setattr(ShippedStore, "restore", noted)
     return records
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The moments at which servers of this test, while they wait, look for the owner."""
+    moments: list[float] = []
+    look = OWNER.newest_opened
+
+    def noted(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
+        moments.append(time.monotonic())
+        return look(objects, known)
+
+    monkeypatch.setattr(OWNER, "newest_opened", noted)
+    return moments
+
+
+def some(looks: list[float]) -> None:
+    """Wait for three looks that begin from now on and end."""
+    before = len(looks)
+    wait_for(lambda: len(looks) > before + 3, WITHIN, "some looks")
 
 
 @contextmanager
@@ -126,7 +150,9 @@ def test_what_the_owner_has_removed_is_had_from_its_checkpoint(
     assert all(record.position > mark.position for record in applied[before:])
 
 
-def test_what_is_not_acknowledged_is_not_applied(machine: Open, objects: Objects, applied: list[Entry]) -> None:
+def test_what_is_not_acknowledged_is_not_applied(
+    machine: Open, objects: Objects, applied: list[Entry], looks: list[float]
+) -> None:
     """Another record may come in its place: here one that the owner writes while the standby has seen the other."""
     first = machine("first", owner_timeout=3)
     posted(first, 0, 5)
@@ -135,7 +161,7 @@ def test_what_is_not_acknowledged_is_not_applied(machine: Open, objects: Objects
         doubtful = [Batch([("default", b"doubtful", b"")], [])]
         before = entries.decode(objects.get(log_name(1, last)) or b"", "the last record").checksum
         objects.put(log_name(1, last + 1), entries.encode(1, last + 1, last, 0, before, doubtful)[0])
-        time.sleep(3)  # some looks
+        some(looks)
         assert applied[-1].position == last
         posted(first, 5, 10)
         first.close()
@@ -167,20 +193,26 @@ def test_an_owner_that_changes_is_followed(machine: Open, objects: Objects, appl
 
 
 @pytest.mark.parametrize("uri", ["swift"], indirect=True)
-def test_an_outage_is_no_silence(machine: Open, between: Between, tmp_path: Path) -> None:
-    """Where nobody reaches the object store for longer than an owner may be silent, the standby gives it time to say
-    something again."""
-    first = machine("first", owner_timeout=9)  # it speaks each 3 seconds
-    with waiting(machine, owner_timeout=9) as standby:
+def test_an_outage_is_no_silence(
+    machine: Open, between: Between, looks: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the object store is unreachable for longer than an owner may be silent, the standby gives the owner time to
+    write again."""
+    passed, real = 0, OWNER.uptime
+    monkeypatch.setattr(OWNER, "uptime", lambda: real() + passed)
+    first = machine("first", owner_timeout=60)
+    with waiting(machine, owner_timeout=60) as standby:
         wait_for((tmp_path / "standby").exists, WITHIN, "the standby follows")
         with between.doing(lambda _method, _path: 503):
-            time.sleep(11)
-        for number in range(5):
-            time.sleep(1)
+            some(looks)
+            passed = 61
+            some(looks)
+        for number in range(3):
+            some(looks)
             post(first, f"{number}")
         assert not standby.done()
         first.close()
-        assert bodies(standby.result(WITHIN)) == numbers(5)
+        assert bodies(standby.result(WITHIN)) == numbers(3)
 
 
 def test_what_is_held_is_bounded() -> None:
@@ -206,7 +238,7 @@ def test_a_lease_is_waited_for_all_the_same(machine: Open) -> None:
 
 
 def test_a_disk_that_is_full_does_not_keep_a_standby_from_taking_over(
-    machine: Open, monkeypatch: pytest.MonkeyPatch
+    machine: Open, looks: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has no copy then, fetches one neither again and again, and has the store once there is space."""
     begun, full = [], True
@@ -224,7 +256,7 @@ def test_a_disk_that_is_full_does_not_keep_a_standby_from_taking_over(
     posted(first, 0, 5)
     with waiting(machine) as standby:
         wait_for(lambda: begun, WITHIN, "the standby begins")
-        time.sleep(3)  # some looks
+        some(looks)
         full = False
         first.close()
         assert bodies(standby.result(WITHIN)) == numbers(5)

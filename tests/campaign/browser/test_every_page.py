@@ -1,27 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds of every page of the console, also of those that are to come: ``crawl`` finds them."""
+"""Rules for every page of the console, which ``crawl`` finds: names, widths, permissions, outages, requests at rest."""
 
 import re
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.console import crawl
-from tests.console.conftest import Watch, Watching
-from tests.servers import PROJECT, ZqServer, ask
+from tests.campaign.browser import crawl
+from tests.console.conftest import Guarded, Watch, Watching
+from tests.servers import ZqServer, ask
 from tests.stores import RedisServer
 from zq.client import Client
 
 pytestmark = pytest.mark.slow
 
-Tokened = tuple[ZqServer, Callable[..., str]]
 UNNAMED = re.compile(
     r"^\s*- (?:button|link|textbox|searchbox|checkbox|radio|combobox|meter)(?! \")[^\n]*", re.MULTILINE
 )
 WIDER = "document.documentElement.scrollWidth - innerWidth"
 ABSENT = {400, 404}
-"""What a server answers where it has no quotas and no pools."""
+"""Statuses of a server without quotas and pools."""
 
 
 def test_every_control_has_a_name_and_no_page_scrolls_sideways(client: Client, watch: Watch) -> None:
@@ -41,17 +39,14 @@ def test_every_control_has_a_name_and_no_page_scrolls_sideways(client: Client, w
         watch.wrong[before:] = [f"{address}: {sentence}" for sentence in watch.wrong[before:]]
 
 
-def test_a_reader_acts_nowhere(tokened: Tokened, watching: Watching) -> None:
-    """Acceptance 15: whatever button can be pressed on any page, it asks and changes nothing; curl gets 403."""
-    server, make = tokened
-    with Client(server.url, PROJECT, token=make()) as client:
+def test_a_reader_acts_nowhere(tokened: Guarded, watching: Watching) -> None:
+    """Acceptance 15: no button on any page changes anything, and disabled ones name the missing rule; curl gets 403."""
+    with tokened.client() as client:
         known = crawl.fill(client)
-    reader = make("observe:**")
-    watch = watching(server.url)
+    reader = tokened.token("observe:**")
+    watch = watching(tokened.server.url)
     watch.expected |= {401, 403, *ABSENT}
-    page = watch.open()
-    page.get_by_label("Token").fill(reader)
-    page.get_by_role("button", name="Sign in").click()
+    page = watch.sign_in(reader, crawl.QUEUES)
     expect(page.get_by_role("heading", level=1, name="Queues")).to_be_visible()
     reasons = set()
     for address in crawl.pages(watch, known):
@@ -63,20 +58,40 @@ def test_a_reader_acts_nowhere(tokened: Tokened, watching: Watching) -> None:
             expect(page.get_by_role("dialog")).to_have_count(0)
     assert [request.url for request in watch.requests if request.method != "GET"] == []
     rules = {str(reason).split(" in ")[0] for reason in reasons}
-    assert {
-        f"Your credential does not allow queues:{name}" for name in ("create", "update", "purge", "delete")
-    } <= rules
-    assert "Your credential does not allow claims:create" in rules
-    headers = {"Authorization": f"Bearer {reader}"}
+    needed = [f"queues:{verb}" for verb in ("create", "update", "purge", "delete")]
+    needed += [f"topics:{verb}" for verb in ("create", "publish", "update", "purge", "delete")]
+    needed += ["claims:create", "claims:delete", "messages:delete_all"]
+    assert {f"Your credential does not allow {rule}" for rule in needed} <= rules
+    headers = {"Authorization": f"Bearer {reader}", "X-Project-ID": tokened.project}
     for method, path in (("PUT", ""), ("DELETE", ""), ("POST", "/purge"), ("POST", "/messages"), ("POST", "/claims")):
         document = {"messages": [{"body": 1}]} if path == "/messages" else {}
-        assert ask(server.url, method, f"/v2/queues/mail{path}", document, headers=headers).status == 403, path
+        assert ask(tokened.server.url, method, f"/v2/queues/mail{path}", document, headers=headers).status == 403, path
 
 
-def test_a_store_that_is_down_is_told_on_every_page(watching: Watching) -> None:
+def test_pages_at_rest_send_one_request_a_second_at_most(client: Client, watch: Watch) -> None:
+    """Hidden pages send none."""
+    watch.expected |= ABSENT
+    for address in crawl.pages(watch, crawl.fill(client)):
+        crawl.settled(watch.open(address))
+        watch.page.wait_for_timeout(1000)
+        assert count(watch, 3) <= 4, address
+        watch.hide()
+        watch.page.wait_for_timeout(1500)  # one may be under way
+        assert count(watch, 2) == 0, address
+        watch.hide(False)
+
+
+def count(watch: Watch, seconds: float) -> int:
+    """Return the number of requests that the page sends within that time."""
+    before = len(watch.requests)
+    watch.page.wait_for_timeout(seconds * 1000)
+    return len(watch.requests) - before
+
+
+def test_a_store_that_is_down_is_told_on_every_page(watching: Watching, project: str) -> None:
     """Acceptance 16: soon; what was shown stays; and all is fresh after its return, without a reload."""
     with RedisServer() as store, ZqServer(store.uri, env={"OS_TRANSPORT__STORAGE_TIMEOUT": "1"}) as server:
-        with Client(server.url, PROJECT) as client:
+        with Client(server.url, project) as client:
             known = crawl.fill(client)
         opened = _all_pages(watching, server, known)
         headings = [watch.page.locator("main h1").all_inner_texts() for watch in opened]
@@ -88,16 +103,16 @@ def test_a_store_that_is_down_is_told_on_every_page(watching: Watching) -> None:
         _fresh(opened)
 
 
-def test_a_server_that_is_gone_is_told_on_every_page(watching: Watching) -> None:
+def test_a_server_that_is_gone_is_told_on_every_page(watching: Watching, project: str) -> None:
     """Acceptance 16: the same of the server itself."""
     with ZqServer("memory:") as server:
-        with Client(server.url, PROJECT) as client:
+        with Client(server.url, project) as client:
             known = crawl.fill(client)
         opened = _all_pages(watching, server, known)
         server.kill()
         _told(opened, ".banner.gone", "The server does not answer")
         server.start()
-        with Client(server.url, PROJECT) as client:
+        with Client(server.url, project) as client:
             crawl.fill(client)
         _fresh(opened)
 
@@ -112,7 +127,7 @@ def _all_pages(watching: Watching, server: ZqServer, known: list[str]) -> list[W
         opened[-1].expected |= first.expected
         opened[-1].judged = True  # by the test of all controls
         opened[-1].open(address)
-    first.open(crawl.PROJECT)
+    first.open(crawl.QUEUES)
     for watch in opened:
         crawl.settled(watch.page)
     return opened

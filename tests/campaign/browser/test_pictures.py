@@ -3,13 +3,13 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.conftest import Watch, Watching
+from tests.console.conftest import Guarded, Watch, Watching
 from tests.servers import ZqServer, ask, wait_for
 from tests.sink import CONFIG, Sink
 from zq.client import Client
@@ -20,8 +20,8 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("ZQ_SHOTS") != "1", reason="Pictures are made with ZQ_SHOTS=1 only."),
 ]
 
-FOLDER = Path(__file__).parents[2] / "api-ref" / "console"
-MAIL = "#/p/acme/queues/mail"
+FOLDER = Path(__file__).parents[3] / "api-ref" / "console"
+MAIL = "queues/mail"
 QUEUES = {
     "audit": 4,
     "billing.invoices": 31,
@@ -31,6 +31,20 @@ QUEUES = {
     "orders.priority": 2,
     "search-index": 0,
 }
+
+
+@pytest.fixture
+def project() -> str:
+    return "acme"
+
+
+@pytest.fixture
+def client(server: ZqServer, project: str) -> Iterator[Client]:
+    """The project, empty."""
+    with Client(server.url, project) as opened:
+        for queue in list(opened.queues()):
+            opened.queue(queue.name).delete()
+        yield opened
 
 
 def fill(client: Client) -> None:
@@ -65,10 +79,10 @@ def test_pictures(client: Client, watch: Watch) -> None:
     page.set_viewport_size({"width": 1280, "height": 720})
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)
-        watch.open("#/p/acme")
+        watch.open("")
         expect(page.locator(".plot canvas")).to_be_visible()
         page.screenshot(path=FOLDER / f"overview-{theme}.png")
-        watch.open("#/p/acme/queues")
+        watch.open("queues")
         expect(page.locator("tbody tr").first).to_be_visible()
         page.screenshot(path=FOLDER / f"queues-{theme}.png")
         watch.open(MAIL)
@@ -89,7 +103,7 @@ def test_pictures_of_a_tail(client: Client, watch: Watch) -> None:
     """Of one topic, one of whose messages is looked at."""
     orders, page = client.topic("orders.paid"), watch.page
     page.set_viewport_size({"width": 1280, "height": 720})
-    watch.open("#/p/acme/topics/orders.paid?tab=tail")
+    watch.open("topics/orders.paid?tab=tail")
     expect(page.get_by_text("Live, by a stream.")).to_be_visible()
     for number in range(60):
         orders.publish({"order": 90071992547409930 + number, "user": f"user{number % 7}", "total": 12.5 + number})
@@ -101,11 +115,10 @@ def test_pictures_of_a_tail(client: Client, watch: Watch) -> None:
     page.screenshot(path=FOLDER / "tail-light.png")
 
 
-def test_picture_of_the_audit(tokened: tuple[ZqServer, Callable[..., str]], watching: Watching) -> None:
+def test_picture_of_the_audit(tokened: Guarded, watching: Watching) -> None:
     """Of two who have tokens; one of them tried what the server refused."""
-    server, make = tokened
-    token = make()
-    with Client(server.url, "acme", token=token) as client, Client(server.url, "acme", token=make()) as other:
+    token = tokened.token()
+    with tokened.client() as client, tokened.client() as other:
         fill(client)
         client.queue("orders").update({"owner": "shop"})
         other.queue("mail.dead").redrive("mail", limit=2)
@@ -114,12 +127,9 @@ def test_picture_of_the_audit(tokened: tuple[ZqServer, Callable[..., str]], watc
             other.queue("mail").update({"_default_message_ttl": -1})
         client.queue("orders").purge()
         wait_for(lambda: len(list(client.audit())) >= 5, 60, "the entries")
-    watch = watching(server.url)
-    watch.expected.add(401)
+    watch = watching(tokened.server.url)
     watch.page.set_viewport_size({"width": 1280, "height": 560})
-    page = watch.open("#/p/acme/audit")
-    page.get_by_label("Token").fill(token)
-    page.get_by_role("button", name="Sign in").click()
+    page = watch.sign_in(token, "audit")
     expect(page.get_by_role("row", name="purge")).to_be_visible()
     page.screenshot(path=FOLDER / "audit-light.png")
 
@@ -137,7 +147,7 @@ def test_pictures_of_claims(client: Client, server: ZqServer, watch: Watch) -> N
             headers = {"User-Agent": agent}
             ask(server.url, "POST", f"/v2/queues/{name}/claims?limit={limit}", {"ttl": ttl}, headers=headers)
     watch.page.set_viewport_size({"width": 1280, "height": 720})
-    page = watch.open("#/p/acme/claims?sort=ends")
+    page = watch.open("claims?sort=ends")
     expect(page.locator("tbody tr")).to_have_count(6)
     page.screenshot(path=FOLDER / "claims-light.png")
 
@@ -154,20 +164,17 @@ def test_pictures_of_subscriptions(watching: Watching) -> None:
         watch = watching(server.url)
         watch.expected.add(0)  # the server ends before the page
         watch.page.set_viewport_size({"width": 1280, "height": 720})
-        page = watch.open(f"#/p/acme/subscriptions?queue=orders&s={one.id}")
+        page = watch.open(f"subscriptions?queue=orders&s={one.id}")
         expect(page.get_by_role("region", name="Given up")).to_be_visible()
         page.screenshot(path=FOLDER / "subscriptions-light.png")
 
 
-def test_pictures_of_administration(tokened: tuple[ZqServer, Callable[..., str]], watching: Watching) -> None:
+def test_pictures_of_administration(tokened: Guarded, watching: Watching) -> None:
     """A secret that is shown once."""
-    server, make = tokened
-    watch = watching(server.url)
+    watch = watching(tokened.server.url)
     watch.expected.add(401)
     watch.page.set_viewport_size({"width": 1280, "height": 720})
-    page = watch.open("#/p/acme/admin?part=tokens")
-    page.get_by_label("Token").fill(make())
-    page.get_by_role("button", name="Sign in").click()
+    page = watch.sign_in(tokened.token(), "admin?part=tokens")
     page.get_by_role("button", name="Make a token…").click()
     page.get_by_role("dialog").get_by_label("Name").fill("nightly report")
     page.get_by_role("dialog").get_by_label("Scopes").fill("observe:**")
@@ -186,6 +193,6 @@ def test_pictures_of_jobs(client: Client, watch: Watch) -> None:
         client.commit(job, batch, publish=[f"{job}.{batch}"])
     out.stage("etl.nightly.413.try1", [{"row": number, "total": number * 17} for number in range(340)])
     watch.page.set_viewport_size({"width": 1280, "height": 720})
-    page = watch.open("#/p/acme/jobs")
+    page = watch.open("jobs")
     expect(page.get_by_role("button", name="Drop etl.nightly.413.try1…")).to_be_visible()
     page.screenshot(path=FOLDER / "jobs-light.png")

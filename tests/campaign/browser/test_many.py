@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of queues where there are ten thousand."""
+"""The page of queues of a project with ten thousand queues."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +16,7 @@ from zq.storage import connect
 pytestmark = pytest.mark.slow
 
 NAMES = [f"q{number:05}" for number in range(10_000)]
-QUEUES = "#/p/acme/queues"
+QUEUES = "queues"
 
 
 def make(store: str) -> None:
@@ -41,7 +41,7 @@ def test_ten_thousand_queues_are_sorted_searched_and_paged(watching: Watching, t
     store = f"rocksdb://{tmp_path}/store"
     make(store)
     with ZqServer(store) as server:
-        watch = watching(server.url)
+        watch = watching(server.url, PROJECT)
         watch.expected |= {0}  # the server ends before the page
         page = watch.open(f"{QUEUES}?sort=ready")
         rows = page.locator("tbody tr")

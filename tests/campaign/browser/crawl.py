@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every page that the console has, found by its own links: a page that comes later is looked at as well."""
+"""All pages of the console, found by its own links, so that new pages are included."""
 
 from playwright.sync_api import Page, expect
 
 from tests.console.conftest import Watch
 from zq.client import Client
 
-PROJECT = "#/p/acme/queues"
+QUEUES = "queues"
 LINKS = "[...document.querySelectorAll('nav a')].map(a => a.getAttribute('href'))"
 
 
 def fill(client: Client) -> list[str]:
-    """Put into a project what its pages show; the addresses that no navigation has."""
+    """Fill a project for all pages; return the addresses that no navigation has."""
     client.queue("mail.dead").create()
     client.queue("mail").create({"_dead_letter_queue": "mail.dead", "_history_ttl": 3600})
     ids = client.queue("mail").post_batch([{"n": number} for number in range(3)])
@@ -20,22 +20,28 @@ def fill(client: Client) -> list[str]:
     client.queue("mail").stage("night", [1])
     client.fence("etl")
     client.commit("etl", 1)
-    topics = ["#/p/acme/topics/news", "#/p/acme/topics/news?m=1", "#/p/acme/topics?tail=**"]
-    return [f"{PROJECT}/mail", f"{PROJECT}/mail?m={ids[0]}", *topics, "#/p/acme/subscriptions?queue=mail"]
+    topics = ["topics/news", "topics/news?m=1", "topics?tail=**"]
+    return [f"{QUEUES}/mail", f"{QUEUES}/mail?m={ids[0]}", *topics, "subscriptions?queue=mail"]
 
 
 def settled(page: Page) -> None:
-    """The page shows what it has to show."""
+    """Wait until the page has loaded."""
     expect(page.locator("h1").first).to_be_visible()
     expect(page.locator("main .loading")).to_have_count(0)
 
 
 def pages(watch: Watch, known: list[str]) -> list[str]:
-    """All addresses, the known ones first."""
-    found, at = [PROJECT, *known], 0
+    """Return the addresses of all pages within the project, the known ones first."""
+    found, at = [QUEUES, *known], 0
     while at < len(found):
         page = watch.open(found[at])
         settled(page)
-        found += [link for link in page.evaluate(LINKS) if link.startswith("#/p/acme/") and link not in found]
+        found += [link for link in within(page.evaluate(LINKS), watch.project) if link not in found]
         at += 1
     return found
+
+
+def within(links: list[str], project: str) -> list[str]:
+    """Return the links that lead to the project, relative to it."""
+    front = f"#/p/{project}/"
+    return [link.removeprefix(front) for link in links if link.startswith(front)]

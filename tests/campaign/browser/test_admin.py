@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages of administration: pools, flavors, projects, and the parts that a credential allows."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.conftest import Guarded, Watch, Watching
+from zq.client import Client
+
+pytestmark = pytest.mark.slow
+
+
+def test_pools_and_flavors_are_made_and_deleted(tokened: Guarded, watching: Watching) -> None:
+    """A refusal stays in the dialog, in the server's words."""
+    watch = watching(tokened.server.url)
+    page = watch.sign_in(tokened.token(roles=["admin"]), "admin?part=pools")
+    dialog = page.get_by_role("dialog")
+    page.get_by_role("button", name="Make a pool…").click()
+    watch.expected.add(400)
+    dialog.get_by_label("name").fill("fast")
+    dialog.get_by_label("uri").fill("nonsense")
+    dialog.get_by_role("button", name="Make").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("uri")
+    dialog.get_by_label("uri").fill("memory:")
+    dialog.get_by_role("button", name="Make").click()
+    expect(page.locator("tbody th")).to_have_text("fast")
+    page.get_by_role("link", name="Flavors").click()
+    page.get_by_role("button", name="Make a flavor…").click()
+    dialog.get_by_label("name").fill("quick")
+    dialog.get_by_label("pools").fill("fast")
+    dialog.get_by_role("button", name="Make").click()
+    expect(page.locator("tbody [data-name=Pools]")).to_have_text("fast")
+    watch.check_accessible()
+    for part, name in (("Flavors", "quick"), ("Pools", "fast")):
+        page.get_by_role("link", name=part).click()
+        page.get_by_role("button", name=f"Delete {name}").click()
+        dialog.get_by_role("textbox").fill(name)
+        dialog.get_by_role("button", name="Delete").click()
+        expect(page.locator("tbody")).to_have_count(0)
+
+
+def test_a_project_is_bounded_suspended_and_deleted(tokened: Guarded, watching: Watching) -> None:
+    """Its administrator sees what it has; what he says holds."""
+    with tokened.client() as client:
+        client.queue("mail").post(1)
+    watch = watching(tokened.server.url)
+    page = watch.sign_in(tokened.token(roles=["admin"]), "admin?part=projects")
+    page.get_by_role("link", name=tokened.project, exact=True).click()
+    page.get_by_role("button", name="Limits…").click()
+    page.get_by_role("dialog").get_by_label("queues", exact=True).fill("7")
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    expect(page.get_by_role("row", name="queues").locator("[data-name=Limit]")).to_have_text("7")
+    page.get_by_role("button", name="State…").click()
+    page.get_by_role("dialog").get_by_label("read_only").check()
+    page.get_by_role("dialog").get_by_role("button", name="Save").click()
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name=tokened.project, exact=True))
+    expect(row.locator("[data-name=State]")).to_have_text("read_only")
+    page.get_by_role("button", name="Delete…").click()
+    expect(page.get_by_role("dialog").get_by_role("button", name="Delete")).to_have_attribute("aria-disabled", "true")
+    page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
+
+
+def test_who_may_not_sees_no_such_part(tokened: Guarded, watching: Watching) -> None:
+    """A reader sees the quota of his project alone."""
+    page = watching(tokened.server.url).sign_in(tokened.token("observe:**"), "admin")
+    expect(page.locator("tbody th").first).to_be_visible()
+    assert page.locator(".tabs a").all_inner_texts() == ["Quota", "Flavors"]
+
+
+def test_what_a_server_has_not_is_said(client: Client, watch: Watch) -> None:
+    """A server that asks nobody bounds nobody; and has no pools."""
+    client.queue("mail").create()
+    watch.expected |= {400, 404}
+    page = watch.open("admin")
+    expect(page.locator(".empty")).to_contain_text("so it cannot bound anybody")
+    page.get_by_role("link", name="Flavors").click()
+    expect(page.locator(".empty")).to_contain_text("This server has none")

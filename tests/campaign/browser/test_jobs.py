@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of jobs: without jobs, with a large stage, with more than a page of fences."""
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.conftest import Watch
+from tests.console.test_jobs import JOBS, row
+from zq.client import Client
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_project_without_jobs_is_told_what_would_be_here(watch: Watch) -> None:
+    page = watch.open(JOBS)
+    for title in ("No job has committed", "There are no fences", "Nothing is staged"):
+        expect(page.get_by_text(title, exact=True)).to_be_visible()
+
+
+def client_moment(client: Client) -> str:
+    """When the batch was decided, as the page writes it."""
+    [commit] = [found for found in client.commits() if found.producer == "etl"]
+    return str(commit.decided).replace("T", " ").replace("Z", " UTC")
+
+
+def test_the_name_of_a_large_stage_is_typed(client: Client, watch: Watch) -> None:
+    """Enter in the empty field does nothing."""
+    client.queue("out").stage("large", list(range(21)))
+    page = watch.open(JOBS)
+    page.get_by_role("button", name="Drop large…").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("textbox").press("Enter")
+    expect(dialog.get_by_role("button", name="Drop")).to_have_attribute("aria-disabled", "true")
+    assert [stage.messages for stage in client.stages()] == [21]
+    dialog.get_by_role("textbox").fill("large")
+    dialog.get_by_role("textbox").press("Enter")
+    expect(row(watch, "Stages", "large")).to_have_count(0)
+    assert list(client.stages()) == []
+
+
+def test_more_than_a_page_is_loaded_when_it_is_asked_for(client: Client, watch: Watch) -> None:
+    """Each name once; a page with more to come says so."""
+    for number in range(105):
+        client.fence(f"many.{number:03}")
+    page = watch.open(JOBS)
+    fences = page.get_by_role("region", name="Fences").get_by_role("row", name="many.")
+    expect(page.get_by_role("button", name="Load more")).to_be_visible()
+    assert fences.count() <= 100
+    page.get_by_role("button", name="Load more").click()
+    expect(fences).to_have_count(105)
+    expect(page.get_by_role("button", name="Load more")).to_have_count(0)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A page that waits for its figures."""
+
+import pytest
+from playwright.sync_api import Route, expect
+
+from tests.console.conftest import Watch
+from zq.client import Client
+
+pytestmark = pytest.mark.slow
+
+MAIL = "queues/mail"
+
+
+def test_what_takes_long_shows_grey_lines(client: Client, watch: Watch) -> None:
+    client.queue("mail").create()
+
+    def slowly(route: Route) -> None:
+        watch.page.wait_for_timeout(700)
+        route.continue_()
+
+    watch.page.route("**/figures?*", slowly)
+    page = watch.open(MAIL)
+    expect(page.locator(".bone").first).to_be_visible()
+    expect(page.locator(".tile")).to_have_count(4)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page of subscriptions: the deletion of failed deliveries."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.conftest import Watching
+from tests.servers import ZqServer, wait_for
+from tests.sink import CONFIG, Sink
+from zq.client import Client
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def delivering() -> Iterator[ZqServer]:
+    with ZqServer("memory:", config=CONFIG) as started:
+        yield started
+
+
+def test_what_was_given_up_is_dropped_by_the_word(delivering: ZqServer, watching: Watching, project: str) -> None:
+    """Bodies are digit by digit; the page is reached from that of its queue."""
+    with Sink() as sink, Client(delivering.url, project) as client:
+        queue = client.queue("mail")
+        made = queue.subscribe(f"{sink.url}/dead")
+        wait_for(lambda: sink.asked("/dead"), 60, "the question")
+        queue.confirm_subscription(made.id)
+        sink.answers["/dead"] = 302
+        queue.post({"n": 9007199254740993})
+        page = watching(delivering.url).open("queues/mail")
+        page.locator(".tabs").get_by_role("link", name="Subscriptions").click()
+        page.locator("tbody th a").click()
+        expect(page.get_by_role("region", name="Given up").locator("[data-name=Body]")).to_have_text(
+            '{"n":9007199254740993}'
+        )
+        page.get_by_role("button", name="Drop all…").click()
+        page.get_by_role("dialog").get_by_role("textbox").fill("drop")
+        page.get_by_role("dialog").get_by_role("button", name="Drop all").click()
+        expect(page.get_by_text("Nothing was given up.", exact=True)).to_be_visible()
+        assert list(queue.dead_deliveries(made.id)) == []
