@@ -5,12 +5,13 @@
 """
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
 from zq.clock import ManualClock
 from zq.conformance.builders import OpenStore, Scene, configure
+from zq.conformance.connections import alternating
 from zq.errors import NotBuilt, PoolsApart
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
@@ -59,16 +60,21 @@ def _skipping() -> Iterator[None]:
 
 
 @pytest.fixture
-def storage(open_store: OpenStore, request: pytest.FixtureRequest) -> Iterator[Storage]:
-    """The store of the test."""
-    opened = open_store()
-    for mark in request.node.iter_markers("needs"):
-        [part] = mark.args
-        if getattr(type(opened), part) is getattr(Defaults, part):
-            opened.close()
-            pytest.skip(f"The driver inherits {part}.")
-    yield opened
-    opened.close()
+def connections(request: pytest.FixtureRequest) -> int:
+    """Return the number of connections that the threads of the test share; see ``ONE_OR_TWO_CONNECTIONS``."""
+    return int(getattr(request, "param", 1))
+
+
+@pytest.fixture
+def storage(open_store: OpenStore, connections: int, request: pytest.FixtureRequest) -> Iterator[Storage]:
+    """Open the store of the test."""
+    with ExitStack() as opened:
+        stores = [opened.enter_context(closing(open_store())) for _ in range(connections)]
+        for mark in request.node.iter_markers("needs"):
+            [part] = mark.args
+            if getattr(type(stores[0]), part) is getattr(Defaults, part):
+                pytest.skip(f"The driver inherits {part}.")
+        yield stores[0] if connections == 1 else alternating(stores)
 
 
 @pytest.fixture

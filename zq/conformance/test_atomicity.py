@@ -10,11 +10,12 @@ import pytest
 from zq.broker.redelivery import DeadLetters
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, EVERYTHING, Scene, drafts, ids_of, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed
 from zq.model import ListFilter, Message, QueueRef
 from zq.storage.api import Storage
 
-pytestmark = pytest.mark.every_server
+pytestmark = [pytest.mark.every_server, ONE_OR_TWO_CONNECTIONS]
 
 PRODUCERS = 8
 POSTS = 30

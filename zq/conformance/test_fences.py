@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from zq.conformance.builders import DEADLINE, Scene, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import Fenced
 from zq.model import ClaimRef, Fence, Settled
 
@@ -24,6 +25,7 @@ def test_epochs_of_a_fence_rise_from_one(scene: Scene):
     assert advance("acme", "job", scene.now) == 4
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_epochs_that_are_given_out_at_once_differ(scene: Scene):
     """Eight threads: nobody gets an epoch that another has, and none is skipped."""
     advance = scene.storage.transactions.advance_fence
@@ -145,6 +147,7 @@ def committing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[
     return step, lambda: (scene.page(), scene.last())
 
 
+@ONE_OR_TWO_CONNECTIONS
 @pytest.mark.parametrize("work", [renewing, settling, claiming, committing], ids=lambda work: work.__name__)
 def test_nothing_takes_effect_after_its_fence_was_advanced(scene: Scene, work):
     """What the newcomer sees once it has its epoch, the zombie that works beside it changes no more."""

@@ -6,6 +6,7 @@ from msgspec import structs
 
 from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import DEADLINE, Scene, Shift, drafts, ids_of, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.model import Claim, Grip, Grouping, Handled, Move, Release
 
 KINDS = [Grouping.ORDERED, Grouping.FAIR]
@@ -351,6 +352,7 @@ def test_a_busy_group_with_many_behind_it_is_not_walked(ordered: Scene):
     assert ordered.claim() is None
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_many_consumers_keep_the_order_of_each_group(ordered: Scene):
     """Each group is handed out by one claim at a time, in the order of posts."""
     names = [f"g{at % 5}" for at in range(100)]

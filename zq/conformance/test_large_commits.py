@@ -8,6 +8,7 @@ import pytest
 from zq.broker import carrying
 from zq.broker.carrying import Carrier
 from zq.conformance.builders import DEADLINE, Scene, ids_of, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import (
     ClaimLapsed,
     ClaimNotFound,
@@ -205,6 +206,7 @@ def test_what_is_unfinished_is_listed_and_told_by_its_progress(job: Job):
     assert not job.scene.carry_on()
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_many_may_carry_one_commit_out(job: Job):
     """Each message is published once, in order, whoever does which slice."""
     job.decide()

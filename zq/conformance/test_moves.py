@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 
 from zq.conformance.builders import Scene, drafts, ids_of, near, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.model import Draft, ListFilter, Move, QueueRef, new_ids
 
 
@@ -239,6 +240,7 @@ def test_an_owner_moves_only_what_is_ready(scene: Scene):
     assert scene.at("elsewhere").page() == elsewhere
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_movers_in_both_directions_lose_and_double_nothing(scene: Scene):
     """Owners and holders move between two queues beside claimers: every message is in exactly one place in the end."""
     other = scene.at("other")
@@ -278,6 +280,7 @@ def test_movers_in_both_directions_lose_and_double_nothing(scene: Scene):
     assert sorted(scene.claimable() + other.claimable()) == sorted(left)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
     """Who looks at the source and then at the target finds it; who looks the other way round never finds it twice."""
     posted = scene.post(40)

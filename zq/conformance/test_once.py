@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from zq.conformance.builders import Scene, drafts, ids_of, once, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import (
     ClaimNotFound,
     DraftsRepeated,
@@ -127,6 +128,7 @@ def test_keys_of_drafts_beside_all_else(scene: Scene):
         scene.storage.messages.post(QueueRef("acme", "none"), again, scene.now, create=False)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_each_of_many_drafts_is_stored_once(scene: Scene):
     """Eight threads with overlapping posts: every key has one message, whoever stored it."""
 
@@ -312,6 +314,7 @@ def tried(work: Callable[[], object]) -> object:
         return type(refusal)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
     """Eight threads with one key, beside others without: one stores, and all are told its ids."""
     for turn in range(8):
@@ -324,6 +327,7 @@ def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
         assert len(room.walk()) == before + 4
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_one_of_two_requests_under_one_key_is_carried_out(scene: Scene):
     """Eight threads, two digests: whichever is first is stored once, the others of its kind are repeats."""
     for turn in range(5):
@@ -336,6 +340,7 @@ def test_one_of_two_requests_under_one_key_is_carried_out(scene: Scene):
         assert told[::2] in ([stored] * 4, [KeyReused] * 4)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_one_of_many_settlements_with_one_key_is_carried_out(scene: Scene):
     """All are told what it did, though the claim ends with it."""
     for turn in range(8):

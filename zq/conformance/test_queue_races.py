@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from zq.conformance.builders import DEADLINE, Scene, ids_of, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimNotFound
 
-pytestmark = pytest.mark.every_server
+pytestmark = [pytest.mark.every_server, ONE_OR_TWO_CONNECTIONS]
 
 
 def test_one_of_many_updates_wins(scene: Scene):

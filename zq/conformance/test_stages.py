@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from zq.conformance.builders import Scene, drafts, ids_of, near, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import StageDiffers, StageFull, StageNotFound
 from zq.model import Bounds, Draft, ListFilter, QueueRef, Stats, new_ids
 
@@ -204,6 +205,7 @@ def test_thousands_of_messages_are_published_in_their_order(scene: Scene):
     assert other.claimable(2000) == there[:50] + there[100:150] + there[50:100] + there[150:]
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_many_stage_at_once(scene: Scene):
     """Eight threads into one stage, for two queues: everything is there once, messages of one call stand together."""
     rooms = [scene, scene.at("other")]
@@ -220,6 +222,7 @@ def test_many_stage_at_once(scene: Scene):
         assert all([place[id] - place[batch[0]] for id in batch] == [0, 1, 2] for batch in batches)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_a_stage_cannot_be_overfilled_by_many_at_once(scene: Scene):
     """The bound is checked in the step that stores."""
 
@@ -233,6 +236,7 @@ def test_a_stage_cannot_be_overfilled_by_many_at_once(scene: Scene):
     assert scene.commit(1, ["s1"]).published == 9
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_staging_beside_a_commit_loses_and_doubles_nothing(scene: Scene):
     """What comes too late for the commit makes a new stage of that name; nothing is published in part."""
     for turn in range(8):
