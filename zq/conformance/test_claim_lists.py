@@ -2,7 +2,7 @@
 """Live claims are listed, with who holds them."""
 
 from zq.conformance.builders import Scene, near
-from zq.model import ClaimSummary, Holder, QueueRef, Release
+from zq.model import ClaimRequest, ClaimSummary, Holder, Lease, QueueRef, Release
 
 WHO = Holder("a" * 32, "tool/1 <script>\u202e")
 OTHER = Holder("b" * 32, "")
@@ -107,6 +107,18 @@ def test_messages_that_lapsed_are_not_counted(scene: Scene) -> None:
     scene.post(2)
     scene.named("a", 1, ttl=60, holder=WHO)
     assert [(one.id, one.messages) for one in claims(scene)] == [("a", 1)]
+
+
+def test_messages_that_expired_under_their_claim_are_not_counted(scene: Scene) -> None:
+    """If a claim does not prolong lives, the list counts its living messages only, and drops the claim without any."""
+    scene.post(2, ttl=60)
+    scene.post(1, ttl=120)
+    scene.storage.claims.create(scene.queue, ClaimRequest(Lease("a", 300, 60, prolong=False), 3), scene.now)
+    assert [(one.id, one.messages) for one in claims(scene)] == [("a", 3)]
+    scene.tick(60)
+    assert [(one.id, one.messages) for one in claims(scene)] == [("a", 1)]
+    scene.tick(60)
+    assert claims(scene) == []
 
 
 def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:

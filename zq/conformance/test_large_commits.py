@@ -72,6 +72,14 @@ def test_a_large_commit_is_decided_and_then_carried_out(job: Job):
     job.assert_done()
 
 
+def test_a_list_of_claims_leaves_out_what_a_decided_commit_holds(job: Job):
+    """The commit has taken over two claims; the list has the third claim of the queue only."""
+    other = job.source.take(1)
+    job.decide()
+    listed = job.scene.storage.claims.list(job.source.queue.project, "", 100, job.scene.now, job.source.queue.name)
+    assert [(claim.id, claim.messages) for claim in listed.items] == [(other.id, 1)]
+
+
 @pytest.mark.parametrize("most", [1, 3, 4, 100])
 def test_slices_of_any_size_come_to_the_same(job: Job, most: int):
     """One by one, across stages, and all at once."""
