@@ -8,6 +8,7 @@ own, whose test database is emptied. With ``ZQ_REQUIRE_SERVERS=1`` a server that
 """
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+import msgspec
 import redis
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
@@ -28,6 +30,10 @@ from tests.binaries import binary
 from tests.s3 import S3
 from tests.servers import Startable, free_port, spawn, stopped, wait_for
 from tests.swift import Swift
+from zq.model.pools import Pool, pool_ref
+from zq.storage import connect
+from zq.storage.api import Storage
+from zq.storage.pooling import PooledStorage
 
 READY_WITHIN = 180.0
 MONGODB_URI = os.environ.get("ZQ_TEST_MONGODB_URI", "")
@@ -247,6 +253,13 @@ class Stores:
             return self._empty_mongodb(driver, f"zq_test_{name}")
         return self._empty_redis(driver, "abc".index(name))
 
+    def opener(self, driver: str, folder: Path, name: str) -> Callable[[], Storage]:
+        """Return a function that opens the store called ``name``; its first call empties the store."""
+        if driver == "pooled":
+            return pooled
+        uri = functools.cache(lambda: self.empty(driver, folder, name))
+        return lambda: connect(uri(), options_of(driver, folder))
+
     def close(self) -> None:
         self._servers.close()
 
@@ -283,6 +296,14 @@ class Stores:
         if driver not in self._started:
             self._started[driver] = self._servers.enter_context(make())
         return self._started[driver]
+
+
+def pooled() -> Storage:
+    """Open two stores in memory as one; new queues are in the second, which is a pool."""
+    catalogue = connect("memory:")
+    pool = msgspec.json.encode(Pool("memory:", 1))
+    catalogue.documents.put(pool_ref("other"), pool, catalogue.now())
+    return PooledStorage(catalogue, lambda uri, expiry: connect(uri, expiry=expiry))
 
 
 def _with_database(uri: str, database: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to a test's store: races run with one and with two of them."""
+"""Connections to a store: tests share them, and races run with one and with two."""
 
 import itertools
 import threading
@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from zq.conformance.builders import OpenStore
 from zq.storage.api import Storage
 
 ONE_OR_TWO_CONNECTIONS = pytest.mark.parametrize(
@@ -19,6 +20,24 @@ ONE_OR_TWO_CONNECTIONS = pytest.mark.parametrize(
 
 A driver may combine the concurrent calls of one connection, so only two connections race in the store itself.
 """
+
+
+class SharedStore:
+    """An open store that several tests use, each with a project of its own."""
+
+    def __init__(self, open_store: OpenStore) -> None:
+        self._open_store = open_store
+        self._connections: list[Storage] = []
+
+    def connections(self, count: int) -> list[Storage]:
+        """Return so many connections, which stay open for later tests."""
+        while len(self._connections) < count:
+            self._connections.append(self._open_store())
+        return self._connections[:count]
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.close()
 
 
 class _Alternating:

@@ -131,7 +131,7 @@ def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
         for name in ("same", f"own-{9 - number}"):
             at.take(2, name=name, holder=WHO)
             expected.append((at.queue.name, name))
-    beside = scene.at("queue-1", "other")
+    beside = scene.at("queue-1", scene.rival.queue.project)
     beside.post(1)
     beside.take(1, name="same", holder=OTHER)
     for limit in (1, 3, 100):

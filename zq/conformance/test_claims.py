@@ -242,7 +242,7 @@ def test_a_claim_is_found_in_its_own_queue_only(scene: Scene):
     """Another queue and another project know nothing of it and cannot renew or release it."""
     posted = scene.post(1)
     claim = scene.take(ttl=60)
-    for other in [scene.at("other"), scene.at("jobs", project="rival")]:
+    for other in [scene.at("other"), scene.rival]:
         other.post()
         other.take()
         with pytest.raises(ClaimNotFound):

@@ -142,6 +142,7 @@ def test_a_delayed_message_holds_up_its_group(ordered: Scene):
     assert ordered.claimable() == [a2, a3]
 
 
+@pytest.mark.fresh_store
 def test_an_expired_head_gives_way(ordered: Scene):
     """Removed or not; and so does one that expires while it is held."""
     [_a1] = send(ordered, "a", ttl=60)
@@ -157,6 +158,7 @@ def test_an_expired_head_gives_way(ordered: Scene):
     assert ids_of(ordered.walk()) == [a3]
 
 
+@pytest.mark.fresh_store
 def test_removal_of_expired_heads_places_the_next(ordered: Scene):
     """Though nobody claimed meanwhile."""
     send(ordered, "a", "b", ttl=60)
@@ -257,6 +259,7 @@ def test_what_is_claimable_is_ready(grouped: Scene, limit: int):
     assert len(held.messages) == min(limit, 6)
 
 
+@pytest.mark.fresh_store
 def test_what_waits_behind_a_busy_group_is_counted(ordered: Scene):
     """Neither claimed nor delayed: it is free in the counts, and shown."""
     a1, a2, a3 = send(ordered, "a", "a", "a")

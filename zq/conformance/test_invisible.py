@@ -8,6 +8,8 @@ from zq.errors import ClaimLapsed, ClaimNotFound
 from zq.limits import MAX_LIFE, MIN_TTL
 from zq.model import ClaimRef, ListFilter, Release, Settled, Stats
 
+pytestmark = pytest.mark.fresh_store
+
 
 def test_no_other_verb_knows_an_expired_message(scene: Scene):
     """Every view, the listing of history, counts, moves: whatever asks, before anything was removed."""

@@ -21,6 +21,8 @@ from zq.errors import (
 )
 from zq.model import Bounds, ClaimRef, Commit, Committed, Draft, Grip, Handled, Move, Outcome, QueueRef, new_ids
 
+pytestmark = pytest.mark.fresh_store
+
 SOURCE = QueueRef("acme", "in")
 CLAIMS = ["etl.0", "etl.1"]
 HELD = [ClaimRef(SOURCE, CLAIMS[0], 600), ClaimRef(SOURCE, CLAIMS[1])]

@@ -9,7 +9,7 @@ from zq.broker.redelivery import DeadLetters, Redelivery
 from zq.conformance.builders import Scene, ids_of, near, together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimNotFound
-from zq.model import ClaimRequest, Lease, QueueRef
+from zq.model import ClaimRequest, Lease
 
 NAME = "etl-orders.17.0"
 
@@ -112,7 +112,7 @@ def test_get_shows_all_that_a_named_claim_holds(scene: Scene):
 
 def test_a_name_belongs_to_a_queue(scene: Scene):
     """The same name in another queue and another project is another claim."""
-    rooms = [scene, scene.at("other"), scene.at("jobs", project="rival")]
+    rooms = [scene, scene.at("other"), scene.rival]
     posted = [room.post(2) for room in rooms]
     assert [room.named(NAME) for room in rooms] == [(ids, False) for ids in posted]
     scene.settle(NAME, rest=True)
@@ -132,7 +132,7 @@ def test_a_named_claim_buries_and_waits_as_any_other(scene: Scene):
     old = scene.post(1)
     scene.release(scene.take().id)
     fresh = scene.post(2)
-    rule = DeadLetters(QueueRef("acme", "dead"), 1, None)
+    rule = DeadLetters(scene.at("dead").queue, 1, None)
     create = partial(scene.claim_named, NAME, ttl=60, dead_letters=rule, redelivery=Redelivery(30, cap=600))
     for _ in range(2):
         claim = create()

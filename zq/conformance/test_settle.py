@@ -177,6 +177,7 @@ def test_a_message_put_back_for_later_waits(scene: Scene):
     assert scene.held(claim.id) == posted[1:]
 
 
+@pytest.mark.fresh_store
 def test_settled_messages_do_not_come_back(scene: Scene):
     """Deleted ones exist for no verb, with maintenance and past the end of the claim (L3)."""
     posted = scene.post(3)

@@ -13,7 +13,7 @@ from zq.errors import Repeated
 from zq.model import ClaimRef, IdempotencyKey, Settled
 from zq.model.quotas import OVERHEAD
 
-pytestmark = [pytest.mark.needs("usage"), pytest.mark.usefixtures("exact_usage")]
+pytestmark = [pytest.mark.needs("usage"), pytest.mark.usefixtures("exact_usage"), pytest.mark.fresh_store]
 
 
 def in_history(scene: Scene, *bodies: int) -> None:
