@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests import abilities
 from tests.rotation import CAMPAIGN, EXAMPLES, SEED, examples
-from tests.stores import EMBEDDED, KINDS, SECOND_SERVER, USUAL, Kind, Stores
+from tests.stores import EMBEDDED, KINDS, SECOND_SERVER, USUAL, Kind, Stores, opener
 from zq.clock import ManualClock
 from zq.conformance.builders import OpenStore
 from zq.conformance.connections import SharedStore
@@ -187,14 +187,14 @@ def store_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def store_uri(store_name: str, stores: Stores, tmp_path: Path) -> str:
-    """It, empty."""
+    """Return the URI of the test's store, empty."""
     return stores.empty(store_name, tmp_path, "a")
 
 
 @pytest.fixture
-def open_store(stores: Stores, store_name: str, tmp_path: Path) -> OpenStore:
+def open_store(request: pytest.FixtureRequest, store_name: str, tmp_path: Path) -> OpenStore:
     """Return a function that opens the test's store, empty at first: each call is a connection of its own."""
-    return stores.opener(store_name, tmp_path, "a")
+    return opener(store_name, tmp_path, lambda: request.getfixturevalue("store_uri"))
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,8 @@ def module_store(
     if os.environ.get("ZQ_STORE_PER_TEST") == "1":
         yield None
         return
-    with closing(SharedStore(stores.opener(store_name, tmp_path_factory.mktemp("module"), "b"))) as shared:
+    folder = tmp_path_factory.mktemp("module")
+    with closing(SharedStore(opener(store_name, folder, lambda: stores.empty(store_name, folder, "b")))) as shared:
         yield shared
 
 

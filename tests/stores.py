@@ -33,11 +33,17 @@ from tests.swift import Swift
 from zq.model.pools import Pool, pool_ref
 from zq.storage import connect
 from zq.storage.api import Storage
+from zq.storage.mongodb import MongoStorage, startup
+from zq.storage.mongodb.client import StoreClient
 from zq.storage.pooling import PooledStorage
 
 READY_WITHIN = 180.0
 MONGODB_URI = os.environ.get("ZQ_TEST_MONGODB_URI", "")
 REDIS_URI = os.environ.get("ZQ_TEST_REDIS_URI", "")
+
+
+QUIET: Final = ("--setParameter", "diagnosticDataCollectionEnabled=false")
+"""Arguments of a mongod whose durability is not the subject: it does not sample itself each second."""
 
 
 class Kind(NamedTuple):
@@ -52,12 +58,15 @@ IN_OBJECTS: Final = ("swift", "s3", "swift-3", "az")
 """Stores in an object store, which have suites of their own in ``tests/object``: without ``--stores`` on two."""
 SECOND_SERVER: Final = "redis-server"
 """Without ``--stores`` it runs what is marked ``every_server``."""
+SHARDED: Final = "mongodb-sharded"
+"""MongoDB's driver as on a sharded cluster, over a replica set; for ``zq/conformance``."""
 KINDS: Final = {
     "memory": Kind(durable=False, shared=False),
     "rocksdb": Kind(durable=True, shared=False),
     "mongodb": Kind(durable=True, shared=True),
     "redis": Kind(durable=True, shared=True),
     "pooled": Kind(durable=False, shared=False),
+    SHARDED: Kind(durable=True, shared=True),
     "swift": Kind(durable=True, shared=False),
     "s3": Kind(durable=True, shared=False),
     "swift-3": Kind(durable=True, shared=False),
@@ -69,7 +78,7 @@ KINDS: Final = {
 """Every store that the shared suites run on, and that ``pytest --stores`` names. ``redis`` is valkey-server from the
 wheel, ``s3`` is moto, ``swift-3`` is a Swift of three devices, ``az`` is Azurite from npm, ``redis-server`` is on PATH,
 ``…-given`` come from the environment. ``pooled``: two stores in memory as one, for ``zq/conformance``."""
-USUAL: Final = [name for name in KINDS if name not in (SECOND_SERVER, "pooled", *IN_OBJECTS)]
+USUAL: Final = [name for name in KINDS if name not in (SECOND_SERVER, "pooled", SHARDED, *IN_OBJECTS)]
 """Where no ``--stores`` is given. A second server of Redis's kind runs the tests where it can differ alone."""
 EMBEDDED: Final = ["memory", "rocksdb"]
 """Stores without a server."""
@@ -253,13 +262,6 @@ class Stores:
             return self._empty_mongodb(driver, f"zq_test_{name}")
         return self._empty_redis(driver, "abc".index(name))
 
-    def opener(self, driver: str, folder: Path, name: str) -> Callable[[], Storage]:
-        """Return a function that opens the store called ``name``; its first call empties the store."""
-        if driver == "pooled":
-            return pooled
-        uri = functools.cache(lambda: self.empty(driver, folder, name))
-        return lambda: connect(uri(), options_of(driver, folder))
-
     def close(self) -> None:
         self._servers.close()
 
@@ -268,7 +270,7 @@ class Stores:
         if driver == "mongodb-given":
             uri = _with_database(MONGODB_URI, database)
         else:
-            uri = self._server(driver, MongoServer).uri_of(database)
+            uri = self._server(driver, lambda: MongoServer(*QUIET)).uri_of(database)
         with MongoClient(uri) as client:
             if driver != "mongodb-given":
                 # A server that a test killed may have left a transaction open, on which deletions would wait a minute.
@@ -304,6 +306,25 @@ def pooled() -> Storage:
     pool = msgspec.json.encode(Pool("memory:", 1))
     catalogue.documents.put(pool_ref("other"), pool, catalogue.now())
     return PooledStorage(catalogue, lambda uri, expiry: connect(uri, expiry=expiry))
+
+
+def opener(driver: str, folder: Path, empty: Callable[[], str]) -> Callable[[], Storage]:
+    """Return a function that opens the store at the URI that ``empty`` returns, which the first call empties."""
+    if driver == "pooled":
+        return pooled
+    uri = functools.cache(empty)
+    if driver == SHARDED:
+        return lambda: sharded(uri())
+    return lambda: connect(uri(), options_of(driver, folder))
+
+
+def sharded(uri: str) -> Storage:
+    """Open a replica set as the MongoDB driver opens a sharded cluster: each filter names the shard."""
+    address = startup.parse(uri, timeout=5.0, database="zq", write_concern="majority", journal=True)
+    client, _ = startup.connect(address)
+    startup.ensure_indexes(client, address.database)
+    startup.ensure_feed(client, address.database)
+    return MongoStorage(StoreClient(client, address.database, address.timeout, address.durable, sharded=True))
 
 
 def _with_database(uri: str, database: str) -> str:

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live claims are listed, with who holds them."""
 
+import pytest
+
 from zq.conformance.builders import Scene, near
 from zq.model import ClaimRequest, ClaimSummary, Holder, Lease, QueueRef, Release
+
+pytestmark = pytest.mark.pools
 
 WHO = Holder("a" * 32, "tool/1 <script>\u202e")
 OTHER = Holder("b" * 32, "")

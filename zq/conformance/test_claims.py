@@ -7,6 +7,8 @@ from zq.conformance.builders import EVERYTHING, Scene, ids_of, near
 from zq.errors import ClaimNotFound
 from zq.model import ListFilter
 
+pytestmark = pytest.mark.pools
+
 
 def test_a_claim_takes_the_oldest_and_says_what_it_holds(scene: Scene):
     """The claim, its messages in order, whole, with claim id, count and the claim's end as their next moment."""

@@ -9,6 +9,8 @@ from zq.conformance.builders import Scene, ids_of
 from zq.errors import ClaimLapsed, ClaimNotFound, Fenced, ProducerNotFound, StageNotFound
 from zq.model import ClaimRef, Committed, Fence, Outcome
 
+pytestmark = pytest.mark.pools
+
 SOURCE = "in"
 NAME = "etl.17.0"
 

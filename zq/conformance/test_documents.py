@@ -13,7 +13,7 @@ from zq.conformance.test_tenants import PROJECTS
 from zq.model.documents import Document, DocumentRef
 from zq.storage.api import Storage
 
-pytestmark = pytest.mark.fresh_store
+pytestmark = [pytest.mark.fresh_store, pytest.mark.pools]
 
 ODD = ["", "a", "a/b", "a:b", "a\x00", "a\x00b", "a\x01", "\x7f", "\xe9", "e\u0301", "\uffff", "\U0001f600", "\ud800"]
 

@@ -11,6 +11,8 @@ from zq.conformance.builders import Scene, drafts, ids_of, near, together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.model import Draft, ListFilter, Move, new_ids
 
+pytestmark = pytest.mark.pools
+
 
 @pytest.fixture(params=["owner", "holder"])
 def way(request: pytest.FixtureRequest) -> str:

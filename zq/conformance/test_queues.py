@@ -10,6 +10,8 @@ from zq.errors import ClaimNotFound
 from zq.model import Edge, Grouping, QueueRef, Stats
 from zq.storage.api import Storage
 
+pytestmark = pytest.mark.pools
+
 
 def names(scene: Scene, after: str = "", limit: int = 100, project: str = "") -> list[str]:
     page = scene.storage.queues.list(project or scene.queue.project, after, limit)

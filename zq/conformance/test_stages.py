@@ -11,7 +11,7 @@ from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import StageDiffers, StageFull, StageNotFound
 from zq.model import Bounds, Draft, ListFilter, Stats, new_ids
 
-pytestmark = pytest.mark.every_server
+pytestmark = [pytest.mark.every_server, pytest.mark.pools]
 
 
 def test_nobody_sees_what_is_staged(scene: Scene):

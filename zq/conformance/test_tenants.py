@@ -10,7 +10,7 @@ from zq.conformance.builders import Scene, ids_of, once
 from zq.errors import ClaimLapsed, ClaimNotFound, ClaimNotHeld, Fenced, ProducerNotFound, Repeated, StageNotFound
 from zq.model import ClaimRef, Committed, Draft, Fence, Move, QueueRef, Stats, new_ids
 
-pytestmark = pytest.mark.fresh_store
+pytestmark = [pytest.mark.fresh_store, pytest.mark.pools]
 
 PROJECTS = [
     "a",

@@ -15,7 +15,7 @@ from zq.model import Edge, Stats
 from zq.model.topics import Batch, Entry, Retention
 from zq.storage.api import Storage
 
-pytestmark = pytest.mark.every_server
+pytestmark = [pytest.mark.every_server, pytest.mark.pools]
 
 TOPICS = ["b", "b.b", "b/b", "b:b", "b\x01", "*", "é", "\ud800", "x" * 64]
 

@@ -8,6 +8,8 @@ from zq.errors import Fenced
 from zq.model import Committed, Fence, KnownFence, KnownProducer, KnownStage, KnownWork
 from zq.model.quotas import Work
 
+pytestmark = pytest.mark.pools
+
 KINDS = list(Work)
 
 
