@@ -24,7 +24,7 @@ MARKS = (
     "durable: only a store that holds what it held when it is opened again passes",
     "shared: only a store that is opened twice at a time passes",
     "fresh_store: the test needs a store that no other test has used, beside a project of its own",
-    "needs(part): of drivers that do not inherit this part of the storage from zq.storage.api.Defaults",
+    "needs_part(name): of drivers that do not inherit this part of the storage from zq.storage.api.Defaults",
     "every_server: of zq's own runs: where servers of one kind can differ",
     "pools: of zq's own runs: where several stores that act as one can differ from one store",
 )
@@ -96,7 +96,7 @@ def storage(open_store: OpenStore, connections: int, request: pytest.FixtureRequ
             stores = shared.connections(connections)
         else:
             stores = [opened.enter_context(closing(open_store())) for _ in range(connections)]
-        for mark in request.node.iter_markers("needs"):
+        for mark in request.node.iter_markers("needs_part"):
             [part] = mark.args
             if getattr(type(stores[0]), part) is getattr(Defaults, part):
                 pytest.skip(f"The driver inherits {part}.")

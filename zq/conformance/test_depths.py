@@ -9,7 +9,7 @@ from zq.model import Move
 from zq.model.stats import Depth
 
 pytestmark = [
-    pytest.mark.needs("depths"),
+    pytest.mark.needs_part("depths"),
     pytest.mark.usefixtures("by_sweeps_alone"),
     pytest.mark.fresh_store,
     pytest.mark.pools,

@@ -72,7 +72,7 @@ def test_copies_and_stages_bring_theirs(scene: Scene):
 
 
 @pytest.mark.fresh_store
-@pytest.mark.needs("usage")
+@pytest.mark.needs_part("usage")
 def test_it_counts_for_what_is_stored(scene: Scene, exact_usage: None):
     """As the body does, wherever the message goes, until it has gone."""
 

@@ -63,7 +63,7 @@ def test_a_settlement_reaches_what_only_the_claim_keeps_alive(scene: Scene):
     assert scene.held(claim.id) == [third]
 
 
-@pytest.mark.needs("depths")
+@pytest.mark.needs_part("depths")
 @pytest.mark.parametrize("ttl", [1, MIN_TTL, MAX_LIFE])
 def test_the_shortest_and_the_longest_life_end_at_the_millisecond(scene: Scene, ttl: int):
     """Created + ttl, neither rounded nor run over; a round takes each when it is due and not before."""

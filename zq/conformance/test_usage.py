@@ -20,7 +20,7 @@ from zq.model import ClaimRef, Draft, Release, new_ids
 from zq.storage.api import Storage
 
 pytestmark = [
-    pytest.mark.needs("usage"),
+    pytest.mark.needs_part("usage"),
     pytest.mark.usefixtures("exact_usage"),
     pytest.mark.fresh_store,
     pytest.mark.pools,

@@ -14,7 +14,7 @@ from zq.model import ClaimRef, IdempotencyKey, Settled
 from zq.model.quotas import OVERHEAD
 
 pytestmark = [
-    pytest.mark.needs("usage"),
+    pytest.mark.needs_part("usage"),
     pytest.mark.usefixtures("exact_usage"),
     pytest.mark.fresh_store,
     pytest.mark.pools,
