@@ -4,24 +4,24 @@
 import gc
 import itertools
 import logging
+import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import abilities
 from tests.rotation import CAMPAIGN, EXAMPLES, SEED, examples
-from tests.stores import EMBEDDED, KINDS, SECOND_SERVER, USUAL, Kind, Stores, options_of
+from tests.stores import EMBEDDED, KINDS, SECOND_SERVER, USUAL, Kind, Stores, opener
 from zq.clock import ManualClock
+from zq.conformance.builders import OpenStore
+from zq.conformance.connections import SharedStore
 from zq.model import QueueRef
-from zq.model.pools import Pool, pool_ref
-from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.pooling import PooledStorage
 
 pytest_plugins = ["tests.forking"]
 
@@ -187,27 +187,31 @@ def store_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def store_uri(store_name: str, stores: Stores, tmp_path: Path) -> str:
-    """It, empty."""
+    """Return the URI of the test's store, empty."""
     return stores.empty(store_name, tmp_path, "a")
 
 
 @pytest.fixture
-def open_store(store_uri: str, store_name: str, tmp_path: Path) -> Callable[[], Storage]:
-    """What opens the test's store, which is empty at first: each call is a connection of its own."""
-    options = options_of(store_name, tmp_path)
-    return pooled if store_name == "pooled" else lambda: connect(store_uri, options)
+def open_store(request: pytest.FixtureRequest, store_name: str, tmp_path: Path) -> OpenStore:
+    """Return a function that opens the test's store, empty at first: each call is a connection of its own."""
+    return opener(store_name, tmp_path, lambda: request.getfixturevalue("store_uri"))
 
 
-def pooled() -> Storage:
-    """Two stores as one; new queues are in the second, which is a pool."""
-    catalogue = connect("memory:")
-    pool = msgspec.json.encode(Pool("memory:", 1))
-    catalogue.documents.put(pool_ref("other"), pool, catalogue.now())
-    return PooledStorage(catalogue, lambda uri, expiry: connect(uri, expiry=expiry))
+@pytest.fixture(scope="module")
+def module_store(
+    stores: Stores, store_name: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SharedStore | None]:
+    """Return the open store that the conformance tests of a module share; ``None`` with ``ZQ_STORE_PER_TEST=1``."""
+    if os.environ.get("ZQ_STORE_PER_TEST") == "1":
+        yield None
+        return
+    folder = tmp_path_factory.mktemp("module")
+    with closing(SharedStore(opener(store_name, folder, lambda: stores.empty(store_name, folder, "b")))) as shared:
+        yield shared
 
 
 @pytest.fixture
-def storage(open_store: Callable[[], Storage]) -> Iterator[Storage]:
+def storage(open_store: OpenStore) -> Iterator[Storage]:
     opened = open_store()
     yield opened
     opened.close()

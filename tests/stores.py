@@ -8,6 +8,7 @@ own, whose test database is emptied. With ``ZQ_REQUIRE_SERVERS=1`` a server that
 """
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import uuid4
 
+import msgspec
 import redis
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
@@ -28,10 +30,20 @@ from tests.binaries import binary
 from tests.s3 import S3
 from tests.servers import Startable, free_port, spawn, stopped, wait_for
 from tests.swift import Swift
+from zq.model.pools import Pool, pool_ref
+from zq.storage import connect
+from zq.storage.api import Storage
+from zq.storage.mongodb import MongoStorage, startup
+from zq.storage.mongodb.client import StoreClient
+from zq.storage.pooling import PooledStorage
 
 READY_WITHIN = 180.0
 MONGODB_URI = os.environ.get("ZQ_TEST_MONGODB_URI", "")
 REDIS_URI = os.environ.get("ZQ_TEST_REDIS_URI", "")
+
+
+QUIET: Final = ("--setParameter", "diagnosticDataCollectionEnabled=false")
+"""Arguments of a mongod whose durability is not the subject: it does not sample itself each second."""
 
 
 class Kind(NamedTuple):
@@ -46,12 +58,15 @@ IN_OBJECTS: Final = ("swift", "s3", "swift-3", "az")
 """Stores in an object store. ``tests/object`` tests them, without ``--stores`` on S3."""
 SECOND_SERVER: Final = "redis-server"
 """Without ``--stores`` it runs what is marked ``every_server``."""
+SHARDED: Final = "mongodb-sharded"
+"""MongoDB's driver as on a sharded cluster, over a replica set; for ``zq/conformance``."""
 KINDS: Final = {
     "memory": Kind(durable=False, shared=False),
     "rocksdb": Kind(durable=True, shared=False),
     "mongodb": Kind(durable=True, shared=True),
     "redis": Kind(durable=True, shared=True),
     "pooled": Kind(durable=False, shared=False),
+    SHARDED: Kind(durable=True, shared=True),
     "swift": Kind(durable=True, shared=False),
     "s3": Kind(durable=True, shared=False),
     "swift-3": Kind(durable=True, shared=False),
@@ -63,7 +78,7 @@ KINDS: Final = {
 """Every store that the shared suites run on, and that ``pytest --stores`` names. ``redis`` is valkey-server from the
 wheel, ``s3`` is moto, ``swift-3`` is a Swift of three devices, ``az`` is Azurite from npm, ``redis-server`` is on PATH,
 ``…-given`` come from the environment. ``pooled``: two stores in memory as one, for ``zq/conformance``."""
-USUAL: Final = [name for name in KINDS if name not in (SECOND_SERVER, "pooled", *IN_OBJECTS)]
+USUAL: Final = [name for name in KINDS if name not in (SECOND_SERVER, "pooled", SHARDED, *IN_OBJECTS)]
 """Where no ``--stores`` is given. A second server of Redis's kind runs the tests where it can differ alone."""
 EMBEDDED: Final = ["memory", "rocksdb"]
 """Stores without a server."""
@@ -259,7 +274,7 @@ class Stores:
         if driver == "mongodb-given":
             uri = _with_database(MONGODB_URI, database)
         else:
-            uri = self._server(driver, MongoServer).uri_of(database)
+            uri = self._server(driver, lambda: MongoServer(*QUIET)).uri_of(database)
         with MongoClient(uri) as client:
             if driver != "mongodb-given":
                 # A server that a test killed may have left a transaction open, on which deletions would wait a minute.
@@ -287,6 +302,33 @@ class Stores:
         if driver not in self._started:
             self._started[driver] = self._servers.enter_context(make())
         return self._started[driver]
+
+
+def pooled() -> Storage:
+    """Open two stores in memory as one; new queues are in the second, which is a pool."""
+    catalogue = connect("memory:")
+    pool = msgspec.json.encode(Pool("memory:", 1))
+    catalogue.documents.put(pool_ref("other"), pool, catalogue.now())
+    return PooledStorage(catalogue, lambda uri, expiry: connect(uri, expiry=expiry))
+
+
+def opener(driver: str, folder: Path, empty: Callable[[], str]) -> Callable[[], Storage]:
+    """Return a function that opens the store at the URI that ``empty`` returns, which the first call empties."""
+    if driver == "pooled":
+        return pooled
+    uri = functools.cache(empty)
+    if driver == SHARDED:
+        return lambda: sharded(uri())
+    return lambda: connect(uri(), options_of(driver, folder))
+
+
+def sharded(uri: str) -> Storage:
+    """Open a replica set as the MongoDB driver opens a sharded cluster: each filter names the shard."""
+    address = startup.parse(uri, timeout=5.0, database="zq", write_concern="majority", journal=True)
+    client, _ = startup.connect(address)
+    startup.ensure_indexes(client, address.database)
+    startup.ensure_feed(client, address.database)
+    return MongoStorage(StoreClient(client, address.database, address.timeout, address.durable, sharded=True))
 
 
 def _with_database(uri: str, database: str) -> str:

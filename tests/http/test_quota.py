@@ -8,6 +8,7 @@ from typing import Any
 
 import http_sf
 import pytest
+from msgspec import structs
 
 from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
@@ -445,9 +446,11 @@ class Dozing:
     def __init__(self, documents: Any) -> None:
         self._documents = documents
         self.awake = True
+        self.refused = 0
 
     def __getattr__(self, name: str) -> Any:
         if not self.awake:
+            self.refused += 1
             raise Unavailable
         return getattr(self._documents, name)
 
@@ -455,7 +458,10 @@ class Dozing:
 def test_what_nobody_knows_is_not_allowed(
     storage: Storage, clock: ManualClock, project_suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """503 while it cannot be known whether a project is suspended; what was known holds on."""
+    """Unless a project's state is known, the server answers 503 while the store is down.
+
+    A known state stays in use, and the server queries the store once for several requests.
+    """
     documents = Dozing(storage.documents)
     broker = Broker(storage, clock, quota=UNBOUNDED)
     assert broker.quotas is not None
@@ -467,9 +473,27 @@ def test_what_nobody_knows_is_not_allowed(
     documents.awake = False
     assert stopped.call("PUT", QUEUE, 503).headers["Retry-After"] == "1"
     monkeypatch.setattr(broker.quotas, "now", lambda: 1e9)
-    known.call("GET", QUEUE, 200)
+    before = documents.refused
+    for _ in range(3):
+        known.call("GET", QUEUE, 200)
+    assert documents.refused == before + 1
     documents.awake = True
     stopped.call("PUT", QUEUE, 403)
+
+
+def test_two_changes_of_a_project_at_once_are_both_kept(storage: Storage, clock: ManualClock) -> None:
+    """An administrator who writes between another one's read and write loses nothing to it."""
+    quotas = Broker(storage, clock, quota=UNBOUNDED).quotas
+    assert quotas is not None
+    rivals = iter([lambda project: structs.replace(project, state=State.SUSPENDED)])
+
+    def change(project: Project) -> Project:
+        for rival in rivals:
+            quotas.write("raced", rival)
+        return structs.replace(project, limits={"queues": 7})
+
+    quotas.write("raced", change)
+    assert quotas.read("raced") == Project({"queues": 7}, State.SUSPENDED)
 
 
 def test_a_suspended_project_waits_no_more(

@@ -132,6 +132,17 @@ def test_a_rotated_token_has_a_day_left(guarded: Api, owner: dict[str, str], clo
     guarded.post(f"/v2/tokens/{old['id']}/rotate", 404, headers=owner)
 
 
+def test_rotation_never_lengthens_a_life(tokens: Tokens, clock: ManualClock) -> None:
+    """A token with an hour left ends within that hour."""
+    old = tokens.create(Grant(project="late", days=1)).token
+    clock.advance(DAY - 3600)
+    tokens.rotate(old.id)
+    assert tokens.get(old.id).stored.expires == old.stored.expires
+    clock.advance(3600)
+    with pytest.raises(NotFound):
+        tokens.get(old.id)
+
+
 def test_a_token_revoked_amid_its_rotation_stays_revoked(tokens: Tokens, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rotation ends the old one within a day, and so must not write it anew."""
     old = tokens.create(Grant(project="amid")).token

@@ -18,7 +18,7 @@ import pytest
 from zq.broker.redelivery import DeadLetters, claim
 from zq.conformance.builders import configure
 from zq.errors import StartRefused
-from zq.model import ClaimRequest, Draft, Lease, ListFilter, Move, QueueRef, Release, Settlement, Span, new_ids
+from zq.model import ClaimRequest, Draft, Lease, ListFilter, Move, QueueRef, Release, Settled, Settlement, Span, new_ids
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout
 from zq.storage.ordered.storage import OrderedStorage
@@ -136,6 +136,17 @@ def test_no_compaction_takes_a_message_whose_life_was_lengthened(
     assert bodies(storage) == 1
     found = storage.messages.get(JOBS, [message], PAST) or storage.messages.get(DEAD, [message], PAST)
     assert [m.body for m in found] == [BODY]
+
+
+def test_a_settlement_reports_a_move_without_a_body_as_lost(storage: OrderedStorage):
+    """The claim does not prolong lives, so the filter takes the body before the settlement moves the message."""
+    [message] = post(storage, 1, 100)
+    storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 60, 60, prolong=False), 1), PAST)
+    compact(storage)
+    assert bodies(storage) == 0
+    settled = storage.claims.settle(JOBS, "a.a", Settlement(move=[Move(message, "dead", LONG)]), PAST)
+    assert settled == Settled(lost=[message])
+    assert storage.messages.get(DEAD, [message], PAST) == []
 
 
 def test_a_history_keeps_the_body_of_what_it_records(storage: OrderedStorage):

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The key-value port: what the driver takes for granted of the binding, seen to hold."""
 
+import queue
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from zq.errors import Unavailable
-from zq.model import Commit, Draft, ListFilter, QueueRef, new_ids
+from zq.errors import Repeated, Unavailable
+from zq.model import Commit, Draft, IdempotencyKey, ListFilter, QueueRef, new_ids
 from zq.storage import connect, rocksdb
 from zq.storage.ordered import layout
 from zq.storage.rocksdb import tuning
 from zq.storage.rocksdb.store import GroupSync, Store
+
+JOBS = QueueRef("acme", "jobs")
 
 
 @pytest.fixture
@@ -209,4 +213,38 @@ def test_a_large_commit_does_not_fill_the_write_buffers(tmp_path: Path, monkeypa
     assert max(buffered) <= 8 << 20
     assert 1 <= len(trimmed) < len(buffered) == 20
     assert len(storage.messages.list(queue, 0, 5000, ListFilter(), now).items) == 4000
+    storage.close()
+
+
+def test_a_repeated_post_waits_until_the_first_attempt_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The first post waits for its sync; the answer to its repeat must not come before."""
+    storage = connect(f"rocksdb://{tmp_path}/store")
+    waiting, gate, answered = queue.Queue[str](), threading.Event(), list[str]()
+    [draft] = [Draft(id, b"1", 3600, 0, "alice") for id in new_ids(1, storage.now())]
+
+    def wait_durable(_: Store, always: bool = False) -> None:
+        waiting.put(threading.current_thread().name)
+        gate.wait(60)
+
+    def post() -> None:
+        with suppress(Repeated):
+            storage.messages.post(
+                QueueRef("acme", "jobs"), [draft], storage.now(), idempotency_key=IdempotencyKey("k", b"", 60)
+            )
+        answered.append(threading.current_thread().name)
+        waiting.put("")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "wait_durable", wait_durable)
+        threads = [threading.Thread(target=post, name=name) for name in ("first", "repeat")]
+        try:
+            for thread in threads:
+                thread.start()
+                assert waiting.get(timeout=60) == thread.name
+            assert answered == []
+        finally:
+            gate.set()
+        for thread in threads:
+            thread.join(60)
+    assert sorted(answered) == ["first", "repeat"]
     storage.close()

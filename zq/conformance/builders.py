@@ -130,6 +130,11 @@ class Scene:
         """The same store and clock, another queue."""
         return Scene(self.storage, self.clock, QueueRef(project or self.queue.project, name))
 
+    @property
+    def rival(self) -> "Scene":
+        """The queue of this name in another project, which no other test uses."""
+        return self.at(self.queue.name, f"{self.queue.project}.rival")
+
     def post(
         self,
         count: int = 1,

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scene that most conformance tests play in, on the store that the fixture ``open_store`` opens.
+"""The scene of most conformance tests, on the store that the fixture ``open_store`` opens.
 
-``open_store`` is not here: who tests a driver defines it, in the ``conftest.py`` of the folder where pytest starts.
+``open_store`` and the optional ``module_store`` are defined by the author of a driver, in the ``conftest.py`` of the
+folder where pytest starts.
 """
 
+import itertools
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 
 from zq.clock import ManualClock
 from zq.conformance.builders import OpenStore, Scene, configure
+from zq.conformance.connections import SharedStore, alternating
 from zq.errors import NotBuilt, PoolsApart
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
@@ -20,9 +23,13 @@ from zq.storage.capabilities import NO_CLAIM_LISTS, NO_HISTORY, NO_TOPICS, NO_TR
 MARKS = (
     "durable: only a store that holds what it held when it is opened again passes",
     "shared: only a store that is opened twice at a time passes",
-    "needs(part): of drivers that do not inherit this part of the storage from zq.storage.api.Defaults",
+    "fresh_store: the test needs a store that no other test has used, beside a project of its own",
+    "needs_part(name): of drivers that do not inherit this part of the storage from zq.storage.api.Defaults",
     "every_server: of zq's own runs: where servers of one kind can differ",
+    "pools: of zq's own runs: where several stores that act as one can differ from one store",
 )
+
+PROJECT_NUMBERS = itertools.count(1)
 
 MISSING = (NO_CLAIM_LISTS, NO_HISTORY, NO_TOPICS, NO_TRANSACTIONS)
 
@@ -58,17 +65,42 @@ def _skipping() -> Iterator[None]:
         pytest.skip(str(error))
 
 
+def is_fresh(request: pytest.FixtureRequest) -> bool:
+    """Return whether the test needs a store that no other test has used."""
+    return request.node.get_closest_marker("fresh_store") is not None
+
+
+def shared_store(request: pytest.FixtureRequest) -> SharedStore | None:
+    """Return the store that the tests of this module share; ``None`` if each test opens its own."""
+    try:
+        shared: SharedStore | None = request.getfixturevalue("module_store")
+    except pytest.FixtureLookupError as absence:
+        if absence.argname != "module_store":
+            raise
+        return None
+    return shared
+
+
 @pytest.fixture
-def storage(open_store: OpenStore, request: pytest.FixtureRequest) -> Iterator[Storage]:
-    """The store of the test."""
-    opened = open_store()
-    for mark in request.node.iter_markers("needs"):
-        [part] = mark.args
-        if getattr(type(opened), part) is getattr(Defaults, part):
-            opened.close()
-            pytest.skip(f"The driver inherits {part}.")
-    yield opened
-    opened.close()
+def connections(request: pytest.FixtureRequest) -> int:
+    """Return the number of connections that the threads of the test share; see ``ONE_OR_TWO_CONNECTIONS``."""
+    return int(getattr(request, "param", 1))
+
+
+@pytest.fixture
+def storage(open_store: OpenStore, connections: int, request: pytest.FixtureRequest) -> Iterator[Storage]:
+    """Return the store of the test, open."""
+    with ExitStack() as opened:
+        shared = None if is_fresh(request) else shared_store(request)
+        if shared is not None:
+            stores = shared.connections(connections)
+        else:
+            stores = [opened.enter_context(closing(open_store())) for _ in range(connections)]
+        for mark in request.node.iter_markers("needs_part"):
+            [part] = mark.args
+            if getattr(type(stores[0]), part) is getattr(Defaults, part):
+                pytest.skip(f"The driver inherits {part}.")
+        yield stores[0] if connections == 1 else alternating(stores)
 
 
 @pytest.fixture
@@ -78,8 +110,14 @@ def clock(storage: Storage) -> ManualClock:
 
 
 @pytest.fixture
-def queue() -> QueueRef:
-    return QueueRef("acme", "jobs")
+def project(request: pytest.FixtureRequest) -> str:
+    """Return the project of the test: ``acme`` in a fresh store, else one that no other test uses."""
+    return "acme" if is_fresh(request) else f"{next(PROJECT_NUMBERS)}.acme"
+
+
+@pytest.fixture
+def queue(project: str) -> QueueRef:
+    return QueueRef(project, "jobs")
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ import pytest
 from zq.broker.redelivery import DeadLetters
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, EVERYTHING, Scene, drafts, ids_of, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed
 from zq.model import ListFilter, Message, QueueRef
 from zq.storage.api import Storage
 
-pytestmark = pytest.mark.every_server
+pytestmark = [pytest.mark.every_server, ONE_OR_TWO_CONNECTIONS]
 
 PRODUCERS = 8
 POSTS = 30
@@ -282,6 +283,7 @@ def test_dead_letter_queues_of_each_other_do_not_deadlock(scene: Scene):
     assert scene.counts()[1] + other.counts()[1] == 80
 
 
+@pytest.mark.fresh_store
 def test_maintenance_beside_work_takes_nothing_alive(scene: Scene):
     """Reclaiming while messages are posted, claimed and extended loses none of the living."""
     scene.post(200, ttl=60)
@@ -307,12 +309,12 @@ def test_maintenance_beside_work_takes_nothing_alive(scene: Scene):
     assert set(listed) == kept
 
 
-def test_queues_of_many_tenants_are_made_at_once(storage: Storage, clock: ManualClock):
+def test_queues_of_many_tenants_are_made_at_once(storage: Storage, clock: ManualClock, project: str):
     """Concurrent first posts to different queues and projects all arrive, and the counts are right."""
-    rooms = [Scene(storage, clock, QueueRef(f"p{at % 4}", f"q{at}")) for at in range(24)]
+    rooms = [Scene(storage, clock, QueueRef(f"{project}.{at % 4}", f"q{at}")) for at in range(24)]
     together(*(partial(room.post, 2) for room in rooms))
     assert [room.counts() for room in rooms] == [(0, 2)] * 24
-    assert [storage.queues.count(f"p{at}") for at in range(4)] == [6] * 4
+    assert [storage.queues.count(f"{project}.{at}") for at in range(4)] == [6] * 4
 
 
 def test_messages_that_come_back_beside_a_listing_are_listed_by_the_next_one(scene: Scene):

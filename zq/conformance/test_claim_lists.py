@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Live claims are listed, with who holds them."""
 
+import pytest
+
 from zq.conformance.builders import Scene, near
-from zq.model import ClaimSummary, Holder, QueueRef, Release
+from zq.model import ClaimRequest, ClaimSummary, Holder, Lease, QueueRef, Release
+
+pytestmark = pytest.mark.pools
 
 WHO = Holder("a" * 32, "tool/1 <script>\u202e")
 OTHER = Holder("b" * 32, "")
@@ -109,6 +113,18 @@ def test_messages_that_lapsed_are_not_counted(scene: Scene) -> None:
     assert [(one.id, one.messages) for one in claims(scene)] == [("a", 1)]
 
 
+def test_messages_that_expired_under_their_claim_are_not_counted(scene: Scene) -> None:
+    """If a claim does not prolong lives, the list counts its living messages only, and drops the claim without any."""
+    scene.post(2, ttl=60)
+    scene.post(1, ttl=120)
+    scene.storage.claims.create(scene.queue, ClaimRequest(Lease("a", 300, 60, prolong=False), 3), scene.now)
+    assert [(one.id, one.messages) for one in claims(scene)] == [("a", 3)]
+    scene.tick(60)
+    assert [(one.id, one.messages) for one in claims(scene)] == [("a", 1)]
+    scene.tick(60)
+    assert claims(scene) == []
+
+
 def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
     """Claims of one name in several queues are several; another project's are not among them, nor of a queue that was
     purged or deleted."""
@@ -119,7 +135,7 @@ def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
         for name in ("same", f"own-{9 - number}"):
             at.take(2, name=name, holder=WHO)
             expected.append((at.queue.name, name))
-    beside = scene.at("queue-1", "other")
+    beside = scene.at("queue-1", scene.rival.queue.project)
     beside.post(1)
     beside.take(1, name="same", holder=OTHER)
     for limit in (1, 3, 100):

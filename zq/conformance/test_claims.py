@@ -7,6 +7,8 @@ from zq.conformance.builders import EVERYTHING, Scene, ids_of, near
 from zq.errors import ClaimNotFound
 from zq.model import ListFilter
 
+pytestmark = pytest.mark.pools
+
 
 def test_a_claim_takes_the_oldest_and_says_what_it_holds(scene: Scene):
     """The claim, its messages in order, whole, with claim id, count and the claim's end as their next moment."""
@@ -242,7 +244,7 @@ def test_a_claim_is_found_in_its_own_queue_only(scene: Scene):
     """Another queue and another project know nothing of it and cannot renew or release it."""
     posted = scene.post(1)
     claim = scene.take(ttl=60)
-    for other in [scene.at("other"), scene.at("jobs", project="rival")]:
+    for other in [scene.at("other"), scene.rival]:
         other.post()
         other.take()
         with pytest.raises(ClaimNotFound):

@@ -6,8 +6,11 @@ from functools import partial
 
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, EVERYTHING, Scene, Shift, ids_of, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning
 from zq.model import ClaimRef, Committed, Settled
+
+pytestmark = ONE_OR_TWO_CONNECTIONS
 
 NAME = "etl.0"
 

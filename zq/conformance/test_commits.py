@@ -7,15 +7,17 @@ import pytest
 
 from zq.conformance.builders import Scene, ids_of
 from zq.errors import ClaimLapsed, ClaimNotFound, Fenced, ProducerNotFound, StageNotFound
-from zq.model import ClaimRef, Committed, Fence, Outcome, QueueRef
+from zq.model import ClaimRef, Committed, Fence, Outcome
 
-SOURCE = QueueRef("acme", "in")
+pytestmark = pytest.mark.pools
+
+SOURCE = "in"
 NAME = "etl.17.0"
 
 
 @pytest.fixture
 def source(scene: Scene) -> Scene:
-    return scene.at(SOURCE.name)
+    return scene.at(SOURCE)
 
 
 def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
@@ -23,7 +25,7 @@ def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
     posted = source.post(5)
     source.named(NAME, 3)
     staged = scene.stage("s1", 2) + scene.stage("s2", 2)
-    assert scene.commit(17, ["s1", "s2"], [ClaimRef(SOURCE, NAME)]) == Committed(17, 4, 3)
+    assert scene.commit(17, ["s1", "s2"], [ClaimRef(source.queue, NAME)]) == Committed(17, 4, 3)
     assert scene.claimable() == staged
     assert ids_of(source.walk()) == posted[3:]
     assert source.get(posted[:3]) == []
@@ -35,11 +37,12 @@ def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
     assert scene.last() == Committed(17, 4, 3)
 
 
+@pytest.mark.fresh_store
 def test_settled_messages_are_never_handed_out_again(scene: Scene, source: Scene):
     """Not at the end of their claim, not under its name, not after maintenance (L3)."""
     posted = source.post(2)
     source.named(NAME, 2, ttl=60)
-    scene.commit(1, [], [ClaimRef(SOURCE, NAME)])
+    scene.commit(1, [], [ClaimRef(source.queue, NAME)])
     for seconds in (0, 60, 400):
         scene.tick(seconds)
         scene.reclaimed()
@@ -59,7 +62,11 @@ def test_a_commit_settles_what_the_claim_still_holds(scene: Scene, source: Scene
     other = scene.at("in2")
     more = other.post(2)
     other.named("c.1", 1)
-    held = [ClaimRef(SOURCE, "c.1"), ClaimRef(other.queue, "c.1"), ClaimRef(SOURCE, "c.2")]
+    held = [
+        ClaimRef(source.queue, "c.1"),
+        ClaimRef(other.queue, "c.1"),
+        ClaimRef(source.queue, "c.2"),
+    ]
     assert scene.commit(1, [], held) == Committed(1, 0, 5)
     assert source.is_empty()
     assert other.claimable() == more[1:]
@@ -73,7 +80,7 @@ def test_a_commit_leaves_history_where_it_is_kept(scene: Scene, source: Scene):
     other.named("c.1")
     scene.tick(1)
     scene.stage("s1", 1)
-    scene.commit(1, ["s1"], [ClaimRef(SOURCE, "c.1", 600), ClaimRef(other.queue, "c.1")])
+    scene.commit(1, ["s1"], [ClaimRef(source.queue, "c.1", 600), ClaimRef(other.queue, "c.1")])
     assert sorted(source.finished()) == sorted((id, Outcome.DELETED) for id in posted)
     assert [(one.message.claim, one.message.claim_count) for one in source.history()] == [("", 1)] * 2
     assert {one.finished for one in source.history()} == {scene.now}
@@ -90,12 +97,12 @@ def test_a_batch_is_committed_once(scene: Scene, source: Scene):
     source.named(NAME)
     for batch in (17, 17, 16, 0):
         scene.stage("s2", 1)
-        assert scene.commit(batch, ["s2"], [ClaimRef(SOURCE, NAME)]) == Committed(17, 2, 0, replayed=True)
+        assert scene.commit(batch, ["s2"], [ClaimRef(source.queue, NAME)]) == Committed(17, 2, 0, replayed=True)
         with pytest.raises(StageNotFound):
             scene.commit(18, ["s2"])
     assert scene.page() == staged
     assert len(source.held(NAME)) == 2
-    assert scene.commit(18, [], [ClaimRef(SOURCE, NAME)]) == Committed(18, 0, 2)
+    assert scene.commit(18, [], [ClaimRef(source.queue, NAME)]) == Committed(18, 0, 2)
     assert scene.commit(17) == Committed(18, 0, 2, replayed=True)
 
 
@@ -124,7 +131,7 @@ def test_producers_know_nothing_of_each_other(scene: Scene):
     with pytest.raises(ProducerNotFound):
         scene.last()
     scene.commit(5)
-    rival = scene.at("jobs", project="rival")
+    rival = scene.rival
     for room, producer in [(scene, "etl2"), (scene, "ETL"), (rival, "etl"), (scene, "x" * 128)]:
         with pytest.raises(ProducerNotFound):
             room.last(producer)
@@ -133,6 +140,7 @@ def test_producers_know_nothing_of_each_other(scene: Scene):
     assert scene.last() == Committed(5, 0, 0)
 
 
+@pytest.mark.fresh_store
 def test_a_producer_is_forgotten_a_while_after_its_last_commit(scene: Scene):
     """Known to the last millisecond, each commit gives it its time anew; then any batch is its first."""
     scene.commit(5, ttl=60)
@@ -172,9 +180,9 @@ def test_a_claim_that_ended_refuses_the_commit(scene: Scene, source: Scene, end)
     staged = scene.stage("s1", 2)
     end(source)
     for held in (
-        [ClaimRef(SOURCE, "live.1"), ClaimRef(SOURCE, NAME)],
-        [ClaimRef(SOURCE, NAME)],
-        [ClaimRef(QueueRef("acme", "no"), NAME)],
+        [ClaimRef(source.queue, "live.1"), ClaimRef(source.queue, NAME)],
+        [ClaimRef(source.queue, NAME)],
+        [ClaimRef(scene.at("no").queue, NAME)],
     ):
         with pytest.raises(ClaimLapsed):
             scene.commit(1, ["s1"], held)
@@ -183,7 +191,7 @@ def test_a_claim_that_ended_refuses_the_commit(scene: Scene, source: Scene, end)
     assert not scene.exists()
     assert source.held("live.1") == sorted(posted[2:])
     assert source.page() == ([] if end is emptied else posted[:2])
-    assert scene.commit(1, ["s1"], [ClaimRef(SOURCE, "live.1")]) == Committed(1, 2, 2)
+    assert scene.commit(1, ["s1"], [ClaimRef(source.queue, "live.1")]) == Committed(1, 2, 2)
     assert scene.page() == staged
 
 
@@ -193,7 +201,7 @@ def test_a_claim_settles_to_its_last_millisecond(scene: Scene, source: Scene):
     source.named(NAME, 2, ttl=60)
     source.renew(NAME, ttl=100)
     scene.tick(99.999)
-    assert scene.commit(1, [], [ClaimRef(SOURCE, NAME)]).deleted == 2
+    assert scene.commit(1, [], [ClaimRef(source.queue, NAME)]).deleted == 2
 
 
 def test_an_unknown_stage_refuses_the_commit(scene: Scene, source: Scene):
@@ -203,17 +211,17 @@ def test_an_unknown_stage_refuses_the_commit(scene: Scene, source: Scene):
     staged = scene.stage("s1", 1)
     for names in (["s1", "unknown"], ["unknown", "s1"]):
         with pytest.raises(StageNotFound):
-            scene.commit(1, names, [ClaimRef(SOURCE, NAME)])
+            scene.commit(1, names, [ClaimRef(source.queue, NAME)])
     assert source.held(NAME) == sorted(posted)
     assert not scene.exists()
-    assert scene.commit(1, ["s1"], [ClaimRef(SOURCE, NAME)]) == Committed(1, 1, 2)
+    assert scene.commit(1, ["s1"], [ClaimRef(source.queue, NAME)]) == Committed(1, 1, 2)
     assert scene.page() == staged
 
 
 def test_what_is_wrong_is_told_in_order(scene: Scene):
     """A batch that is done is a replay whatever else is wrong; then fence, stages and claims."""
     scene.commit(1)
-    fence, gone = scene.fence(), [ClaimRef(SOURCE, "gone.1")]
+    fence, gone = scene.fence(), [ClaimRef(scene.at(SOURCE).queue, "gone.1")]
     old = Fence(fence.name, fence.epoch + 1)
     assert scene.commit(1, ["unknown"], gone, fence=old).replayed
     for error, verb in [
@@ -241,7 +249,7 @@ def test_thousands_are_settled_and_published_at_once(scene: Scene, source: Scene
     source.named("c.1", 1100)
     source.named("c.2", 200)
     staged = [id for _ in range(3) for id in scene.stage("s1", 400)]
-    held = [ClaimRef(SOURCE, "c.1", 600), ClaimRef(SOURCE, "c.2")]
+    held = [ClaimRef(source.queue, "c.1", 600), ClaimRef(source.queue, "c.2")]
     assert scene.commit(1, ["s1"], held) == Committed(1, 1200, 1300)
     assert scene.page(limit=2000) == staged
     assert scene.counts() == (0, 1200)

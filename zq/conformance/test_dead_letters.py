@@ -8,13 +8,12 @@ import pytest
 
 from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import Scene, ids_of
-from zq.model import QueueRef
 
-GRAVE = QueueRef("acme", "dead.letters")
+GRAVE = "dead.letters"
 
 
-def after(claims: int, ttl: int | None = None, queue: QueueRef = GRAVE) -> DeadLetters:
-    return DeadLetters(queue, claims, ttl)
+def after(grave: Scene, claims: int, ttl: int | None = None) -> DeadLetters:
+    return DeadLetters(grave.queue, claims, ttl)
 
 
 def handed_out(scene: Scene, times: int, limit: int = 10) -> None:
@@ -25,19 +24,19 @@ def handed_out(scene: Scene, times: int, limit: int = 10) -> None:
 
 @pytest.fixture
 def grave(scene: Scene) -> Scene:
-    return scene.at(GRAVE.name)
+    return scene.at(GRAVE)
 
 
 def test_a_message_moves_when_its_claims_are_used_up(scene: Scene, grave: Scene):
     """With two claims allowed: handed out twice, moved by the third attempt, which gets nothing."""
     posted = scene.post(1)
     for count in (1, 2):
-        claim = scene.claim(ttl=60, dead_letters=after(2))
+        claim = scene.claim(ttl=60, dead_letters=after(grave, 2))
         assert claim is not None
         assert [(m.id, m.claim_count) for m in claim.messages] == [(posted[0], count)]
         assert grave.is_empty()
         scene.tick(60)
-    assert scene.claim(name="third", dead_letters=after(2)) is None
+    assert scene.claim(name="third", dead_letters=after(grave, 2)) is None
     assert scene.is_empty()
     assert scene.get(posted) == []
     assert grave.page() == posted
@@ -48,7 +47,7 @@ def test_a_dead_letter_arrives_whole_ready_and_unclaimed(scene: Scene, grave: Sc
     [id] = scene.post(1, client="bob")
     handed_out(scene, 2)
     scene.tick(5)
-    assert scene.claim(dead_letters=after(2)) is None
+    assert scene.claim(dead_letters=after(grave, 2)) is None
     found = grave.one(id)
     assert (found.body, found.client, found.claim, found.claim_count) == (b"0", "bob", "", 0)
     assert found.available <= scene.now
@@ -57,13 +56,14 @@ def test_a_dead_letter_arrives_whole_ready_and_unclaimed(scene: Scene, grave: Sc
     assert grave.held(claim.id) == [id]
 
 
+@pytest.mark.fresh_store
 @pytest.mark.parametrize(("given", "lives"), [(9999, 9999), (60, 60), (None, 600)])
 def test_a_dead_letter_lives_from_its_move_on(scene: Scene, grave: Scene, given: int | None, lives: int):
     """Its ttl is the one given for dead letters, else its own, counted anew."""
     [id] = scene.post(1, ttl=600)
     handed_out(scene, 1)
     scene.tick(500)
-    assert scene.claim(dead_letters=after(1, given)) is None
+    assert scene.claim(dead_letters=after(grave, 1, given)) is None
     found = grave.one(id)
     assert (found.ttl, found.expires) == (lives, pytest.approx(scene.now + lives, abs=0.0005))
     scene.tick(lives - 0.001)
@@ -77,26 +77,26 @@ def test_a_dead_letter_lives_from_its_move_on(scene: Scene, grave: Scene, given:
 def test_the_dead_letter_queue_is_made_by_the_first_dead_letter(scene: Scene, grave: Scene):
     """Not before, and without metadata."""
     scene.post(1)
-    claim = scene.claim(dead_letters=after(1))
+    claim = scene.claim(dead_letters=after(grave, 1))
     assert claim is not None
     scene.release(claim.id)
     assert not grave.exists()
-    assert scene.claim(dead_letters=after(1)) is None
-    made = scene.storage.queues.get(GRAVE)
+    assert scene.claim(dead_letters=after(grave, 1)) is None
+    made = scene.storage.queues.get(scene.at(GRAVE).queue)
     assert made is not None
     assert json.loads(made.metadata) == {}
-    assert scene.storage.queues.count("acme") == 2
+    assert scene.storage.queues.count(scene.queue.project) == 2
 
 
 def test_an_existing_dead_letter_queue_keeps_what_it_has(scene: Scene, grave: Scene):
     """Metadata stay, and dead letters queue behind the messages that were there."""
-    scene.storage.queues.create(GRAVE, b'{"a": 1}')
+    scene.storage.queues.create(scene.at(GRAVE).queue, b'{"a": 1}')
     waiting = grave.post(2)
     moved = scene.post(2)
     handed_out(scene, 1)
     scene.tick(1)
-    assert scene.claim(dead_letters=after(1)) is None
-    made = scene.storage.queues.get(GRAVE)
+    assert scene.claim(dead_letters=after(grave, 1)) is None
+    made = scene.storage.queues.get(scene.at(GRAVE).queue)
     assert made is not None
     assert made.metadata == b'{"a": 1}'
     assert grave.claimable() == waiting + moved
@@ -108,7 +108,7 @@ def test_a_dead_letter_comes_after_every_issued_marker(scene: Scene, grave: Scen
     seen = grave.post(5)
     marker = grave.one(seen[-1]).sequence
     handed_out(scene, 1)
-    assert scene.claim(dead_letters=after(1)) is None
+    assert scene.claim(dead_letters=after(grave, 1)) is None
     assert grave.page(marker=marker) == moved
 
 
@@ -116,7 +116,7 @@ def test_the_source_cannot_reach_a_moved_message(scene: Scene, grave: Scene):
     """Its id belongs to the dead letter queue now; the owner of the source deletes nothing there."""
     [id] = scene.post(1)
     handed_out(scene, 1)
-    assert scene.claim(dead_letters=after(1)) is None
+    assert scene.claim(dead_letters=after(grave, 1)) is None
     scene.delete(id)
     scene.delete_many([id])
     scene.storage.queues.purge(scene.queue)
@@ -132,7 +132,7 @@ def test_the_fresh_ones_of_a_mixed_claim_are_handed_out(scene: Scene, grave: Sce
     old = scene.post(2)
     handed_out(scene, 1)
     fresh = scene.post(2)
-    claim = scene.claim(10, dead_letters=after(1))
+    claim = scene.claim(10, dead_letters=after(grave, 1))
     assert claim is not None
     assert ids_of(claim.messages) == fresh
     assert scene.held(claim.id) == sorted(fresh)
@@ -144,7 +144,7 @@ def test_a_claim_that_only_moved_looks_again(scene: Scene, grave: Scene):
     old = scene.post(100)
     handed_out(scene, 1, limit=100)
     fresh = scene.post(3)
-    claim = scene.claim(2, dead_letters=after(1))
+    claim = scene.claim(2, dead_letters=after(grave, 1))
     assert claim is not None
     assert ids_of(claim.messages) == fresh[: len(claim.messages)]
     assert grave.page() == old
@@ -155,7 +155,7 @@ def test_a_claim_that_moved_everything_makes_no_claim(scene: Scene, grave: Scene
     """When all are used up the answer is None, and all of them are in the dead letter queue, in order."""
     old = scene.post(250)
     handed_out(scene, 1, limit=250)
-    assert scene.claim(10, dead_letters=after(1)) is None
+    assert scene.claim(10, dead_letters=after(grave, 1)) is None
     assert scene.is_empty()
     assert grave.page() == old
     assert grave.claimable() == old
@@ -169,10 +169,10 @@ def test_renewal_and_lapse_do_not_save_a_message(scene: Scene, grave: Scene):
         scene.renew(claim.id, ttl=60)
     scene.tick(60)
     assert scene.one(posted[0]).claim_count == 1
-    second = scene.claim(ttl=60, dead_letters=after(2))
+    second = scene.claim(ttl=60, dead_letters=after(grave, 2))
     assert second is not None
     scene.release(second.id)
-    assert scene.claim(dead_letters=after(2)) is None
+    assert scene.claim(dead_letters=after(grave, 2)) is None
     assert grave.page() == posted
 
 
@@ -180,14 +180,14 @@ def test_counts_from_before_the_rule_count(scene: Scene, grave: Scene):
     """A message that was handed out more often than is allowed now moves as well."""
     posted = scene.post(1)
     handed_out(scene, 5)
-    assert scene.claim(dead_letters=after(3)) is None
+    assert scene.claim(dead_letters=after(grave, 3)) is None
     assert grave.page() == posted
 
 
 def test_no_claim_allowed_moves_at_once(scene: Scene, grave: Scene):
     """With a maximum of 0 every message is a dead letter at the first attempt."""
     posted = scene.post(2)
-    assert scene.claim(dead_letters=after(0)) is None
+    assert scene.claim(dead_letters=after(grave, 0)) is None
     assert grave.page() == posted
 
 
@@ -213,8 +213,8 @@ def test_only_ready_messages_move(scene: Scene, grave: Scene):
     handed_out(scene, 1)
     claim = scene.take()
     scene.post(1, delay=60)
-    assert scene.claim(dead_letters=after(1)) is None
-    assert scene.claim(dead_letters=after(0)) is None
+    assert scene.claim(dead_letters=after(grave, 1)) is None
+    assert scene.claim(dead_letters=after(grave, 0)) is None
     assert scene.held(claim.id) == held
     assert scene.counts() == (1, 1)
     assert not grave.exists()
@@ -226,7 +226,7 @@ def test_a_dead_letter_can_die_again(scene: Scene, grave: Scene):
     places = [scene, grave, scene]
     for here, there in pairwise(places):
         handed_out(here, 1)
-        assert here.claim(dead_letters=after(1, queue=there.queue)) is None
+        assert here.claim(dead_letters=after(there, 1)) is None
         assert here.is_empty()
         assert there.page() == posted
         assert there.counts() == (0, 1)

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many messages one queue has in each state; of drivers, too, that inherit how they are counted."""
 
+import pytest
+
 from zq.conformance.builders import Scene, near
 from zq.model.stats import Depth
+
+pytestmark = pytest.mark.fresh_store
 
 
 def depth_of(scene: Scene, most: int = 10_000) -> Depth:

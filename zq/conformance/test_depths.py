@@ -8,7 +8,12 @@ from zq.conformance.builders import Scene, ids_of, near
 from zq.model import Move
 from zq.model.stats import Depth
 
-pytestmark = [pytest.mark.needs("depths"), pytest.mark.usefixtures("by_sweeps_alone")]
+pytestmark = [
+    pytest.mark.needs_part("depths"),
+    pytest.mark.usefixtures("by_sweeps_alone"),
+    pytest.mark.fresh_store,
+    pytest.mark.pools,
+]
 
 
 def states(scene: Scene, most: int = 10_000) -> tuple[int, int, int, int]:

@@ -8,9 +8,12 @@ import pytest
 
 from zq.clock import ManualClock
 from zq.conformance.builders import OpenStore, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.conformance.test_tenants import PROJECTS
 from zq.model.documents import Document, DocumentRef
 from zq.storage.api import Storage
+
+pytestmark = [pytest.mark.fresh_store, pytest.mark.pools]
 
 ODD = ["", "a", "a/b", "a:b", "a\x00", "a\x00b", "a\x01", "\x7f", "\xe9", "e\u0301", "\uffff", "\U0001f600", "\ud800"]
 
@@ -174,6 +177,7 @@ def test_records_with_odd_names_do_not_meet(shelf: Shelf):
     assert [shelf.get(each) is not None for each in refs] == [at % 2 == 1 for at in range(len(refs))]
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_of_many_who_change_one_state_one_succeeds(shelf: Shelf):
     """Making, changing and deleting, thirty rounds each: one winner a round, and its value stands."""
 
@@ -188,6 +192,7 @@ def test_of_many_who_change_one_state_one_succeeds(shelf: Shelf):
     assert (shelf.get(ref()) is not None) == told[3]
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_no_change_of_many_is_lost(shelf: Shelf):
     """Four who count up by compare and set, each with retries: every step is there."""
     assert shelf.put(ref(), b"0")

@@ -118,7 +118,7 @@ def test_ready_messages_do_not_hide_the_next_moment(scene: Scene):
 
 def test_other_queues_are_not_asked(scene: Scene):
     """A queue of a like name and one of another project have moments of their own."""
-    for room in (scene.at("jobs2"), scene.at("jobs", project="rival")):
+    for room in (scene.at("jobs2"), scene.rival):
         room.post(2)
         room.post(1, delay=30)
     assert (scene.ready(), scene.due()) == (0, None)

@@ -8,6 +8,8 @@ from zq.conformance.builders import EVERYTHING, Scene, ids_of
 from zq.errors import ClaimNotFound, ClaimNotHeld
 from zq.model import Stats
 
+pytestmark = pytest.mark.fresh_store
+
 
 def test_a_message_lives_to_the_last_millisecond(scene: Scene):
     """Just before created + ttl every reading verb still has it."""

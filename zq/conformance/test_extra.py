@@ -66,12 +66,13 @@ def test_copies_and_stages_bring_theirs(scene: Scene):
     scene.storage.messages.post(scene.queue, new, scene.now, copies=Copies(there.queue, copies))
     assert [one.extra for one in scene.walk() + there.walk()] == [EXTRA] * 2 + [b"[1]"] * 2 + [LARGE] * 2
     staged = made(scene, EXTRA, b"")
-    scene.storage.transactions.stage("acme", "s", scene.queue, staged, scene.now, 3600, 10**6)
+    scene.storage.transactions.stage(scene.queue.project, "s", scene.queue, staged, scene.now, 3600, 10**6)
     scene.commit(1, ["s"])
     assert [one.extra for one in scene.get([draft.id for draft in staged])] == [EXTRA] * 2 + [b""] * 2
 
 
-@pytest.mark.needs("usage")
+@pytest.mark.fresh_store
+@pytest.mark.needs_part("usage")
 def test_it_counts_for_what_is_stored(scene: Scene, exact_usage: None):
     """As the body does, wherever the message goes, until it has gone."""
 

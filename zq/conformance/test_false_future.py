@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store that was used under a wrong clock, which stood days ahead and was then set right."""
 
+import pytest
+
 from zq.conformance.builders import Scene, drafts
+
+pytestmark = pytest.mark.fresh_store
 
 
 def test_posts_after_a_false_future_can_be_claimed(scene: Scene):

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from zq.conformance.builders import DEADLINE, Scene, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import Fenced
 from zq.model import ClaimRef, Fence, Settled
 
@@ -17,19 +18,21 @@ NAME = "etl.0"
 
 def test_epochs_of_a_fence_rise_from_one(scene: Scene):
     """One at a time, for each name and each project alone."""
+    own, rival = scene.queue.project, scene.rival.queue.project
     advance = scene.storage.transactions.advance_fence
-    assert [advance("acme", "job", scene.now) for _ in range(3)] == [1, 2, 3]
-    for project, name in [("acme", "job2"), ("acme", "JOB"), ("acme", "jo"), ("rival", "job"), ("acme", "x" * 128)]:
+    assert [advance(own, "job", scene.now) for _ in range(3)] == [1, 2, 3]
+    for project, name in [(own, "job2"), (own, "JOB"), (own, "jo"), (rival, "job"), (own, "x" * 128)]:
         assert advance(project, name, scene.now) == 1
-    assert advance("acme", "job", scene.now) == 4
+    assert advance(own, "job", scene.now) == 4
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_epochs_that_are_given_out_at_once_differ(scene: Scene):
     """Eight threads: nobody gets an epoch that another has, and none is skipped."""
     advance = scene.storage.transactions.advance_fence
 
     def some() -> list[int]:
-        return [advance("acme", "job", scene.now) for _ in range(10)]
+        return [advance(scene.queue.project, "job", scene.now) for _ in range(10)]
 
     given = together(*[some] * 8)
     assert sorted(epoch for epochs in given for epoch in epochs) == list(range(1, 81))
@@ -81,7 +84,7 @@ def test_a_fence_of_another_name_or_project_does_not_pass(scene: Scene):
     scene.named(NAME, 2)
     for _ in range(2):
         fence = scene.fence()
-    rival = scene.at("jobs", project="rival")
+    rival = scene.rival
     rival.post(2)
     rival.named(NAME, 2)
     with pytest.raises(Fenced):
@@ -145,11 +148,12 @@ def committing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[
     return step, lambda: (scene.page(), scene.last())
 
 
+@ONE_OR_TWO_CONNECTIONS
 @pytest.mark.parametrize("work", [renewing, settling, claiming, committing], ids=lambda work: work.__name__)
 def test_nothing_takes_effect_after_its_fence_was_advanced(scene: Scene, work):
     """What the newcomer sees once it has its epoch, the zombie that works beside it changes no more."""
     for turn in range(3):
-        room = scene.at("jobs", project=f"p{turn}")
+        room = scene.at("jobs", project=f"{scene.queue.project}.{turn}")
         step, seen = work(room)
         old = room.fence()
         warm = threading.Semaphore(0)

@@ -6,6 +6,7 @@ from msgspec import structs
 
 from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import DEADLINE, Scene, Shift, drafts, ids_of, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.model import Claim, Grip, Grouping, Handled, Move, Release
 
 KINDS = [Grouping.ORDERED, Grouping.FAIR]
@@ -141,6 +142,7 @@ def test_a_delayed_message_holds_up_its_group(ordered: Scene):
     assert ordered.claimable() == [a2, a3]
 
 
+@pytest.mark.fresh_store
 def test_an_expired_head_gives_way(ordered: Scene):
     """Removed or not; and so does one that expires while it is held."""
     [_a1] = send(ordered, "a", ttl=60)
@@ -156,6 +158,7 @@ def test_an_expired_head_gives_way(ordered: Scene):
     assert ids_of(ordered.walk()) == [a3]
 
 
+@pytest.mark.fresh_store
 def test_removal_of_expired_heads_places_the_next(ordered: Scene):
     """Though nobody claimed meanwhile."""
     send(ordered, "a", "b", ttl=60)
@@ -256,6 +259,7 @@ def test_what_is_claimable_is_ready(grouped: Scene, limit: int):
     assert len(held.messages) == min(limit, 6)
 
 
+@pytest.mark.fresh_store
 def test_what_waits_behind_a_busy_group_is_counted(ordered: Scene):
     """Neither claimed nor delayed: it is free in the counts, and shown."""
     a1, a2, a3 = send(ordered, "a", "a", "a")
@@ -351,6 +355,7 @@ def test_a_busy_group_with_many_behind_it_is_not_walked(ordered: Scene):
     assert ordered.claim() is None
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_many_consumers_keep_the_order_of_each_group(ordered: Scene):
     """Each group is handed out by one claim at a time, in the order of posts."""
     names = [f"g{at % 5}" for at in range(100)]

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimLapsed, ClaimNotFound
 from zq.model import (
     Claim,
@@ -268,6 +269,7 @@ def test_grips_are_taken_in_order(scene: Scene):
     assert list(scene.storage.claims.handle(scene.queue, [], scene.now)) == []
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_a_late_holder_and_a_new_one_never_both_have_a_message(scene: Scene):
     """Each message is either deleted by the late one or handed out to the new one, at one moment."""
     scene.post(MANY)
@@ -291,6 +293,7 @@ def taken(scene: Scene, limit: int) -> list[str]:
     return [] if claim is None else ids_of(claim.messages)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_two_holds_of_one_message_leave_one_of_them(scene: Scene):
     """At one moment, of one claim: its index entries are those of one of the two."""
     scene.post(4)

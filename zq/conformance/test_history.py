@@ -9,10 +9,10 @@ from msgspec import structs
 from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import Scene, ids_of, near
 from zq.errors import ClaimNotHeld, MessageClaimed
-from zq.model import HistoryEntry, ListFilter, Message, Move, Outcome, QueueRef, Release, Stats
+from zq.model import HistoryEntry, ListFilter, Message, Move, Outcome, Release, Stats
 
 KEPT = 600
-GRAVE = QueueRef("acme", "dead")
+GRAVE = "dead"
 
 
 def by_delete(scene: Scene, id: str, history: int) -> None:
@@ -60,7 +60,7 @@ def by_settled_burying(scene: Scene, id: str, history: int) -> None:
 
 
 def by_claims(scene: Scene, id: str, history: int) -> None:
-    assert scene.claim(dead_letters=DeadLetters(GRAVE, 0, None, history)) is None
+    assert scene.claim(dead_letters=DeadLetters(scene.at(GRAVE).queue, 0, None, history)) is None
 
 
 WAYS: dict[Callable[[Scene, str, int], None], Outcome] = {
@@ -102,6 +102,7 @@ def test_each_way_out_leaves_a_record(scene: Scene, way: Callable[[Scene, str, i
     assert silent.tail() == []
 
 
+@pytest.mark.fresh_store
 def test_only_finishing_leaves_a_record(scene: Scene):
     """Posts, claims, renewals, releases, lapses, expiry, purge and refused or missing deletes leave none."""
     posted = scene.post(3, ttl=600)
@@ -137,6 +138,7 @@ def test_the_target_of_a_move_has_no_record_of_it(scene: Scene):
     assert [one.outcome for one in scene.tail()] == [Outcome.MOVED] * 2
 
 
+@pytest.mark.fresh_store
 def test_a_record_lives_as_long_as_it_was_kept(scene: Scene):
     """From finishing on, to the last millisecond, whatever became of the life of its message; then for no verb."""
     short, long = scene.post(1, ttl=60)[0], scene.post(1, ttl=9999)[0]
@@ -197,11 +199,12 @@ def test_the_latest_record_of_a_message_is_the_one_to_get(scene: Scene):
     asked = [posted[2], "unknown", posted[0], posted[1], posted[2]]
     found = get(scene.queue, asked, scene.now)
     assert [(one.message.id, one.outcome) for one in found] == [(posted[2], "deleted"), (posted[0], "deleted")]
-    assert [one.outcome for one in get(QueueRef("acme", "next"), posted, scene.now)] == [Outcome.MOVED]
+    assert [one.outcome for one in get(scene.at("next").queue, posted, scene.now)] == [Outcome.MOVED]
     assert [one.outcome for one in scene.history()] == [Outcome.MOVED, Outcome.DELETED, Outcome.DELETED]
     assert list(get(scene.queue, [], scene.now)) == []
 
 
+@pytest.mark.fresh_store
 def test_purge_keeps_records_and_deletion_drops_them(scene: Scene):
     """A queue that is made again starts without a past, also after maintenance."""
     posted = scene.post(3)

@@ -91,6 +91,7 @@ def test_a_span_of_time_includes_its_beginning_and_not_its_end(scene: Scene):
     assert finished_ids(scene.history(marker=every[0].position, since=start + 3, until=start + 5)) == posted[2:4]
 
 
+@pytest.mark.fresh_store
 def test_a_marker_outlives_its_record(scene: Scene):
     """A record that has expired leaves the continuation where it was; new ones come after every issued marker."""
     posted = scene.post(3)

@@ -8,6 +8,8 @@ from zq.errors import ClaimLapsed, ClaimNotFound
 from zq.limits import MAX_LIFE, MIN_TTL
 from zq.model import ClaimRef, ListFilter, Release, Settled, Stats
 
+pytestmark = pytest.mark.fresh_store
+
 
 def test_no_other_verb_knows_an_expired_message(scene: Scene):
     """Every view, the listing of history, counts, moves: whatever asks, before anything was removed."""
@@ -61,7 +63,7 @@ def test_a_settlement_reaches_what_only_the_claim_keeps_alive(scene: Scene):
     assert scene.held(claim.id) == [third]
 
 
-@pytest.mark.needs("depths")
+@pytest.mark.needs_part("depths")
 @pytest.mark.parametrize("ttl", [1, MIN_TTL, MAX_LIFE])
 def test_the_shortest_and_the_longest_life_end_at_the_millisecond(scene: Scene, ttl: int):
     """Created + ttl, neither rounded nor run over; a round takes each when it is due and not before."""

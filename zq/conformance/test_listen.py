@@ -12,7 +12,7 @@ from zq.conformance.builders import DEADLINE, OpenStore, Scene, drafts, ids_of
 from zq.model import Copies, Handled, Move, QueueRef, Release
 from zq.storage.api import Storage
 
-pytestmark = [pytest.mark.needs("listen"), pytest.mark.every_server]
+pytestmark = [pytest.mark.needs_part("listen"), pytest.mark.every_server, pytest.mark.fresh_store]
 
 SOON = 30.0
 """Seconds within which a listener must have heard; drivers need milliseconds."""

@@ -8,6 +8,8 @@ import pytest
 from zq.conformance.builders import EVERYTHING, Scene, ids_of
 from zq.model import ListFilter
 
+pytestmark = pytest.mark.pools
+
 MANY = 3000
 """More than any block that a driver may skip as a whole."""
 

@@ -6,7 +6,7 @@ import pytest
 from zq.conformance.builders import Scene, configure
 from zq.model.expiry import Expiry
 
-pytestmark = [pytest.mark.needs("measures"), pytest.mark.usefixtures("by_sweeps_alone")]
+pytestmark = [pytest.mark.needs_part("measures"), pytest.mark.usefixtures("by_sweeps_alone"), pytest.mark.fresh_store]
 
 KNOWN = {
     "expired_removed_total",

@@ -6,6 +6,8 @@ import pytest
 from zq.conformance.builders import Scene, drafts, ids_of
 from zq.model import Draft, Message, new_ids
 
+pytestmark = pytest.mark.pools
+
 
 def test_a_message_comes_back_as_it_was_posted(scene: Scene):
     """Every field of the draft survives, and the moments follow from post time, ttl and delay."""

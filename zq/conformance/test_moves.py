@@ -8,7 +8,10 @@ from functools import partial
 import pytest
 
 from zq.conformance.builders import Scene, drafts, ids_of, near, together
-from zq.model import Draft, ListFilter, Move, QueueRef, new_ids
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
+from zq.model import Draft, ListFilter, Move, new_ids
+
+pytestmark = pytest.mark.pools
 
 
 @pytest.fixture(params=["owner", "holder"])
@@ -48,6 +51,7 @@ def test_a_moved_message_arrives_whole_ready_and_unclaimed(scene: Scene, way: st
     assert there.claimable() == [id]
 
 
+@pytest.mark.fresh_store
 def test_nothing_of_a_moved_message_stays_behind(scene: Scene, way: str):
     """The source shows, counts, claims, pops, deletes and holds it no more, then and later (L3)."""
     posted = scene.post(3)
@@ -68,6 +72,7 @@ def test_nothing_of_a_moved_message_stays_behind(scene: Scene, way: str):
     assert there.claimable() == posted
 
 
+@pytest.mark.fresh_store
 @pytest.mark.parametrize(("given", "lives"), [(9999, 9999), (60, 60), (None, 600)])
 def test_a_moved_message_lives_from_its_move_on(scene: Scene, way: str, given: int | None, lives: int):
     """The ttl that the move gives, else its own, counted anew; maintenance knows the new end."""
@@ -188,16 +193,16 @@ def test_a_missing_queue_is_made_by_the_first_message_that_comes(scene: Scene, w
     assert not scene.at("next").exists()
     posted = scene.post(2)
     go(scene, way, [Move(posted[0], "next")])
-    made = scene.storage.queues.get(QueueRef("acme", "next"))
+    made = scene.storage.queues.get(scene.at("next").queue)
     assert made is not None
     assert json.loads(made.metadata) == {}
     scene.storage.queues.update(made.ref, made.metadata, b'{"a": 1}')
     scene.tick(60)
     go(scene, way, [Move(posted[1], "next")])
-    made = scene.storage.queues.get(QueueRef("acme", "next"))
+    made = scene.storage.queues.get(scene.at("next").queue)
     assert made is not None
     assert made.metadata == b'{"a": 1}'
-    assert scene.storage.queues.count("acme") == 2
+    assert scene.storage.queues.count(scene.queue.project) == 2
 
 
 def test_one_call_moves_into_several_queues(scene: Scene, way: str):
@@ -230,7 +235,7 @@ def test_an_owner_moves_only_what_is_ready(scene: Scene):
     ready = scene.post(2)
     delayed = scene.post(1, delay=60)
     elsewhere = scene.at("elsewhere").post(1)
-    rival = scene.at("jobs", project="rival").post(1)
+    rival = scene.rival.post(1)
     asked = [ready[1], *expired, *claimed, *back, *delayed, *elsewhere, *rival, "unknown", ready[0]]
     assert scene.move(asked, "next") == ready[::-1]
     assert scene.at("next").page() == ready[::-1]
@@ -239,6 +244,7 @@ def test_an_owner_moves_only_what_is_ready(scene: Scene):
     assert scene.at("elsewhere").page() == elsewhere
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_movers_in_both_directions_lose_and_double_nothing(scene: Scene):
     """Owners and holders move between two queues beside claimers: every message is in exactly one place in the end."""
     other = scene.at("other")
@@ -278,6 +284,7 @@ def test_movers_in_both_directions_lose_and_double_nothing(scene: Scene):
     assert sorted(scene.claimable() + other.claimable()) == sorted(left)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
     """Who looks at the source and then at the target finds it; who looks the other way round never finds it twice."""
     posted = scene.post(40)

@@ -7,8 +7,9 @@ import pytest
 
 from zq.broker.redelivery import DeadLetters, Redelivery
 from zq.conformance.builders import Scene, ids_of, near, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimNotFound
-from zq.model import ClaimRequest, Lease, QueueRef
+from zq.model import ClaimRequest, Lease
 
 NAME = "etl-orders.17.0"
 
@@ -111,7 +112,7 @@ def test_get_shows_all_that_a_named_claim_holds(scene: Scene):
 
 def test_a_name_belongs_to_a_queue(scene: Scene):
     """The same name in another queue and another project is another claim."""
-    rooms = [scene, scene.at("other"), scene.at("jobs", project="rival")]
+    rooms = [scene, scene.at("other"), scene.rival]
     posted = [room.post(2) for room in rooms]
     assert [room.named(NAME) for room in rooms] == [(ids, False) for ids in posted]
     scene.settle(NAME, rest=True)
@@ -131,7 +132,7 @@ def test_a_named_claim_buries_and_waits_as_any_other(scene: Scene):
     old = scene.post(1)
     scene.release(scene.take().id)
     fresh = scene.post(2)
-    rule = DeadLetters(QueueRef("acme", "dead"), 1, None)
+    rule = DeadLetters(scene.at("dead").queue, 1, None)
     create = partial(scene.claim_named, NAME, ttl=60, dead_letters=rule, redelivery=Redelivery(30, cap=600))
     for _ in range(2):
         claim = create()
@@ -144,19 +145,21 @@ def test_a_named_claim_buries_and_waits_as_any_other(scene: Scene):
     assert scene.at("dead").page() == old + fresh
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_many_attempts_under_one_name_make_one_claim(scene: Scene):
-    """Eight threads: one makes it, all get the same messages, nobody holds any other."""
-    for turn in range(10):
-        room = scene.at(f"q{turn}")
-        posted = room.post(20)
-        told = together(*[partial(room.named, NAME, 3)] * 8)
-        assert sorted(there for _, there in told) == [False] + [True] * 7
-        assert [ids for ids, _ in told] == [told[0][0]] * 8
-        assert sorted(told[0][0]) == room.held(NAME)
-        assert room.counts() == (3, 17)
-        assert ids_of(room.walk()) == posted
+    """Of eight threads one makes the claim; all get the same messages, and no other message is claimed."""
+    posted = scene.post(200)
+    for turn in range(1, 21):
+        name = f"{NAME}.{turn}"
+        found = together(*[partial(scene.named, name, 3)] * 8)
+        assert sorted(existed for _, existed in found) == [False] + [True] * 7
+        assert [ids for ids, _ in found] == [found[0][0]] * 8
+        assert sorted(found[0][0]) == scene.held(name)
+        assert scene.counts() == (3 * turn, 200 - 3 * turn)
+    assert ids_of(scene.walk()) == posted
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_attempts_under_many_names_share_no_message(scene: Scene):
     """Two threads for each of four names, beside claimers without: each message has one holder."""
     posted = scene.post(60)
@@ -169,6 +172,7 @@ def test_attempts_under_many_names_share_no_message(scene: Scene):
     assert set(taken) <= set(posted)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_a_name_that_is_settled_meanwhile_is_taken_again_as_a_whole(scene: Scene):
     """An attempt beside the settlement of its claim gets the old claim's messages or makes a new claim."""
     for turn in range(10):

@@ -17,6 +17,8 @@ from zq.model.documents import DocumentRef
 from zq.model.topics import Entry
 from zq.storage.api import Storage
 
+pytestmark = pytest.mark.fresh_store
+
 LARGE = [2**31, 2**53 + 1, 2**63 - 1]
 PLAIN = (int, float, str, bytes, bool, type(None))
 

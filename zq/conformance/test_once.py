@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from zq.conformance.builders import Scene, drafts, ids_of, once, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import (
     ClaimNotFound,
     DraftsRepeated,
@@ -18,7 +19,7 @@ from zq.errors import (
     StageNotFound,
     ZqError,
 )
-from zq.model import Copies, Draft, IdempotencyKey, Move, QueueRef, Settled
+from zq.model import Copies, Draft, IdempotencyKey, Move, Settled
 
 
 def answer_of(verb: Callable[[], object]) -> object:
@@ -48,7 +49,7 @@ def test_a_repeat_is_told_the_last_sequence(scene: Scene):
             scene.post(1, once=once())
         assert (told.value.answer, told.value.last) == (posted, last)
         scene.storage.queues.purge(scene.queue)
-    own, copies = drafts(2, scene.now), Copies(QueueRef("acme", "beside"), drafts(3, scene.now))
+    own, copies = drafts(2, scene.now), Copies(scene.at("beside").queue, drafts(3, scene.now))
     post = partial(scene.storage.messages.post, scene.queue, own, scene.now, None, once("post:copied"), copies)
     post()
     with pytest.raises(Repeated) as told:
@@ -86,6 +87,7 @@ def test_drafts_that_are_repeated_keep_the_others_out(scene: Scene):
     assert repeats(scene, again[:1]) == {again[0].id: ([again[0].id], scene.one(again[0].id).sequence)}
 
 
+@pytest.mark.fresh_store
 def test_keys_of_drafts_end_by_themselves(scene: Scene):
     """Each after its own window; one of a key's drafts is stored again then."""
     some = keyed(scene, "a", "b")
@@ -124,9 +126,10 @@ def test_keys_of_drafts_beside_all_else(scene: Scene):
             post(refused, scene.now)
     assert scene.page() == ids_of(some)
     with pytest.raises(QueueNotFound):
-        scene.storage.messages.post(QueueRef("acme", "none"), again, scene.now, create=False)
+        scene.storage.messages.post(scene.at("none").queue, again, scene.now, create=False)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_each_of_many_drafts_is_stored_once(scene: Scene):
     """Eight threads with overlapping posts: every key has one message, whoever stored it."""
 
@@ -153,6 +156,7 @@ def test_each_of_many_drafts_is_stored_once(scene: Scene):
     assert sorted(scene.page()) == sorted(id for ids in merged.values() for id in ids)
 
 
+@pytest.mark.fresh_store
 def test_a_key_outlives_its_messages(scene: Scene):
     """Consumed, purged or expired meanwhile: the repeat is still a repeat."""
     posted = scene.post(2, ttl=60, once=once())
@@ -175,6 +179,7 @@ def test_a_key_for_another_request_is_refused(scene: Scene):
     assert scene.page() == posted
 
 
+@pytest.mark.fresh_store
 def test_a_key_is_forgotten_after_its_window(scene: Scene):
     """Known to the last millisecond; then a new request, whatever its digest, with a window of its own."""
     first = scene.post(1, once=once(window=60))
@@ -195,7 +200,7 @@ def test_a_key_is_forgotten_after_its_window(scene: Scene):
 def test_keys_are_told_apart(scene: Scene):
     """By every character, and by queue and project."""
     keys = ["post:a", "post:A", "post:a ", "post:", "settle:a", "post:" + "x" * 255, "post:a/b", "post:a:", "a"]
-    rooms = [scene, scene.at("other"), scene.at("jobs", project="rival")]
+    rooms = [scene, scene.at("other"), scene.rival]
     made = {(room.queue, key): room.post(1, once=once(key)) for room in rooms for key in keys}
     for room in rooms:
         assert room.page() == [made[room.queue, key][0] for key in keys]
@@ -286,7 +291,7 @@ def test_a_key_of_a_staging_makes_no_queue(scene: Scene):
     """It is the queue's all the same: who deletes the queue, missing or not, deletes it."""
     staged = scene.stage("s1", 1, once=once())
     assert not scene.exists()
-    assert scene.storage.queues.count("acme") == 0
+    assert scene.storage.queues.count(scene.queue.project) == 0
     assert answer_of(partial(scene.post, once=once())) == staged
     scene.storage.queues.delete(scene.queue)
     posted = scene.post(1, once=once())
@@ -312,6 +317,7 @@ def tried(work: Callable[[], object]) -> object:
         return type(refusal)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
     """Eight threads with one key, beside others without: one stores, and all are told its ids."""
     for turn in range(8):
@@ -324,6 +330,7 @@ def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
         assert len(room.walk()) == before + 4
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_one_of_two_requests_under_one_key_is_carried_out(scene: Scene):
     """Eight threads, two digests: whichever is first is stored once, the others of its kind are repeats."""
     for turn in range(5):
@@ -336,6 +343,7 @@ def test_one_of_two_requests_under_one_key_is_carried_out(scene: Scene):
         assert told[::2] in ([stored] * 4, [KeyReused] * 4)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_one_of_many_settlements_with_one_key_is_carried_out(scene: Scene):
     """All are told what it did, though the claim ends with it."""
     for turn in range(8):

@@ -163,6 +163,7 @@ def test_a_listing_goes_by_sequence_not_by_moment(scene: Scene):
     assert [message.sequence for message in scene.walk()] == sorted(message.sequence for message in scene.get(posted))
 
 
+@pytest.mark.fresh_store
 @pytest.mark.parametrize("removal", ["delete", "pop", "purge", "expire"])
 def test_new_posts_sort_after_every_issued_marker(scene: Scene, removal: str):
     """Even when the newest messages, or all of them, are gone and reclaimed: a marker misses nothing (L6)."""

@@ -5,7 +5,7 @@ import pytest
 
 from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import Scene, near
-from zq.model import Message, Move, QueueRef
+from zq.model import Message, Move
 
 GRAVE = "dead.letters"
 
@@ -14,7 +14,7 @@ def bury(scene: Scene, id: str, way: str, grave: str = GRAVE, ttl: int | None = 
     """The message ``id``, which must be the only one that is ready, by one of the three ways to die."""
     move = Move(id, grave, ttl, reason="max_claim_count")
     if way == "claim":
-        assert scene.claim(dead_letters=DeadLetters(QueueRef("acme", grave), 0, ttl)) is None
+        assert scene.claim(dead_letters=DeadLetters(scene.at(grave).queue, 0, ttl)) is None
     elif way == "owner":
         assert scene.storage.messages.move(scene.queue, [move], scene.now) == [id]
     else:

@@ -11,7 +11,7 @@ from zq.errors import Repeated
 from zq.model import QueueRef
 from zq.model.expiry import Expiry, Steps
 
-pytestmark = [pytest.mark.needs("depths"), pytest.mark.usefixtures("by_sweeps_alone")]
+pytestmark = [pytest.mark.needs_part("depths"), pytest.mark.usefixtures("by_sweeps_alone"), pytest.mark.fresh_store]
 IDLE = 8
 """Most questions of one queue's round beyond those that removed something: one for each kind of thing, to find none."""
 UNSWEPT = Expiry(sweep=False, delete_on_read=False)

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from zq.conformance.builders import DEADLINE, Scene, ids_of, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimNotFound
 
-pytestmark = pytest.mark.every_server
+pytestmark = [pytest.mark.every_server, ONE_OR_TWO_CONNECTIONS]
 
 
 def test_one_of_many_updates_wins(scene: Scene):
@@ -57,7 +58,7 @@ def test_one_of_many_creators_creates(scene: Scene):
         assert found is not None
         assert json.loads(found.metadata) == ({"by": made.index(True)} if True in made else {})
         assert room.counts() == (0, 2)
-    assert scene.storage.queues.count("acme") == 10
+    assert scene.storage.queues.count(scene.queue.project) == 10
 
 
 def stop_after(count: int, left: threading.Semaphore, stop: threading.Event) -> list[Any]:
@@ -96,7 +97,7 @@ def test_a_post_racing_the_removal_of_its_queue_is_whole_or_gone(scene: Scene, w
     assert set(ids_of(scene.get([id for batch in posts for id in batch] + last))) == there
     assert scene.counts() == (0, len(listed))
     assert scene.exists()
-    assert scene.storage.queues.count("acme") == 1
+    assert scene.storage.queues.count(scene.queue.project) == 1
     assert scene.claimable() == listed
 
 

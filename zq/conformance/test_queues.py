@@ -10,6 +10,8 @@ from zq.errors import ClaimNotFound
 from zq.model import Edge, Grouping, QueueRef, Stats
 from zq.storage.api import Storage
 
+pytestmark = pytest.mark.pools
+
 
 def names(scene: Scene, after: str = "", limit: int = 100, project: str = "") -> list[str]:
     page = scene.storage.queues.list(project or scene.queue.project, after, limit)
@@ -32,7 +34,7 @@ def test_a_queue_is_created_once_and_keeps_its_first_metadata(scene: Scene):
 def test_a_queue_that_nobody_made_is_not_there(scene: Scene):
     """Get answers None, not an empty queue."""
     assert scene.storage.queues.get(scene.queue) is None
-    assert scene.storage.queues.count("acme") == 0
+    assert scene.storage.queues.count(scene.queue.project) == 0
     assert names(scene) == []
 
 
@@ -50,7 +52,7 @@ def test_metadata_come_back_byte_for_byte(scene: Scene, document: bytes):
     """The store neither parses nor mends what the owner wrote."""
     scene.storage.queues.create(scene.queue, document)
     assert metadata(scene) == document
-    [listed] = scene.storage.queues.list("acme", "", 10).items
+    [listed] = scene.storage.queues.list(scene.queue.project, "", 10).items
     assert (listed.ref, listed.metadata) == (scene.queue, document)
 
 
@@ -79,7 +81,7 @@ def test_a_post_makes_the_queue_without_metadata(scene: Scene):
     """A queue is lazy, counts and lists like any other, and can be updated from what get returns."""
     scene.post()
     assert json.loads(metadata(scene)) == {}
-    assert scene.storage.queues.count("acme") == 1
+    assert scene.storage.queues.count(scene.queue.project) == 1
     assert names(scene) == ["jobs"]
     assert scene.storage.queues.create(scene.queue, b'{"late": 1}') is False
     assert scene.storage.queues.update(scene.queue, metadata(scene), b'{"a": 1}') is True
@@ -106,14 +108,14 @@ def test_only_a_post_makes_a_queue(scene: Scene):
     scene.storage.queues.purge(scene.queue)
     scene.storage.queues.delete(scene.queue)
     assert not scene.exists()
-    assert scene.storage.queues.count("acme") == 0
+    assert scene.storage.queues.count(scene.queue.project) == 0
 
 
 def test_queues_are_listed_in_byte_order(scene: Scene):
     """The order is that of bytes: capitals before underscore before small letters, a prefix before what it begins."""
     ordered = ["-x", ".x", "0", "09", "10", "9", "A", "Z", "_", "a", "a-", "a.", "a0", "aa", "b"]
     for name in reversed(ordered):
-        scene.storage.queues.create(QueueRef("acme", name), b"{}")
+        scene.storage.queues.create(scene.at(name).queue, b"{}")
     assert names(scene) == ordered
 
 
@@ -122,11 +124,11 @@ def test_pages_of_queues_show_every_queue_once(scene: Scene, limit: int):
     """Each page is full while there are enough, next is its last name, and the empty page has none."""
     made = [f"q{at}" for at in range(7)]
     for name in made:
-        scene.storage.queues.create(QueueRef("acme", name), b"{}")
+        scene.storage.queues.create(scene.at(name).queue, b"{}")
     seen: list[str] = []
     after = ""
     while True:
-        page = scene.storage.queues.list("acme", after, limit)
+        page = scene.storage.queues.list(scene.queue.project, after, limit)
         if not page.items:
             break
         assert len(page.items) == min(limit, len(made) - len(seen))
@@ -140,7 +142,7 @@ def test_pages_of_queues_show_every_queue_once(scene: Scene, limit: int):
 def test_a_listing_continues_after_a_name_that_is_no_queue(scene: Scene):
     """Strictly greater names follow, whether the marker exists or not."""
     for name in ["a", "b", "b0", "c"]:
-        scene.storage.queues.create(QueueRef("acme", name), b"{}")
+        scene.storage.queues.create(scene.at(name).queue, b"{}")
     assert names(scene, after="b") == ["b0", "c"]
     assert names(scene, after="b.") == ["b0", "c"]
     assert names(scene, after="zz") == []
@@ -149,13 +151,13 @@ def test_a_listing_continues_after_a_name_that_is_no_queue(scene: Scene):
 def test_the_count_follows_creation_and_deletion(scene: Scene):
     """Created twice counts once; deleted twice counts off once."""
     for name in ["a", "b", "b"]:
-        scene.storage.queues.create(QueueRef("acme", name), b"{}")
+        scene.storage.queues.create(scene.at(name).queue, b"{}")
     scene.at("c").post()
     scene.at("c").post()
-    assert scene.storage.queues.count("acme") == 3
+    assert scene.storage.queues.count(scene.queue.project) == 3
     for name in ["b", "b", "c", "never"]:
-        scene.storage.queues.delete(QueueRef("acme", name))
-    assert scene.storage.queues.count("acme") == 1
+        scene.storage.queues.delete(scene.at(name).queue)
+    assert scene.storage.queues.count(scene.queue.project) == 1
     assert names(scene) == ["a"]
 
 
@@ -236,6 +238,7 @@ def test_a_purge_leaves_other_queues_alone(scene: Scene):
     assert other.claimable() == kept[1:]
 
 
+@pytest.mark.fresh_store
 def test_an_emptied_queue_stays(scene: Scene):
     """A queue is removed by its owner only, never by running out of messages."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
@@ -318,7 +321,13 @@ def test_stats_skip_expired_landmarks(scene: Scene):
 @pytest.mark.parametrize("way", ["pop", "delete", "purge", "expire"])
 def test_an_emptied_queue_has_no_landmarks_whatever_its_neighbours_hold(scene: Scene, way: str):
     """Queues made before and after it, in this project and another, lend it neither an oldest nor a newest message."""
-    neighbours = [scene.at("jobs", project="acmd"), scene.at("job"), scene.at("jobs2"), scene.at("jobs", project="z")]
+    project = scene.queue.project
+    neighbours = [
+        scene.at("jobs", project[:-1] + "d"),
+        scene.at("job"),
+        scene.at("jobs2"),
+        scene.at("jobs", project + "f"),
+    ]
     for neighbour in neighbours[:2]:
         neighbour.post(3)
     posted = scene.post(3, ttl=60)

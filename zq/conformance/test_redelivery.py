@@ -6,7 +6,7 @@ import pytest
 from zq.broker.redelivery import DeadLetters, Redelivery
 from zq.conformance.builders import Scene, ids_of, near
 from zq.errors import ClaimNotFound
-from zq.model import ListFilter, QueueRef, Release
+from zq.model import ListFilter, Release
 
 AFTER_30 = Redelivery(30, cap=600)
 DOUBLING = Redelivery(10, exponential=True, cap=60)
@@ -140,6 +140,7 @@ def test_a_message_keeps_the_moment_it_was_given(scene: Scene):
     assert scene.claimable() == waiting
 
 
+@pytest.mark.fresh_store
 def test_a_life_is_extended_to_the_claim_and_not_to_the_wait(scene: Scene):
     """A message that would die while it waits dies: the extension covers claim end + grace."""
     [id] = scene.post(1, ttl=60)
@@ -181,7 +182,7 @@ def test_a_redelivered_message_stands_at_its_moment(scene: Scene):
 def test_a_used_up_message_is_buried_when_its_wait_is_over(scene: Scene):
     """Not before its time: until then a claim that buries does not meet it."""
     posted = scene.post(1)
-    rule = DeadLetters(QueueRef("acme", "dead"), 1, None)
+    rule = DeadLetters(scene.at("dead").queue, 1, None)
     assert scene.claim(ttl=60, dead_letters=rule, redelivery=AFTER_30) is not None
     scene.tick(89.999)
     assert scene.claim(dead_letters=rule) is None

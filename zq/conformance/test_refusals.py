@@ -7,7 +7,7 @@ import pytest
 
 from zq import errors
 from zq.conformance.builders import Scene, once
-from zq.model import Bounds, ClaimRef, Fence, QueueRef, Release
+from zq.model import Bounds, ClaimRef, Fence, Release
 
 Refused = Callable[[Scene], object]
 
@@ -65,7 +65,7 @@ REFUSALS: list[tuple[Refused, errors.ZqError]] = [
     (lambda scene: scene.commit(1, ["none"]), errors.StageNotFound.of("none")),
     (other_count, errors.StageDiffers.of("s1", 3, 4)),
     (large_commit, errors.CommitTooLarge.of(3, 2)),
-    (lambda scene: scene.commit(1, [], [ClaimRef(QueueRef("acme", "none"), "a.b")]), errors.ClaimLapsed.of("a.b")),
+    (lambda scene: scene.commit(1, [], [ClaimRef(scene.at("none").queue, "a.b")]), errors.ClaimLapsed.of("a.b")),
     (lambda scene: scene.last("nobody"), errors.ProducerNotFound()),
 ]
 

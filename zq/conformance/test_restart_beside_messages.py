@@ -11,7 +11,7 @@ from zq.conformance.test_restart import Restarting
 from zq.errors import Fenced, Repeated, StageNotFound
 from zq.model import ClaimRef, Committed, Move, QueueRef, Release
 
-pytestmark = pytest.mark.durable
+pytestmark = [pytest.mark.durable, pytest.mark.fresh_store]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 
 from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimNotFound
 from zq.model import ListFilter, Move, Release, Settled
 
@@ -176,6 +177,7 @@ def test_a_message_put_back_for_later_waits(scene: Scene):
     assert scene.held(claim.id) == posted[1:]
 
 
+@pytest.mark.fresh_store
 def test_settled_messages_do_not_come_back(scene: Scene):
     """Deleted ones exist for no verb, with maintenance and past the end of the claim (L3)."""
     posted = scene.post(3)
@@ -197,6 +199,7 @@ def attempt(scene: Scene, claim: str, ids: list[str], back: bool = False) -> Set
         return Settled(lost=ids)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_two_settlements_of_one_claim_share_no_message(scene: Scene):
     """Each message is settled by one of the two; the other one has lost it, or finds the claim gone."""
     for turn in range(20):
@@ -210,6 +213,7 @@ def test_two_settlements_of_one_claim_share_no_message(scene: Scene):
         assert room.counts() == (0, two.released)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_a_settlement_races_the_end_of_its_claim(scene: Scene):
     """A holder that settles at the last moment and claimers after it: every message is worked on by one of them."""
     for turn in range(10):
@@ -226,6 +230,7 @@ def test_a_settlement_races_the_end_of_its_claim(scene: Scene):
         assert room.counts() == (len(claimed), 0)
 
 
+@ONE_OR_TWO_CONNECTIONS
 @pytest.mark.parametrize("rival", ["renew", "release"])
 def test_a_settlement_races_its_own_holder(scene: Scene, rival: str):
     """What is deleted stays gone, and only what was released first is lost; in the end the claim is gone."""

@@ -7,10 +7,11 @@ from functools import partial
 import pytest
 
 from zq.conformance.builders import Scene, drafts, ids_of, near, together
+from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import StageDiffers, StageFull, StageNotFound
-from zq.model import Bounds, Draft, ListFilter, QueueRef, Stats, new_ids
+from zq.model import Bounds, Draft, ListFilter, Stats, new_ids
 
-pytestmark = pytest.mark.every_server
+pytestmark = [pytest.mark.every_server, pytest.mark.pools]
 
 
 def test_nobody_sees_what_is_staged(scene: Scene):
@@ -31,11 +32,12 @@ def test_nobody_sees_what_is_staged(scene: Scene):
     assert scene.page() == staged
 
 
+@pytest.mark.fresh_store
 def test_staged_messages_begin_when_they_are_published(scene: Scene):
     """Created, expiry and delay run from the commit; id, body, client, ttl and checksum are the draft's."""
     [at_once, later] = new_ids(2, scene.now)
     new = [Draft(at_once, b'{"a": 1}', 60, 0, "bob", "MD5:x"), Draft(later, b"[2]", 600, 30, "alice")]
-    scene.storage.transactions.stage("acme", "s1", scene.queue, new, scene.now, 3600, 1000)
+    scene.storage.transactions.stage(scene.queue.project, "s1", scene.queue, new, scene.now, 3600, 1000)
     scene.tick(100)
     scene.reclaimed()
     assert scene.commit(1, ["s1"]).published == 2
@@ -89,8 +91,8 @@ def test_a_stage_may_hold_messages_for_several_queues(scene: Scene):
     assert scene.commit(1, ["s1"]).published == 5
     assert (scene.page(), other.page()) == (here, there)
     queues = scene.storage.queues
-    assert [queue.metadata for queue in queues.list("acme", "", 10).items] == [b"{}", b'{"a": 1}']
-    assert queues.count("acme") == 2
+    assert [queue.metadata for queue in queues.list(scene.queue.project, "", 10).items] == [b"{}", b'{"a": 1}']
+    assert queues.count(scene.queue.project) == 2
 
 
 def test_a_dropped_stage_is_gone(scene: Scene):
@@ -119,6 +121,7 @@ def test_a_published_stage_is_gone_and_its_messages_stay(scene: Scene):
     assert scene.page() == staged + more
 
 
+@pytest.mark.fresh_store
 def test_a_stage_is_gone_a_while_after_its_first_messages(scene: Scene):
     """To the last millisecond it can be published; later messages do not keep it; maintenance takes it away."""
     scene.stage("s1", 1, lives=60)
@@ -181,7 +184,7 @@ def test_names_of_stages_are_told_apart(scene: Scene):
     """By every character, and by project."""
     names = ["s", "S", "s.1", "s.", "s.10", "s-1", "x" * 128]
     staged = {name: scene.stage(name, 1) for name in names}
-    rival = scene.at("jobs", project="rival")
+    rival = scene.rival
     theirs = rival.stage("s", 2)
     scene.drop_stage("s.1")
     rival.drop_stage("S")
@@ -204,6 +207,7 @@ def test_thousands_of_messages_are_published_in_their_order(scene: Scene):
     assert other.claimable(2000) == there[:50] + there[100:150] + there[50:100] + there[150:]
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_many_stage_at_once(scene: Scene):
     """Eight threads into one stage, for two queues: everything is there once, messages of one call stand together."""
     rooms = [scene, scene.at("other")]
@@ -220,6 +224,7 @@ def test_many_stage_at_once(scene: Scene):
         assert all([place[id] - place[batch[0]] for id in batch] == [0, 1, 2] for batch in batches)
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_a_stage_cannot_be_overfilled_by_many_at_once(scene: Scene):
     """The bound is checked in the step that stores."""
 
@@ -233,10 +238,11 @@ def test_a_stage_cannot_be_overfilled_by_many_at_once(scene: Scene):
     assert scene.commit(1, ["s1"]).published == 9
 
 
+@ONE_OR_TWO_CONNECTIONS
 def test_staging_beside_a_commit_loses_and_doubles_nothing(scene: Scene):
     """What comes too late for the commit makes a new stage of that name; nothing is published in part."""
     for turn in range(8):
-        room = Scene(scene.storage, scene.clock, QueueRef("acme", f"q{turn}"))
+        room = Scene(scene.storage, scene.clock, scene.at(f"q{turn}").queue)
         first = room.stage("s1", 3)
         works = [partial(room.stage, "s1", 3)] * 3
         *staged, told = together(*works, partial(room.commit, turn * 2, ["s1"]))

@@ -12,6 +12,8 @@ from zq.broker.redelivery import Redelivery
 from zq.conformance.builders import Scene, ids_of, together
 from zq.model import Browsed, ClaimRef, Message, Outcome, Position, Release, State
 
+pytestmark = pytest.mark.pools
+
 READY, DELAYED, CLAIMED = State
 SMALL = 3
 """Messages of a page, so that there are many."""

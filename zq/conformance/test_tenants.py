@@ -10,6 +10,8 @@ from zq.conformance.builders import Scene, ids_of, once
 from zq.errors import ClaimLapsed, ClaimNotFound, ClaimNotHeld, Fenced, ProducerNotFound, Repeated, StageNotFound
 from zq.model import ClaimRef, Committed, Draft, Fence, Move, QueueRef, Stats, new_ids
 
+pytestmark = [pytest.mark.fresh_store, pytest.mark.pools]
+
 PROJECTS = [
     "a",
     "aa",
@@ -131,7 +133,7 @@ def test_every_project_has_its_own_messages(scene: Scene):
 
 def test_ids_of_another_project_are_unknown(scene: Scene):
     """Neither get, delete, bulk delete nor any claim verb reaches across, even with the right ids."""
-    rival = scene.at("jobs", project="rival")
+    rival = scene.rival
     posted = scene.post(3)
     claim = scene.take(1)
     rival.post(1)
@@ -154,7 +156,7 @@ def test_ids_of_another_project_are_unknown(scene: Scene):
 
 def test_equal_ids_in_two_projects_are_two_messages(scene: Scene):
     """Ids are unique within a project: what one project does to an id leaves the other's alone."""
-    rival = scene.at("jobs", project="rival")
+    rival = scene.rival
     ids = new_ids(3, scene.now)
     for room, body in [(scene, b'"mine"'), (rival, b'"theirs"')]:
         room.storage.messages.post(room.queue, [Draft(id, body, 600, 0, "alice") for id in ids], room.now)
@@ -189,7 +191,7 @@ def test_hostile_ids_find_nothing(scene: Scene):
 
 def test_dead_letters_stay_in_their_project(scene: Scene):
     """The same dead letter queue name in two projects is two queues."""
-    rival = scene.at("jobs", project="rival")
+    rival = scene.rival
     for room in (scene, rival):
         room.post(1)
         room.release(room.take().id)
@@ -200,10 +202,10 @@ def test_dead_letters_stay_in_their_project(scene: Scene):
     assert rival.counts() == (0, 1)
 
 
-@pytest.mark.parametrize("project", ["a", "z"])
-def test_an_emptied_queue_says_nothing_of_another_project(scene: Scene, project: str):
+@pytest.mark.parametrize("neighbour", ["a", "z"])
+def test_an_emptied_queue_says_nothing_of_another_project(scene: Scene, neighbour: str):
     """Statistics of a queue without messages name no id and no moment of anybody else's."""
-    rival = scene.at("jobs", project=project)
+    rival = scene.at("jobs", project=neighbour)
     rival.post(5)
     scene.post(2)
     rival.post(5)
@@ -239,7 +241,7 @@ def test_every_project_has_its_own_history_keys_and_stages(scene: Scene):
 
 def test_new_verbs_do_not_reach_another_project(scene: Scene):
     """Neither settle, move, history, stages nor commits see or change anything across, even with the right names."""
-    rival = scene.at("jobs", project="rival")
+    rival = scene.rival
     posted = scene.post(4)
     scene.named("etl.0", 2)
     scene.delete(posted[3], history=600)

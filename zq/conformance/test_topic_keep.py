@@ -12,8 +12,8 @@ from zq.storage.api import Storage
 
 
 @pytest.fixture
-def log(storage: Storage, clock: ManualClock) -> Log:
-    return Log(storage, clock)
+def log(storage: Storage, clock: ManualClock, project: str) -> Log:
+    return Log(storage, clock, project)
 
 
 def publish_and_check(log: Log, keep: Retention, shapes: list[tuple[int, int]], most: int) -> None:
@@ -67,6 +67,7 @@ def test_a_batch_larger_than_all_that_is_kept_stays_until_the_next(log: Log):
         assert (log.sequences("a"), log.figures("a"), log.read("a").dropped) == ([], (0, 0, 0), large[-1])
 
 
+@pytest.mark.fresh_store
 def test_what_fell_off_is_read_by_nobody_and_counted_nowhere(log: Log):
     """By name, by glob, from any marker, in stats; every reader is told up to where."""
     made = [log.publish(f"t{at % 2}", 2, keep=Retention(10**9, 8)) for at in range(20)]
@@ -86,6 +87,7 @@ def test_what_fell_off_is_read_by_nobody_and_counted_nowhere(log: Log):
     assert (log.sequences(), log.read().dropped) == ([number for numbers in kept for number in numbers], dropped)
 
 
+@pytest.mark.fresh_store
 def test_purges_and_expiry_drop_nothing_and_spare_nothing(log: Log):
     """What they took still counts until it has fallen off; ``dropped`` tells of neither."""
     keep = Retention(10**9, 16)
@@ -113,6 +115,7 @@ def test_a_log_that_is_to_be_smaller_shrinks_and_one_that_is_to_be_larger_grows(
     assert log.read().dropped == dropped
 
 
+@pytest.mark.fresh_store
 def test_logs_of_other_projects_keep_their_own(log: Log):
     """One that overflows takes nothing from a neighbour."""
     neighbours = [log.of(project) for project in ("acm", "acme/", "acmf", "acme\x00")]

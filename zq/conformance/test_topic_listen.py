@@ -13,7 +13,7 @@ from zq.conformance.topic_builders import Follower, Log, entries
 from zq.errors import KeyReused, Repeated
 from zq.model.topics import Entry, Retention
 
-pytestmark = pytest.mark.every_server
+pytestmark = [pytest.mark.every_server, pytest.mark.fresh_store]
 
 
 @pytest.fixture(params=[pytest.param(False, id="one"), pytest.param(True, id="two", marks=pytest.mark.shared)])

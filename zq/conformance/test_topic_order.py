@@ -13,6 +13,8 @@ from zq.conformance.topic_builders import Log
 from zq.errors import Repeated
 from zq.model.topics import Entry, LogSlice, Pattern, Retention
 
+pytestmark = pytest.mark.fresh_store
+
 PUBLISHERS = 6
 BATCHES = 15
 Numbered = tuple[int, bytes]

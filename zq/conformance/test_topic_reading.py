@@ -17,8 +17,8 @@ LOOK = 1 << 20
 
 
 @pytest.fixture
-def log(storage: Storage, clock: ManualClock) -> Log:
-    return Log(storage, clock)
+def log(storage: Storage, clock: ManualClock, project: str) -> Log:
+    return Log(storage, clock, project)
 
 
 @pytest.fixture

@@ -19,7 +19,12 @@ from zq.errors import Repeated
 from zq.model import ClaimRef, Draft, Release, new_ids
 from zq.storage.api import Storage
 
-pytestmark = [pytest.mark.needs("usage"), pytest.mark.usefixtures("exact_usage")]
+pytestmark = [
+    pytest.mark.needs_part("usage"),
+    pytest.mark.usefixtures("exact_usage"),
+    pytest.mark.fresh_store,
+    pytest.mark.pools,
+]
 VERBS = int(os.environ.get("USAGE_VERBS", "300"))
 
 

@@ -11,7 +11,7 @@ from zq.conformance.test_usage import VERBS
 from zq.conformance.usage_builders import MANY, Estimated, close, counted, figures, fill, post, reckoned, size, used
 from zq.storage.api import Storage
 
-pytestmark = pytest.mark.needs("usage")
+pytestmark = [pytest.mark.needs_part("usage"), pytest.mark.fresh_store]
 
 
 @pytest.fixture(autouse=True)

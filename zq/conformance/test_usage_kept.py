@@ -13,7 +13,12 @@ from zq.errors import Repeated
 from zq.model import ClaimRef, IdempotencyKey, Settled
 from zq.model.quotas import OVERHEAD
 
-pytestmark = [pytest.mark.needs("usage"), pytest.mark.usefixtures("exact_usage")]
+pytestmark = [
+    pytest.mark.needs_part("usage"),
+    pytest.mark.usefixtures("exact_usage"),
+    pytest.mark.fresh_store,
+    pytest.mark.pools,
+]
 
 
 def in_history(scene: Scene, *bodies: int) -> None:

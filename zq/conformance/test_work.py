@@ -8,6 +8,8 @@ from zq.errors import Fenced
 from zq.model import Committed, Fence, KnownFence, KnownProducer, KnownStage, KnownWork
 from zq.model.quotas import Work
 
+pytestmark = pytest.mark.pools
+
 KINDS = list(Work)
 
 
@@ -40,14 +42,15 @@ def test_each_name_counts_once(scene: Scene, work: Work):
     assert count(scene, work, "a") == (0, False)
     for name in ("a", "b", "a"):
         make(scene, work, name)
-    make(scene.at("jobs", "other"), work, "c")
+    make(scene.rival, work, "c")
     make(scene.at("jobs", scene.queue.project + "/"), work, "d")
     assert count(scene, work, "a") == (2, True)
     assert count(scene, work, "c") == (2, False)
-    assert count(scene, work, "c", "other") == (1, True)
+    assert count(scene, work, "c", scene.rival.queue.project) == (1, True)
     assert [count(scene, kind, "a") for kind in KINDS if kind is not work] == [(0, False)] * 2
 
 
+@pytest.mark.fresh_store
 @pytest.mark.parametrize("work", [Work.STAGE, Work.PRODUCER])
 def test_what_has_expired_does_not_count(scene: Scene, work: Work):
     """Whether it was removed yet or not."""
@@ -128,7 +131,7 @@ def test_listings_go_on_behind_a_name(scene: Scene, work: Work):
     """In the order of bytes, whatever is made or dropped meanwhile, and whether the name itself is there or not."""
     for name in ("b", "a", "C", "a.b", "ab", "a-"):
         make(scene, work, name)
-    make(scene.at("jobs", "other"), work, "c")
+    make(scene.rival, work, "c")
     make(scene.at("jobs", scene.queue.project + "/"), work, "d")
     assert names(scene, work) == ["C", "a", "a-", "a.b", "ab", "b"]
     assert (names(scene, work, limit=2), names(scene, work, "a", 2)) == (["C", "a"], ["a-", "a.b"])
@@ -136,6 +139,7 @@ def test_listings_go_on_behind_a_name(scene: Scene, work: Work):
     assert [names(scene, kind) for kind in KINDS if kind is not work] == [[], []]
 
 
+@pytest.mark.fresh_store
 @pytest.mark.parametrize("work", [Work.STAGE, Work.PRODUCER])
 def test_what_has_expired_is_not_listed(scene: Scene, work: Work):
     """Nor does it make a page short, whether it was removed yet or not."""
