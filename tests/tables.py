@@ -31,7 +31,7 @@ def every_row(
                 values = [row] if single else list(row)
                 try:
                     test(**fixtures, **dict(zip(columns, values, strict=True)))
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001 - a row may fail in any way, and later rows run nevertheless
                     shown = ", ".join(str(ids(value) if ids else repr(value))[:200] for value in values)
                     failed.append(f"{shown}: {str(error) or repr(error)}")
             assert not failed, f"{len(failed)} of {len(table)} rows failed:\n" + "\n".join(failed)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 QUEUE = "/v2/queues/jobs"
@@ -125,13 +126,13 @@ def test_a_renewal_extends_the_messages(api: Api, clock: ManualClock) -> None:
     api.get(f"{QUEUE}/messages/{message}", 404)
 
 
-@pytest.mark.parametrize("ttl", [0, -1, 59, 43201, 2**63 - 1, None, "60", 60.0, [], True])
+@every_row("ttl", [0, -1, 59, 43201, 2**63 - 1, None, "60", 60.0, [], True])
 def test_the_ttl_of_a_renewal_has_the_bounds_of_a_claims(door: Api, ttl: Any) -> None:
     """8.3 [T]: 400 before the claim is looked for."""
     assert "ttl" in renew(door, f"{URL}/nothing", 400, {"ttl": ttl}).json["description"]
 
 
-@pytest.mark.parametrize("grace", ["60", "", 60.0, None, [], {}])
+@every_row("grace", ["60", "", 60.0, None, [], {}])
 def test_the_grace_of_a_renewal_is_an_integer(door: Api, grace: Any) -> None:
     """8.3 [C]: its type is checked."""
     assert "grace" in renew(door, f"{URL}/nothing", 400, {"ttl": 60, "grace": grace}).json["description"]
@@ -155,7 +156,7 @@ def test_an_absurd_grace_neither_fails_nor_ends_a_message_early(api: Api, grace:
     assert len(api.get(claim, 200).json["messages"]) == 1
 
 
-@pytest.mark.parametrize("body", [None, b"", b"[]", b"1", b"null", b'"x"', b"{", b".", [{"op": "add"}]])
+@every_row("body", [None, b"", b"[]", b"1", b"null", b'"x"', b"{", b".", [{"op": "add"}]])
 def test_a_renewal_needs_an_object(door: Api, body: Any) -> None:
     """8.3, 1.6: an empty body is refused too."""
     assert renew(door, f"{URL}/nothing", 400, body).json["title"] == "Invalid request body"

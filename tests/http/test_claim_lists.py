@@ -7,6 +7,7 @@ import pytest
 
 from tests.http.api import CLIENT, OTHER_CLIENT, Api
 from tests.http.scoped import Scoped
+from tests.tables import every_row
 from zq.clock import ManualClock
 from zq.model import ClaimRequest, Draft, Lease
 from zq.model.subscriptions import Source
@@ -127,8 +128,8 @@ def test_nothing_is_claimed(api: Api) -> None:
     assert api.queues() == ["jobs"]
 
 
-@pytest.mark.parametrize("path", [URL, PROJECT])
-@pytest.mark.parametrize(
+@every_row("path", [URL, PROJECT])
+@every_row(
     ("given", "sentence"),
     [
         ("limit=0", "limit must be from 1 to 100; it is 0."),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 pytestmark = pytest.mark.every_store
@@ -63,8 +64,8 @@ def test_the_defaults_are_those_of_the_server(compose, clock: ManualClock) -> No
     api.get(message["href"].split("?")[0], 404)
 
 
-@pytest.mark.parametrize("value", [0, -1, 59, 43201, 2**63 - 1, None, "60", "", 60.0, 60.5, [], {}, True])
-@pytest.mark.parametrize("term", TERMS)
+@every_row("value", [0, -1, 59, 43201, 2**63 - 1, None, "60", "", 60.0, 60.5, [], {}, True])
+@every_row("term", TERMS)
 def test_a_term_is_60_to_43200_whole_seconds(door: Api, term: str, value: Any) -> None:
     """8.1 [T], 1.6: else 400 that names it; numbers name the bound. python-zaqarclient may send null and gets this."""
     refused = door.post(URL, 400, {"ttl": 100, "grace": 100, term: value}).json
@@ -84,7 +85,7 @@ def test_the_bounds_of_a_term_are_those_of_the_server(compose, term: str) -> Non
     assert "100" in api.post(URL, 400, {**other, term: 101}).json["description"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body", [b"[]", b"[1]", b'"text"', b"1", b"null", b"true", b"{", b"[", b".", b"{'ttl': 100}", b"{}{}", b"\xff"]
 )
 def test_a_claim_of_anything_but_an_object_is_refused(door: Api, body: bytes) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 QUEUE = "/v2/queues/jobs"
@@ -62,7 +63,7 @@ def test_on_a_normal_queue_a_delay_is_dropped_unseen(api: Api, metadata: Any) ->
     assert len(api.seen("jobs")) == len(values)
 
 
-@pytest.mark.parametrize("delay", [-1, 901, 2**63 - 1, "1", "", 1.0, 1.5, None, [], {}])
+@every_row("delay", [-1, 901, 2**63 - 1, "1", "", 1.0, 1.5, None, [], {}])
 def test_on_a_delayed_queue_a_delay_is_0_to_900_whole_seconds(delayed: Api, delay: Any) -> None:
     """7.2: else 400 that names it, and nothing is stored."""
     description = delayed.post(URL, 400, {"messages": [{"body": 1}, {"body": 2, "delay": delay}]}).json["description"]

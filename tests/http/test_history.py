@@ -9,6 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api, query_of
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 pytestmark = pytest.mark.every_store
@@ -245,7 +246,7 @@ def test_a_replay_of_nothing_is_404_by_ids_and_0_by_time(kept: Api, clock: Manua
     assert kept.post(REPLAY, 200, {"since": "2000-01-01"}).json == {"replayed": 0}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "words"),
     [
         ("limit=0", "limit must be from 1 to 1000"),
@@ -275,7 +276,7 @@ def test_blank_and_extreme_values_are_fine(kept: Api, query: str) -> None:
     kept.get(f"{HISTORY}?{query}", 200)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("body", "words"),
     [
         ({}, "ids"),

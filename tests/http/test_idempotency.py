@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 JOBS = "/v2/queues/jobs"
@@ -137,8 +138,8 @@ def test_a_settlement_of_a_lapsed_claim_is_not_remembered(api: Api) -> None:
         assert "Idempotency-Replayed" not in api.post(f"{JOBS}/claims/c/settle", 404, {"delete": ["a"]}, KEY).headers
 
 
-@pytest.mark.parametrize("key", ["", " ", "a b", "x" * 256, "caf\xe9", "a\tb", "\x7f"])
-@pytest.mark.parametrize("path", [URL, f"{JOBS}/claims/c/settle"])
+@every_row("key", ["", " ", "a b", "x" * 256, "caf\xe9", "a\tb", "\x7f"])
+@every_row("path", [URL, f"{JOBS}/claims/c/settle"])
 def test_a_wrong_key_is_refused(api: Api, path: str, key: str) -> None:
     """400 that names the header and the bound; nothing happens."""
     body = {"messages": [{"body": 1}], "delete": ["a"]}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 from zq.model import QueueRef
 from zq.storage.api import Storage
@@ -21,9 +22,7 @@ def careful(compose) -> Api:
     return compose(delete_with_claim_id=True)
 
 
-@pytest.mark.parametrize(
-    "query", ["", "?ids=", "?pop=", "?ids=&pop=", "?ids=a&pop=1", "?limit=1", "?claim_ids=a", "?ids=a&pop=0"]
-)
+@every_row("query", ["", "?ids=", "?pop=", "?ids=&pop=", "?ids=a&pop=1", "?limit=1", "?claim_ids=a", "?ids=a&pop=0"])
 def test_exactly_one_of_ids_and_pop_is_wanted(door: Api, query: str) -> None:
     """7.7 [T]: both or neither is 400 that names them."""
     description = door.delete(URL + query, 400).json["description"]

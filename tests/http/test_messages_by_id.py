@@ -4,6 +4,7 @@
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 QUEUE = "/v2/queues/jobs"
@@ -51,7 +52,7 @@ def test_ids_find_own_claimed_and_delayed_messages(api: Api) -> None:
     assert [message["body"] for message in found] == ["held", "ready", "delayed"]
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=x", "echo=None", "marker=zzz", "include_claimed=None", "pop=1"])
+@every_row("query", ["limit=0", "limit=x", "echo=None", "marker=zzz", "include_claimed=None", "pop=1"])
 def test_other_parameters_do_not_matter_beside_ids(api: Api, query: str) -> None:
     """7.4: all of them are ignored."""
     [message] = api.send("jobs", 1)

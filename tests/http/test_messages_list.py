@@ -4,6 +4,7 @@
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api, query_of
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 QUEUE = "/v2/queues/jobs"
@@ -101,7 +102,7 @@ def test_a_page_has_ten_messages_by_default(compose) -> None:
     assert "12" in api.get(f"{URL}?limit=13", 400).json["description"]
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "21", "1000000", "9" * 30])
+@every_row("limit", ["0", "-1", "21", "1000000", "9" * 30])
 def test_a_limit_out_of_range_is_refused(zaqars: Api, limit: str) -> None:
     """7.3 [T]: even if the queue is missing."""
     refused = zaqars.get(f"{URL}?limit={limit}", 400).json
@@ -109,8 +110,8 @@ def test_a_limit_out_of_range_is_refused(zaqars: Api, limit: str) -> None:
     assert "limit" in refused["description"]
 
 
-@pytest.mark.parametrize("word", ["None", "%20", "2", "TRUE", "null"])
-@pytest.mark.parametrize("name", ["echo", "include_claimed", "include_delayed", "limit"])
+@every_row("word", ["None", "%20", "2", "TRUE", "null"])
+@every_row("name", ["echo", "include_claimed", "include_delayed", "limit"])
 def test_a_parameter_of_the_wrong_type_is_refused(door: Api, name: str, word: str) -> None:
     """1.5 [T]: tempest sends echo=None and include_claimed=None."""
     if (name, word) != ("limit", "2"):
@@ -178,7 +179,7 @@ def test_new_posts_stand_behind_every_marker(api: Api, clock: ManualClock) -> No
     assert api.seen("jobs", f"echo=true&marker={marker}") == [4]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "marker",
     ["xyz", "-1", "1.5", "1e3", "%00", "%FF", "9" * 30, "9" * 5000, "0x10", "%20", "{0}", "1_0", "%C2%B2", "%D9%A3"],
 )

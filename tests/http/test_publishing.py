@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 from zq.storage.api import Storage
 
@@ -81,7 +82,7 @@ def test_a_marker_is_the_sequence_of_a_message(api: Api) -> None:
     assert bodies(api.get(f"{URL}?marker=0&limit=20", 200)) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("marker", ["-1", "x", "1.5", "0x1", "٣", "99999999999999999999"])
+@every_row("marker", ["-1", "x", "1.5", "0x1", "٣", "99999999999999999999"])
 def test_a_marker_that_is_none_is_refused(api: Api, marker: str) -> None:
     """Unlike a queue's: a reader of a log that is silent for a mistyped place would wait for ever."""
     publish(api, 1)
@@ -102,7 +103,7 @@ def test_a_limit_out_of_bounds_is_refused(api: Api, limit: str) -> None:
     assert "limit" in api.get(f"{URL}?limit={limit}", 400).json["description"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body", [b"", b"{}", b"[]", b'{"messages": []}', b'{"messages": [{}]}', b'{"messages": [{"body": 1, "ttl": 59}]}']
 )
 def test_a_publish_that_is_none_stores_nothing(api: Api, body: bytes) -> None:
@@ -130,7 +131,7 @@ def test_a_publish_to_no_topic_is_refused(api: Api, topic: str) -> None:
     assert answer.json["title"] == "Invalid topic identification"
 
 
-@pytest.mark.parametrize("message", ["0", "x", "-1", "007", "99999999999999999999", "1e3", "9" * 5000])
+@every_row("message", ["0", "x", "-1", "007", "99999999999999999999", "1e3", "9" * 5000])
 def test_an_id_that_no_message_has_is_not_found(api: Api, message: str) -> None:
     """Nor is one of another topic, or of another project."""
     publish(api, 1)

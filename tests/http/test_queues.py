@@ -4,6 +4,7 @@
 import pytest
 
 from tests.http.api import OTHER_CLIENT, RESERVED, Api, Kind
+from tests.tables import every_row
 
 URL = "/v2/queues/jobs"
 
@@ -36,9 +37,7 @@ def test_creating_again_leaves_the_metadata_alone(api: Api, url: str, kind: Kind
     assert api.get(url, 200).json == {**kind.shown, "a": 1}
 
 
-@pytest.mark.parametrize(
-    "body", [b"[]", b'"text"', b"1", b"null", b"true", b"{", b"}", b"[1", b'{"a"}', b"{'a': 1}", b"x"]
-)
+@every_row("body", [b"[]", b'"text"', b"1", b"null", b"true", b"{", b"}", b"[1", b'{"a"}', b"{'a': 1}", b"x"])
 def test_metadata_must_be_an_object(api: Api, body: bytes, url: str, kind: Kind) -> None:
     """6.3, 1.6 [T]: anything else is 400 and creates nothing."""
     assert api.put(url, 400, body).json["title"] == "Invalid request body"
@@ -80,9 +79,10 @@ def test_a_queue_shows_its_metadata_and_the_reserved_keys(api: Api, url: str, ki
     assert api.get(url, 200).json == {**kind.shown, **metadata, "_default_message_ttl": 60}
 
 
-@pytest.mark.parametrize("number", [0, -1, 2**63 - 1, -(2**63), 2**53 + 1, 0.1, 1e300])
+@every_row("number", [0, -1, 2**63 - 1, -(2**63), 2**53 + 1, 0.1, 1e300])
 def test_metadata_keeps_its_numbers(api: Api, number: float, url: str) -> None:
     """1.6: what fits in signed 64 bits comes back as it went in."""
+    api = api.fresh()
     api.put(url, 201, {"n": number})
     assert api.get(url, 200).json["n"] == number
 

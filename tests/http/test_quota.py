@@ -11,6 +11,7 @@ import pytest
 
 from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
+from tests.tables import every_row
 from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import Grant, Tokens
 from zq.broker import Broker, waiting
@@ -380,7 +381,7 @@ def test_a_deleted_project_is_emptied_step_by_step(bounded: Bounded, storage: St
         tokens.get(lost)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body",
     [
         *({"state": "idle"}, {"limits": {"queue": 1}}, {"limits": {"queues": -1}}, {"limits": {"queues": "1"}}, []),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import RESERVED, Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 JOBS = "/v2/queues/jobs"
@@ -36,9 +37,10 @@ def add(key: str, value: Any) -> list[dict[str, Any]]:
     return [{"op": "add", "path": f"/metadata/{key}", "value": value}]
 
 
-@pytest.mark.parametrize(("key", "value"), FINE)
+@every_row(("key", "value"), FINE)
 def test_a_value_in_range_is_taken_and_shown_only_when_set(api: Api, key: str, value: Any) -> None:
     """By PUT and by PATCH; otherwise a queue shows what the base shows, which clients compare."""
+    api = api.fresh()
     api.put(JOBS, 201, {key: value})
     assert api.get(JOBS, 200).json == {**RESERVED, key: value}
     api.put("/v2/queues/other", 201)
@@ -49,9 +51,10 @@ def test_a_value_in_range_is_taken_and_shown_only_when_set(api: Api, key: str, v
     api.patch("/v2/queues/other", 409, removal)
 
 
-@pytest.mark.parametrize(("key", "value", "words"), WRONG)
+@every_row(("key", "value", "words"), WRONG)
 def test_a_wrong_value_is_refused_with_the_bound(api: Api, key: str, value: Any, words: str) -> None:
     """400 that names the key; nothing is created or changed."""
+    api = api.fresh()
     api.put("/v2/queues/other", 201)
     for refused in (api.put(JOBS, 400, {key: value}), api.patch("/v2/queues/other", 400, add(key, value))):
         assert key in refused.json["description"]

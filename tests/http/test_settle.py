@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 JOBS = "/v2/queues/jobs"
@@ -257,9 +258,10 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "words"), BAD)
+@every_row(("body", "words"), BAD)
 def test_a_wrong_settlement_is_refused_with_field_and_bound(api: Api, body: Any, words: str) -> None:
     """400, and nothing has changed."""
+    api = api.fresh()
     api.put(JOBS, 201, {"_dead_letter_queue": "dead"})
     claim, [a] = held(api, "a")
     raw = body if isinstance(body, bytes) else str_of(body, a)

@@ -9,6 +9,7 @@ import pytest
 from tests.http.api import OTHER_CLIENT, Api
 from tests.http.conftest import Compose
 from tests.http.scoped import Scoped
+from tests.tables import every_row
 from zq.auth.signatures import derived, key_of, signature
 from zq.clock import ManualClock
 from zq.model.identity import Identity, ShareOptions
@@ -79,7 +80,7 @@ def test_paths_and_methods_are_sorted_and_named_once(api: Api) -> None:
     api.post(f"{QUEUE}/claims", 204, {"ttl": 60, "grace": 60}, headers=swapped)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("terms", "named"),
     [
         ({"paths": ["purge"]}, "paths must be of messages, subscriptions, claims"),
@@ -119,7 +120,7 @@ def test_without_a_key_nothing_is_signed_and_no_signature_is_valid(compose: Comp
     keyless.get(f"{QUEUE}/messages", 404, headers={"URL-Signature": ""})
 
 
-@pytest.mark.parametrize(
+@every_row(
     "changed",
     [
         {"URL-Signature": ""},
@@ -145,7 +146,7 @@ def test_a_changed_signature_is_404_without_a_detail(api: Api, changed: dict[str
     assert refused.json == {"title": "404 Not Found"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("method", "path"),
     [
         ("GET", QUEUE),

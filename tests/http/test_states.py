@@ -8,6 +8,7 @@ import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
 from tests.http.scoped import Scoped
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 pytestmark = pytest.mark.every_store
@@ -81,7 +82,7 @@ def test_a_missing_queue_is_empty(api: Api) -> None:
     assert api.queues() == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "told"),
     [
         ("state=dead", "state must be ready, delayed, claimed."),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import RESERVED, Api, Kind
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 URL = "/v2/queues/jobs"
@@ -102,7 +103,7 @@ def test_delayed_messages_are_free(api: Api) -> None:
     assert counts(api) == (0, 2, 2)
 
 
-@pytest.mark.parametrize("parameter", ["detailed=false", "unknown=1", "limit=0", "x"])
+@every_row("parameter", ["detailed=false", "unknown=1", "limit=0", "x"])
 def test_unknown_parameters_of_stats_are_ignored(api: Api, parameter: str, url: str) -> None:
     """1.5 [T]."""
     assert api.get(f"{url}/stats?{parameter}", 200).json == ZEROS
@@ -130,7 +131,7 @@ def test_purge_empties_a_queue_and_keeps_it(api: Api, body: Any, left: list[int]
     assert api.get(URL, 200).json == {**RESERVED, "a": 1}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body",
     [
         {},
@@ -157,6 +158,7 @@ def test_purge_empties_a_queue_and_keeps_it(api: Api, body: Any, left: list[int]
 )
 def test_a_purge_of_anything_else_is_refused(api: Api, body: Any) -> None:
     """6.8 [T]: missing key, foreign element; null and arrays are 400 too; nothing is removed."""
+    api = api.fresh()
     api.send("jobs", 1)
     assert api.post(f"{URL}/purge", 400, body).json["title"] in ("Invalid request body", "Invalid API request")
     assert api.seen("jobs") == [1]

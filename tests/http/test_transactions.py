@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 
 pytestmark = pytest.mark.every_store
 
@@ -46,7 +47,7 @@ def test_a_name_is_free_when_its_claim_is_over(api: Api) -> None:
     api.put("/v2/queues/nowhere/claims/etl.2", 204)
 
 
-@pytest.mark.parametrize("name", ["nodot", ".", "..", "a.b%20c", "a.%C3%A4", f"{LONG}.", "a.b:c"])
+@every_row("name", ["nodot", ".", "..", "a.b%20c", "a.%C3%A4", f"{LONG}.", "a.b:c"])
 def test_a_name_has_its_rules(door: Api, name: str) -> None:
     """A dot, so that it cannot be an id that the server gives; 128 characters at most."""
     assert "name" in door.put(f"{QUEUE}/claims/{name}", 400).json["description"]
@@ -75,7 +76,7 @@ def test_an_older_epoch_cannot_work_on(api: Api) -> None:
     assert commit(api, 1, query="?fence=etl:2", publish=["s"])["published"] == 1
 
 
-@pytest.mark.parametrize("fence", ["etl", "etl:", "etl:x", ":1", "etl:0", "etl:-1", "etl:" + "9" * 20, "a b:1"])
+@every_row("fence", ["etl", "etl:", "etl:x", ":1", "etl:0", "etl:-1", "etl:" + "9" * 20, "a b:1"])
 def test_a_fence_has_its_form(door: Api, fence: str) -> None:
     """400 before anything is asked."""
     door.put(f"{QUEUE}/claims/a.b?fence={fence}", 400)
@@ -232,7 +233,7 @@ def test_an_earlier_batch_that_takes_long_is_in_the_way(compose: Any) -> None:
     assert answer.json == {"published": 0, "deleted": 0, "replayed": False}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("document", "field"),
     [
         ({"producer": "p", "batch": 1, "publish": [{"stage": "s"}]}, "messages"),
