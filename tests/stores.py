@@ -66,7 +66,7 @@ wheel, ``s3`` is moto, ``swift-3`` is a Swift of three devices, ``az`` is Azurit
 USUAL: Final = [name for name in KINDS if name not in (SECOND_SERVER, "pooled", *IN_OBJECTS)]
 """Where no ``--stores`` is given. A second server of Redis's kind runs the tests where it can differ alone."""
 EMBEDDED: Final = ["memory"]
-"""Stores without a server."""
+"""The stores of tests that are marked ``embedded``. The engine of RocksDB is that of memory."""
 
 
 def options_of(name: str, folder: Path) -> dict[str, object]:

@@ -9,8 +9,6 @@ from tests.http.api import OTHER_CLIENT, Api
 from tests.tables import every_row
 from zq.clock import ManualClock
 
-pytestmark = pytest.mark.every_store
-
 QUEUE = "/v2/queues/jobs"
 URL = f"{QUEUE}/claims"
 TERMS = {"ttl": (60, 43200), "grace": (60, 43200)}
@@ -20,6 +18,7 @@ def bodies(messages: list[Any]) -> list[Any]:
     return [message["body"] for message in messages]
 
 
+@pytest.mark.every_store
 def test_a_claim_hands_out_messages(api: Api) -> None:
     """8.1: 201, the claim's path as Location, representations whose href ends in its id, and no other member."""
     ids = api.send("jobs", "a", "b", ttl=3600)
@@ -194,6 +193,7 @@ def test_a_message_that_ends_with_its_claim_is_not_extended(api: Api, clock: Man
     assert claimed["ttl"] == 100
 
 
+@pytest.mark.every_store
 def test_at_its_end_a_claim_lets_go(api: Api, clock: ManualClock) -> None:
     """8.5 [T]: messages can be claimed, listed and deleted without a claim id; the claim is 404."""
     api.send("jobs", 1, 2)

@@ -12,8 +12,6 @@ from tests.http.api import OTHER_CLIENT, Api, query_of
 from tests.tables import every_row
 from zq.clock import ManualClock
 
-pytestmark = pytest.mark.every_store
-
 JOBS = "/v2/queues/jobs"
 HISTORY = f"{JOBS}/history"
 REPLAY = f"{HISTORY}/replay"
@@ -46,6 +44,7 @@ def iso(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat()
 
 
+@pytest.mark.every_store
 def test_every_way_to_finish_leaves_a_record(kept: Api) -> None:
     """In the order of finishing, each with its outcome."""
     ids = kept.send("jobs", *"abcdefg")
@@ -90,6 +89,7 @@ def test_a_record_shows_the_message_and_when_it_finished(kept: Api, clock: Manua
     assert detailed.keys() - record.keys() == {"sequence", "created", "expires", "available_at", "claim_count"}
 
 
+@pytest.mark.every_store
 def test_history_has_pages_like_every_listing(kept: Api) -> None:
     """Contract 1.9: follow the links until a page is empty; they repeat what was asked."""
     finish(kept, *range(7))
@@ -106,6 +106,7 @@ def test_history_has_pages_like_every_listing(kept: Api) -> None:
     }
 
 
+@pytest.mark.every_store
 def test_history_may_be_asked_for_a_span_of_time(kept: Api, clock: ManualClock) -> None:
     """From ``since`` on, before ``until``; with Z, an offset, or none, which is UTC."""
     moments = []
@@ -122,6 +123,7 @@ def test_history_may_be_asked_for_a_span_of_time(kept: Api, clock: ManualClock) 
     assert told(kept, f"since={two}&until={one}") == []
 
 
+@pytest.mark.every_store
 def test_all_messages_in_the_order_of_sequence(kept: Api) -> None:
     """state=all: what lives, ready, claimed or delayed, and what finished; each once."""
     ids = kept.send("jobs", *"abcd")
@@ -211,6 +213,7 @@ def test_a_replay_waits_on_a_delayed_queue(kept: Api, clock: ManualClock) -> Non
     kept.claim("jobs")
 
 
+@pytest.mark.every_store
 def test_a_replay_of_a_span(kept: Api, clock: ManualClock) -> None:
     """In the order of finishing, up to the limit."""
     finish(kept, 0)
@@ -270,6 +273,7 @@ def test_a_wrong_question_is_refused(door: Api, query: str, words: str) -> None:
     assert words in door.get(f"{HISTORY}?{query}", 400).json["description"]
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("query", ["marker=&limit=&since=&until=&state=", f"marker={'9' * 60}", "since=0001-01-01"])
 def test_blank_and_extreme_values_are_fine(kept: Api, query: str) -> None:
     """Contract 1.5: blank is absent; a marker is any decimal number."""
@@ -320,6 +324,7 @@ def test_a_dry_run_of_a_replay_posts_nothing(kept: Api, clock: ManualClock) -> N
     assert kept.post(REPLAY, 200, {"since": since}).json == {"replayed": 2}
 
 
+@pytest.mark.every_store
 def test_a_dry_run_of_a_long_replay_goes_on(kept: Api) -> None:
     """More than a page of the store."""
     for start in range(0, 220, 20):

@@ -11,8 +11,6 @@ from tests.http.scoped import Scoped
 from tests.tables import every_row
 from zq.clock import ManualClock
 
-pytestmark = pytest.mark.every_store
-
 QUEUE = "/v2/queues/jobs"
 URL = f"{QUEUE}/messages"
 
@@ -45,6 +43,7 @@ def furnished(api: Api, clock: ManualClock) -> Api:
     return api
 
 
+@pytest.mark.every_store
 def test_each_state_shows_its_own(furnished: Api) -> None:
     """Whoever posted them, in order, over pages."""
     assert walk(furnished, "ready") == ["r1", "r2", "r3"]
@@ -120,6 +119,7 @@ def test_bodies_must_be_known_everywhere(api: Api) -> None:
 LONG = '{"text": "' + "é€😀" * 200 + '"}'
 
 
+@pytest.mark.every_store
 def test_of_bodies_only_the_start(api: Api) -> None:
     """The first 256 characters of the JSON as it was posted, and how many bytes it has: in each listing, and by id."""
     api.put(QUEUE, 201, {"_history_ttl": 600})
@@ -175,6 +175,7 @@ def test_what_is_encrypted_is_shown_in_clear(compose: Callable[..., Api]) -> Non
     assert api.get(f"/v2/messages/{id}", 200).json["message"]["body"] == "secret"
 
 
+@pytest.mark.every_store
 def test_a_message_is_found_by_its_id(api: Api, clock: ManualClock) -> None:
     """Its queue and state, and it as there; then where it was moved to; then its record; then 404."""
     api.put(QUEUE, 201, {"_default_message_delay": 30, "_dead_letter_queue": "dead"})

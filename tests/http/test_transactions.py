@@ -8,8 +8,6 @@ import pytest
 from tests.http.api import Api
 from tests.tables import every_row
 
-pytestmark = pytest.mark.every_store
-
 QUEUE = "/v2/queues/jobs"
 OUT = "/v2/queues/out"
 COMMITS = "/v2/commits"
@@ -25,6 +23,7 @@ def commit(api: Api, batch: int, status: int = 200, *, query: str = "", **parts:
     return api.post(f"{COMMITS}{query}", status, {"producer": "etl", "batch": batch, **parts}).json
 
 
+@pytest.mark.every_store
 def test_a_claim_by_name_is_made_once(api: Api) -> None:
     """201 the first time; then 200 with what it still holds, and no more."""
     ids = api.send("jobs", 1, 2, 3)
@@ -53,12 +52,14 @@ def test_a_name_has_its_rules(door: Api, name: str) -> None:
     assert "name" in door.put(f"{QUEUE}/claims/{name}", 400).json["description"]
 
 
+@pytest.mark.every_store
 def test_the_largest_name_is_fine(api: Api) -> None:
     """At the bound."""
     api.send("jobs", 1)
     api.put(f"{QUEUE}/claims/.{'x' * 127}", 201)
 
 
+@pytest.mark.every_store
 def test_an_older_epoch_cannot_work_on(api: Api) -> None:
     """PUT, PATCH, settle and commit: 409, and nothing has happened."""
     api.send("jobs", 1, 2)
@@ -82,6 +83,7 @@ def test_a_fence_has_its_form(door: Api, fence: str) -> None:
     door.put(f"{QUEUE}/claims/a.b?fence={fence}", 400)
 
 
+@pytest.mark.every_store
 def test_staged_messages_are_nowhere_until_they_are_published(api: Api) -> None:
     """No listing, no statistics, no queue; then all at once, in their order."""
     stage(api, "etl.17", 1, 2)
@@ -123,6 +125,7 @@ def test_a_staged_post_keeps_the_rules_of_its_queue(api: Api) -> None:
     assert api.seen("out", "echo=true&include_delayed=true") == [1]
 
 
+@pytest.mark.every_store
 def test_a_commit_publishes_and_settles(api: Api) -> None:
     """One decision: what the claims hold is gone, what was staged is there; and the producer is remembered."""
     api.send("jobs", 1, 2, 3)
@@ -188,6 +191,7 @@ def test_a_commit_has_a_most(compose: Any) -> None:
     assert commit(api, 1, publish=["s.2"])["published"] == 2
 
 
+@pytest.mark.every_store
 def test_a_large_commit_is_answered_when_it_is_done(compose: Any) -> None:
     """In slices, however many: 200 with its figures, and all is there."""
     api = compose(commit_slice=2)
@@ -200,6 +204,7 @@ def test_a_large_commit_is_answered_when_it_is_done(compose: Any) -> None:
     assert api.get(f"{QUEUE}/stats", 200).json["messages"]["total"] == 0
 
 
+@pytest.mark.every_store
 def test_a_commit_that_takes_long_is_under_way(compose: Any) -> None:
     """202 with its figures and Retry-After after storage_timeout; the same request, or GET, tells when it is done."""
     api = compose(commit_slice=4, patience=-1.0)
@@ -219,6 +224,7 @@ def test_a_commit_that_takes_long_is_under_way(compose: Any) -> None:
     assert api.get(f"{OUT}/stats", 200).json["messages"]["total"] == 19
 
 
+@pytest.mark.every_store
 def test_an_earlier_batch_that_takes_long_is_in_the_way(compose: Any) -> None:
     """409 with Retry-After for the next one, until it is done."""
     api = compose(commit_slice=1, patience=-1.0)
@@ -296,6 +302,7 @@ def test_a_project_of_too_long_a_name(door: Api, method: str, path: str) -> None
     assert "256" in door.tenant("x" * 257).call(method, path, 400, body).json["description"]
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("batch", [2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1])
 def test_a_batch_may_have_any_number_that_a_body_may_hold(api: Api, batch: int) -> None:
     """A restarted job that numbers its batches by the clock is told which was its last one."""
