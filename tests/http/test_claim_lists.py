@@ -119,16 +119,6 @@ def test_pages_neither_skip_nor_repeat(api: Api) -> None:
     assert "limit=2&marker=" in api.get(f"{PROJECT}?limit=2", 200).json["links"][0]["href"]
 
 
-def test_nothing_is_claimed(api: Api) -> None:
-    """A missing queue, one whose claims were released; nothing is created."""
-    assert walk(api, URL) == walk(api, PROJECT) == []
-    api.send("jobs", 1)
-    api.delete(claim(api), 204)
-    assert walk(api, URL) == walk(api, PROJECT) == []
-    assert walk(api, "/v2/queues/none/claims") == []
-    assert api.queues() == ["jobs"]
-
-
 @every_row("path", [URL, PROJECT])
 @every_row(
     ("given", "sentence"),
@@ -176,11 +166,3 @@ def test_who_may_observe_a_queue_sees_its_claims(scoped: Scoped) -> None:
     assert "claims:get_all" in scoped.api("observe:other").get(URL, 403).json["description"]
     scoped.api("consume:**").get(URL, 403)
     assert "claims:get_all" in reader.get("/v2/me", 200).json["rules"]
-
-
-def test_another_project_s_claims_are_not_among_them(api: Api) -> None:
-    """L8: of the same queue's name neither."""
-    api.send("jobs", 1)
-    claim(api)
-    other = api.tenant(project="other")
-    assert walk(other, PROJECT) == walk(other, URL) == []

@@ -137,17 +137,6 @@ def test_all_messages_in_the_order_of_sequence(kept: Api) -> None:
     assert [[record["body"] for record in page] for page in pages] == [["a", "b", "c"], ["d"], []]
 
 
-def test_a_record_lasts_as_long_as_the_queue_says(kept: Api, clock: ManualClock) -> None:
-    """From its finishing; a later rule is for later messages."""
-    finish(kept, "a")
-    kept.patch(JOBS, 200, [{"op": "replace", "path": "/metadata/_history_ttl", "value": 0}])
-    finish(kept, "b")
-    clock.advance(599)
-    assert told(kept) == [("a", "popped")]
-    clock.advance(1)
-    assert told(kept) == []
-
-
 def test_no_history_without_the_rule(api: Api) -> None:
     """A queue that was never asked to, and a missing one: an empty page."""
     finish(api, "a")
@@ -168,16 +157,6 @@ def test_a_rule_of_this_server_holds_at_once(api: Api) -> None:
     api.put(JOBS, 201, {"_history_ttl": 60})
     finish(api, "kept again")
     assert told(api) == [("kept again", "popped")]
-
-
-def test_purge_keeps_history_and_deletion_drops_it(kept: Api) -> None:
-    """What is purged did not finish."""
-    finish(kept, "a")
-    kept.send("jobs", "purged")
-    kept.post(f"{JOBS}/purge", 204)
-    assert told(kept) == [("a", "popped")]
-    kept.delete(JOBS, 204)
-    assert told(kept) == []
 
 
 def test_history_is_the_projects_own(kept: Api) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.api import OTHER_CLIENT, Api
+from tests.http.api import Api
 from tests.tables import every_row
 from zq.clock import ManualClock
 from zq.model import QueueRef
@@ -126,24 +126,6 @@ def test_a_missing_queue_pops_nothing(api: Api) -> None:
     """7.7 [T]: 200, and it is not created."""
     assert api.delete(f"{URL}?pop=5", 200).json == {"messages": []}
     assert api.queues() == []
-
-
-def test_pop_skips_claimed_and_expired_messages(api: Api, clock: ManualClock) -> None:
-    """7.7, L3: until the claim ends."""
-    api.send("jobs", "held", "free")
-    api.send("jobs", "short", ttl=60)
-    api.claim("jobs", limit=1, ttl=100)
-    clock.advance(60)
-    assert [message["body"] for message in api.delete(f"{URL}?pop=20", 200).json["messages"]] == ["free"]
-    clock.advance(40)
-    assert [message["body"] for message in api.delete(f"{URL}?pop=20", 200).json["messages"]] == ["held"]
-
-
-def test_pop_does_not_ask_who_posted(api: Api) -> None:
-    """7.7: no echo filter."""
-    api.send("jobs", "mine")
-    api.tenant(client=OTHER_CLIENT).send("jobs", "theirs")
-    assert [message["body"] for message in api.delete(f"{URL}?pop=2", 200).json["messages"]] == ["mine", "theirs"]
 
 
 def test_pop_needs_no_body_and_reads_none(api: Api) -> None:

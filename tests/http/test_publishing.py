@@ -9,7 +9,6 @@ import pytest
 
 from tests.http.api import Api
 from tests.tables import every_row
-from zq.clock import ManualClock
 from zq.storage.api import Storage
 
 TOPIC = "/v2/topics/news"
@@ -150,18 +149,6 @@ def test_ids_are_answered_each_once(api: Api) -> None:
     first, second, third = publish(api, 1, 2, 3)
     assert bodies(api.get(f"{URL}?ids={third},{first},x,{third}", 200)) == [3, 1]
     assert bodies(api.get(f"{URL}?ids={second}", 200)) == [2]
-
-
-def test_a_message_is_judged_by_its_ttl_when_it_is_read(api: Api, clock: ManualClock) -> None:
-    """Each of a batch by its own."""
-    short, long = publish(api, "short", ttl=60) + publish(api, "long", ttl=120)
-    mixed = api.post(URL, 201, {"messages": [{"body": "a", "ttl": 60}, {"body": "b"}]}).json["resources"]
-    clock.advance(61)
-    assert bodies(api.get(URL, 200)) == ["long", "b"]
-    api.get(f"{URL}/{short}", 404)
-    api.get(mixed[0], 404)
-    assert api.get(f"{URL}/{long}", 200).json["age"] == 61
-    assert api.get(f"{TOPIC}/stats", 200).json["messages"]["total"] == 2
 
 
 def test_the_topic_decides_the_ttl_of_a_message_without_one(api: Api) -> None:

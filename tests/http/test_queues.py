@@ -136,28 +136,6 @@ def test_deleting_takes_metadata_messages_and_claims(api: Api) -> None:
     api.delete(claim, 204)
 
 
-def test_a_queue_made_anew_has_nothing_of_the_old_one(api: Api) -> None:
-    """6.6, L3: messages and claims of a deleted queue do not come back with its name."""
-    api.send("jobs", "old")
-    claim, _ = api.claim("jobs")
-    api.delete(URL, 204)
-    api.put(URL, 201)
-    api.send("jobs", "new")
-    api.call("PATCH", claim, 404, {"ttl": 100})
-    assert api.seen("jobs", "echo=true&include_claimed=true") == ["new"]
-    assert [message["body"] for message in api.claim("jobs")[1]] == ["new"]
-
-
-def test_deleting_one_queue_leaves_its_neighbours(api: Api) -> None:
-    """6.6: names that start alike are different queues."""
-    for name in ("job", "jobs", "jobs2", "jobs.a", "jobs-"):
-        api.send(name, name)
-    api.delete(URL, 204)
-    assert api.queues() == ["job", "jobs-", "jobs.a", "jobs2"]
-    for name in ("job", "jobs2", "jobs.a", "jobs-"):
-        assert api.seen(name) == [name]
-
-
 def test_a_client_finds_its_stats_after_posting_and_popping(api: Api) -> None:
     """17: three posted, free is 3; two popped, one stays listed; deleted, nothing is listed."""
     api.send("jobs", 1, 2, 3)

@@ -101,8 +101,7 @@ def test_without_bounds_and_where_headers_are_off_nothing_is_said(bounded: Bound
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [("POST", f"{QUEUE}/messages", POSTED), ("POST", "/v2/topics/news/messages", POSTED)],
+    ("method", "path", "body"), [("POST", f"{QUEUE}/messages", POSTED), ("POST", "/v2/topics/news/messages", POSTED)]
 )
 def test_messages_are_counted_where_they_come_in(bounded: Bounded, method: str, path: str, body: Any) -> None:
     caller = bounded(messages=3).api()

@@ -63,17 +63,6 @@ def test_what_is_shown_is_as_in_other_listings(furnished: Api) -> None:
     assert message["claim_count"] == 1
 
 
-def test_looking_takes_nothing(furnished: Api, clock: ManualClock) -> None:
-    """A claim then gets what was listed, in this order and for the first time."""
-    assert walk(furnished, "ready") == ["r1", "r2", "r3"]
-    claim, messages = furnished.claim("jobs", 2)
-    assert [message["body"] for message in messages] == ["r1", "r2"]
-    assert walk(furnished, "ready") == ["r3"]
-    furnished.delete(claim, 204)
-    clock.advance(60)
-    assert walk(furnished, "ready") == ["r1", "r2", "r3", "d1", "d2", "d3"]
-
-
 def test_a_missing_queue_is_empty(api: Api) -> None:
     """As in other listings; it is not created."""
     for state in ("ready", "delayed", "claimed"):

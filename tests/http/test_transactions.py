@@ -35,17 +35,6 @@ def test_a_claim_by_name_is_made_once(api: Api) -> None:
     assert api.get(f"{QUEUE}/claims/etl.1.0", 200).json["ttl"] == 300
 
 
-def test_a_name_is_free_when_its_claim_is_over(api: Api) -> None:
-    """Released, it can be made anew; with nothing to take there is no claim."""
-    api.send("jobs", 1)
-    api.put(f"{QUEUE}/claims/etl.1", 201)
-    api.delete(f"{QUEUE}/claims/etl.1", 204)
-    api.put(f"{QUEUE}/claims/etl.1", 201)
-    api.put(f"{QUEUE}/claims/etl.2", 204)
-    api.get(f"{QUEUE}/claims/etl.2", 404)
-    api.put("/v2/queues/nowhere/claims/etl.2", 204)
-
-
 @every_row("name", ["nodot", ".", "..", "a.b%20c", "a.%C3%A4", f"{LONG}.", "a.b:c"])
 def test_a_name_has_its_rules(door: Api, name: str) -> None:
     """A dot, so that it cannot be an id that the server gives; 128 characters at most."""

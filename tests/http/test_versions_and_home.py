@@ -18,9 +18,7 @@ VERSIONS = {
             "id": "2",
             "status": "CURRENT",
             "updated": "2014-9-24T04:06:47Z",
-            "media-types": [
-                {"base": "application/json", "type": "application/vnd.openstack.messaging-v2+json"},
-            ],
+            "media-types": [{"base": "application/json", "type": "application/vnd.openstack.messaging-v2+json"}],
             "links": [{"href": "/v2/", "rel": "self"}],
         }
     ]
