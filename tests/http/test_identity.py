@@ -400,6 +400,7 @@ def served(
         yield server, attacker, victim
 
 
+@pytest.mark.slow
 @pytest.mark.one_store
 @every_row("name", NAMES)
 def test_no_spelling_of_a_header_changes_the_project(served: tuple[ZqServer, bytes, bytes], name: str) -> None:
@@ -459,6 +460,7 @@ def test_below_the_check_nobody_reads_a_header_of_identity() -> None:
     assert {module for module in found if not module.startswith("zq.auth.")} <= may
 
 
+@pytest.mark.slow
 @pytest.mark.one_store
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_server_believes_a_proxy_and_reads_its_secrets_again(engine: str, tmp_path: Path, secrets: Path) -> None:
@@ -502,6 +504,7 @@ def test_why_a_credential_is_not_valid_is_for_the_audit_log(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.one_store
 @pytest.mark.parametrize(("strategy", "library"), [("token", "jwt"), ("token", "keystonemiddleware"), ("", "jwt")])
 def test_a_library_is_imported_by_its_strategy_alone(strategy: str, library: str) -> None:
