@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.abilities import locate, need
+from tests.tables import every_row
 from zq import settings
 from zq.metrics.definitions import COUNTED, PER_QUEUE, READ, STORE_GAUGES, STORE_TOTALS, Definition, Kind
 
@@ -86,7 +87,7 @@ def complaints(expression: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+@every_row("rule", rules(), ids=lambda rule: rule["alert"])
 def test_an_alert_has_what_it_needs(rule: dict[str, Any]) -> None:
     """A severity, a summary, and a description that names an option to change."""
     assert rule["labels"]["severity"] in ("info", "warning", "critical")
@@ -111,7 +112,7 @@ def test_options_that_alerts_name_exist() -> None:
             assert name in [option.dest for option in settings.OPTIONS[section]], f"{rule['alert']}: [{section}] {name}"
 
 
-@pytest.mark.parametrize("expression", sorted(set(targets())))
+@every_row("expression", sorted(set(targets())))
 def test_a_panel_shows_what_there_is(expression: str) -> None:
     """Metrics and labels of the dashboard exist."""
     assert complaints(expression) == []
@@ -127,7 +128,7 @@ def test_the_dashboard_shows_every_metric() -> None:
     assert len(set(titles)) == len(titles)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "expression",
     ["zq_nothing > 1", "rate(zq_waiters_bucket[5m])", 'zq_waiters{state="ready"}', "sum by (queue) (zq_waiters)"],
 )

@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from tests.tables import every_row
 from tests.words import WORDS, names, used
 from zq.storage import api, capabilities
 from zq.storage.api import Storage
@@ -276,7 +275,7 @@ def test_imports_point_only_in_the_directions_of_the_architecture() -> None:
     assert forbidden_imports(sources()) == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("module", "line"),
     [
         ("zq.model", "from zq import limits"),
@@ -297,7 +296,7 @@ def test_a_planted_forbidden_import_is_caught(module: str, line: str) -> None:
     assert forbidden_imports(sources(), {module: ast.parse(line)}) != []
 
 
-@pytest.mark.parametrize("controller", CONTROLLERS)
+@every_row("controller", CONTROLLERS)
 def test_a_driver_has_exactly_the_verbs_of_the_interface(storage: Storage, controller: str) -> None:
     """Same names, parameters, defaults and types, and no verb more: what one driver can, all can."""
     promised, built = CONTROLLERS[controller], type(getattr(storage, controller))
@@ -347,12 +346,12 @@ def test_folders_are_no_deeper_than_three() -> None:
     assert [str(folder) for folder in folders if len(folder.parts) > DEEPEST] == []
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "zq").rglob("*.py")), ids=lambda file: str(file.relative_to(ROOT)))
-def test_a_file_begins_with_its_licence_and_says_what_it_is_for(file: Path) -> None:
+def test_each_file_begins_with_its_licence_and_says_what_it_is_for() -> None:
     """One SPDX line, then a docstring."""
-    text = file.read_text()
-    assert text.startswith("# SPDX-License-Identifier: Apache-2.0\n")
-    assert ast.get_docstring(ast.parse(text)), "no docstring"
+    texts = {file: file.read_text() for file in (ROOT / "zq").rglob("*.py")}
+    licence = "# SPDX-License-Identifier: Apache-2.0\n"
+    assert [str(file) for file, text in texts.items() if not text.startswith(licence)] == []
+    assert [module for module, tree in sources().items() if not ast.get_docstring(tree)] == [], "no docstring"
 
 
 def package(module: str) -> str:

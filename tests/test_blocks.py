@@ -22,6 +22,7 @@ from tests.blocks import PAGES, ROOT, Block, blocks, curl_samples, only
 from tests.reader import PYTHON, SHELL, succeed
 from tests.servers import ZqServer
 from tests.stores import RedisServer
+from tests.tables import every_row
 from zq import settings
 from zq.broker import Broker
 from zq.cli.profiles import read_profile
@@ -242,7 +243,7 @@ def test_fences_come_in_pairs() -> None:
     assert odd == []
 
 
-@pytest.mark.parametrize("test", sorted({row[3] for row in HELD_BY}))
+@every_row("test", sorted({row[3] for row in HELD_BY}))
 def test_the_tests_of_the_table_exist(test: str) -> None:
     """Each names the pages that it is said to hold."""
     file, _, name = test.partition("::")

@@ -17,6 +17,7 @@ from tests.abilities import need
 from tests.blocks import PAGES, ROOT, curl_samples, only
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
+from tests.tables import every_row
 from zq import errors, settings
 from zq.broker import Broker
 from zq.clock import ManualClock
@@ -123,7 +124,7 @@ FORM = re.compile(
 """Of a record: what there must be, in this order."""
 
 
-@pytest.mark.parametrize("file", DECISIONS, ids=lambda file: file.stem)
+@every_row("file", DECISIONS, ids=lambda file: file.stem)
 def test_a_decision_has_a_status_a_context_and_consequences(file: Path) -> None:
     """Its number is its file's; accepted, or superseded by a record that is there and that names it."""
     record = FORM.fullmatch(file.read_text())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
+from uuid import uuid4
 
 from webtest import TestApp, TestResponse
 
@@ -73,6 +74,10 @@ class Api:
     def tenant(self, project: str = "acme", client: str = CLIENT) -> "Api":
         """The same app, seen by another project or client."""
         return Api(self.app, self._realm, project, client)
+
+    def fresh(self) -> "Api":
+        """Return the same app, seen by a project that has nothing yet: one for each row of a table."""
+        return Api(self.app, f"-{uuid4().hex[:12]}")
 
     def mounted(self, at: str) -> "Api":
         """The same app under a script name."""

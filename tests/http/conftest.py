@@ -36,7 +36,10 @@ Compose = Callable[..., Api]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """All of HTTP runs on the stores without a server; of the others each runs what is marked ``every_store``."""
+    """Run the tests in memory, and those marked ``every_store`` on every store.
+
+    The mark is for what store and wire decide together: markers, pages, waits, and what a second server sees.
+    """
     metafunc.definition.add_marker("embedded")
 
 

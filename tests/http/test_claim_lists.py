@@ -7,13 +7,12 @@ import pytest
 
 from tests.http.api import CLIENT, OTHER_CLIENT, Api
 from tests.http.scoped import Scoped
+from tests.tables import every_row
 from zq.clock import ManualClock
 from zq.model import ClaimRequest, Draft, Lease
 from zq.model.subscriptions import Source
 from zq.storage.api import Storage
 from zq.wire import answers
-
-pytestmark = pytest.mark.every_store
 
 PROJECT = "/v2/claims"
 QUEUE = "/v2/queues/jobs"
@@ -40,6 +39,7 @@ def walk(api: Api, path: str) -> list[Any]:
         path = link["href"]
 
 
+@pytest.mark.every_store
 def test_a_claim_is_listed_with_who_holds_it(api: Api, clock: ManualClock) -> None:
     """All members, in the queue's listing and in the project's; ids lead to the claim."""
     api.send("jobs", 1, 2, 3)
@@ -92,6 +92,7 @@ def test_a_holder_stays_who_made_the_claim(api: Api, clock: ManualClock) -> None
     assert (listed["agent"], listed["client"], listed["messages"]) == ("second", OTHER_CLIENT.replace("-", ""), 2)
 
 
+@pytest.mark.every_store
 def test_a_user_agent_is_text_of_64_characters(api: Api) -> None:
     """In UTF-8, as clients send it; none, and one that is no UTF-8."""
     api.send("jobs", *range(6))
@@ -103,6 +104,7 @@ def test_a_user_agent_is_text_of_64_characters(api: Api) -> None:
     assert [told[id] for id in ids] == [HOSTILE[:64], "é" * 64, "", "\ufffd\ufffd", "x" * 64, "\N{GRINNING FACE}" * 64]
 
 
+@pytest.mark.every_store
 def test_pages_neither_skip_nor_repeat(api: Api) -> None:
     """Of a queue and of a project; a link repeats the limit."""
     for queue in ("a", "b", "c"):
@@ -117,18 +119,8 @@ def test_pages_neither_skip_nor_repeat(api: Api) -> None:
     assert "limit=2&marker=" in api.get(f"{PROJECT}?limit=2", 200).json["links"][0]["href"]
 
 
-def test_nothing_is_claimed(api: Api) -> None:
-    """A missing queue, one whose claims were released; nothing is created."""
-    assert walk(api, URL) == walk(api, PROJECT) == []
-    api.send("jobs", 1)
-    api.delete(claim(api), 204)
-    assert walk(api, URL) == walk(api, PROJECT) == []
-    assert walk(api, "/v2/queues/none/claims") == []
-    assert api.queues() == ["jobs"]
-
-
-@pytest.mark.parametrize("path", [URL, PROJECT])
-@pytest.mark.parametrize(
+@every_row("path", [URL, PROJECT])
+@every_row(
     ("given", "sentence"),
     [
         ("limit=0", "limit must be from 1 to 100; it is 0."),
@@ -142,6 +134,7 @@ def test_what_is_wrong_is_refused(api: Api, path: str, given: str, sentence: str
     assert sentence in api.get(f"{path}?{given}", 400).json["description"]
 
 
+@pytest.mark.every_store
 def test_any_marker_of_the_right_form_is_a_place(api: Api) -> None:
     """Behind which there is something or nothing."""
     api.send("jobs", 1)
@@ -151,6 +144,7 @@ def test_any_marker_of_the_right_form_is_a_place(api: Api) -> None:
             api.get(f"{path}?marker={marker}", 200)
 
 
+@pytest.mark.every_store
 def test_zq_s_own_queues_are_not_among_them(api: Api, storage: Storage, clock: ManualClock) -> None:
     """What is on its way to subscribers is claimed in queues of the project that nobody sees."""
     api.send("jobs", 1)
@@ -172,11 +166,3 @@ def test_who_may_observe_a_queue_sees_its_claims(scoped: Scoped) -> None:
     assert "claims:get_all" in scoped.api("observe:other").get(URL, 403).json["description"]
     scoped.api("consume:**").get(URL, 403)
     assert "claims:get_all" in reader.get("/v2/me", 200).json["rules"]
-
-
-def test_another_project_s_claims_are_not_among_them(api: Api) -> None:
-    """L8: of the same queue's name neither."""
-    api.send("jobs", 1)
-    claim(api)
-    other = api.tenant(project="other")
-    assert walk(other, PROJECT) == walk(other, URL) == []

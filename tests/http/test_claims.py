@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from tests.http.api import OTHER_CLIENT, Api
+from tests.http.api import Api
+from tests.tables import every_row
 from zq.clock import ManualClock
-
-pytestmark = pytest.mark.every_store
 
 QUEUE = "/v2/queues/jobs"
 URL = f"{QUEUE}/claims"
@@ -19,6 +18,7 @@ def bodies(messages: list[Any]) -> list[Any]:
     return [message["body"] for message in messages]
 
 
+@pytest.mark.every_store
 def test_a_claim_hands_out_messages(api: Api) -> None:
     """8.1: 201, the claim's path as Location, representations whose href ends in its id, and no other member."""
     ids = api.send("jobs", "a", "b", ttl=3600)
@@ -63,8 +63,8 @@ def test_the_defaults_are_those_of_the_server(compose, clock: ManualClock) -> No
     api.get(message["href"].split("?")[0], 404)
 
 
-@pytest.mark.parametrize("value", [0, -1, 59, 43201, 2**63 - 1, None, "60", "", 60.0, 60.5, [], {}, True])
-@pytest.mark.parametrize("term", TERMS)
+@every_row("value", [0, -1, 59, 43201, 2**63 - 1, None, "60", "", 60.0, 60.5, [], {}, True])
+@every_row("term", TERMS)
 def test_a_term_is_60_to_43200_whole_seconds(door: Api, term: str, value: Any) -> None:
     """8.1 [T], 1.6: else 400 that names it; numbers name the bound. python-zaqarclient may send null and gets this."""
     refused = door.post(URL, 400, {"ttl": 100, "grace": 100, term: value}).json
@@ -84,7 +84,7 @@ def test_the_bounds_of_a_term_are_those_of_the_server(compose, term: str) -> Non
     assert "100" in api.post(URL, 400, {**other, term: 101}).json["description"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body", [b"[]", b"[1]", b'"text"', b"1", b"null", b"true", b"{", b"[", b".", b"{'ttl': 100}", b"{}{}", b"\xff"]
 )
 def test_a_claim_of_anything_but_an_object_is_refused(door: Api, body: bytes) -> None:
@@ -118,43 +118,9 @@ def test_a_claim_of_nothing_is_204(api: Api, created: bool) -> None:
     assert api.queues() == (["jobs"] if created else [])
 
 
-def test_fifty_one_messages_make_five_claims_of_ten_and_one_of_one(api: Api) -> None:
-    """8.1 [T]: the oldest first, and no two claims share a message."""
-    api.send("jobs", *range(51))
-    claimed = [bodies(api.claim("jobs")[1]) for _ in range(6)]
-    assert [len(part) for part in claimed] == [10, 10, 10, 10, 10, 1]
-    assert [body for part in claimed for body in part] == list(range(51))
-    api.post(URL, 204, {})
-
-
-def test_own_messages_are_claimed_too(api: Api) -> None:
-    """8.1: echo does not apply."""
-    api.send("jobs", "mine")
-    api.tenant(client=OTHER_CLIENT).send("jobs", "theirs")
-    assert bodies(api.claim("jobs")[1]) == ["mine", "theirs"]
-
-
-def test_expired_messages_are_not_claimed(api: Api, clock: ManualClock) -> None:
-    """8.1, L3."""
-    api.send("jobs", "short", ttl=60)
-    api.send("jobs", "long", ttl=100)
-    clock.advance(60)
-    assert bodies(api.claim("jobs", ttl=60)[1]) == ["long"]
-
-
 @pytest.mark.parametrize(
     ("message_ttl", "claim_ttl", "grace", "ttl"),
-    [
-        (120, 777, 60, 837),
-        (120, 777, 23 + 60, 860),
-        (121, 122, 60, 182),
-        (60, 60, 60, 60),
-        (120, 60, 60, 120),
-        (120, 120, 60, 120),
-        (120, 121, 60, 181),
-        (60, 43200, 43200, 86400),
-        (1209600, 43200, 43200, 1209600),
-    ],
+    [(120, 777, 23 + 60, 860), (120, 60, 60, 120), (60, 43200, 43200, 86400), (1209600, 43200, 43200, 1209600)],
 )
 def test_a_message_outlives_its_claim(
     api: Api, clock: ManualClock, message_ttl: int, claim_ttl: int, grace: int, ttl: int
@@ -172,27 +138,7 @@ def test_a_message_outlives_its_claim(
     api.get(f"{QUEUE}/messages/{message}", 404)
 
 
-def test_an_extended_message_keeps_its_age(api: Api, clock: ManualClock) -> None:
-    """8.1: the ttl is the claim's, the life ends at claim end + grace, the age still counts from creation."""
-    [message] = api.send("jobs", 1, ttl=100)
-    clock.advance(50)
-    _, [claimed] = api.claim("jobs", ttl=60, grace=70)
-    assert (claimed["age"], claimed["ttl"]) == (50, 130)
-    clock.advance(129)
-    shown = api.get(f"{QUEUE}/messages/{message}", 200).json
-    assert (shown["age"], shown["ttl"]) == (179, 130)
-    clock.advance(1)
-    api.get(f"{QUEUE}/messages/{message}", 404)
-
-
-def test_a_message_that_ends_with_its_claim_is_not_extended(api: Api, clock: ManualClock) -> None:
-    """8.1: only one that would expire before the claim's end."""
-    api.send("jobs", 1, ttl=100)
-    clock.advance(40)
-    _, [claimed] = api.claim("jobs", ttl=60, grace=60)
-    assert claimed["ttl"] == 100
-
-
+@pytest.mark.every_store
 def test_at_its_end_a_claim_lets_go(api: Api, clock: ManualClock) -> None:
     """8.5 [T]: messages can be claimed, listed and deleted without a claim id; the claim is 404."""
     api.send("jobs", 1, 2)
@@ -206,27 +152,6 @@ def test_at_its_end_a_claim_lets_go(api: Api, clock: ManualClock) -> None:
     api.delete(claim, 204)
     assert api.seen("jobs") == [1, 2]
     api.delete(messages[0]["href"].split("?")[0], 204)
-    assert bodies(api.claim("jobs")[1]) == [2]
-
-
-def test_a_late_holder_changes_nothing(api: Api, clock: ManualClock) -> None:
-    """L2: once somebody else holds the messages, the old claim cannot delete, renew or release them."""
-    api.send("jobs", 1)
-    old, [message] = api.claim("jobs", ttl=60)
-    clock.advance(60)
-    new, _ = api.claim("jobs", ttl=60)
-    assert api.delete(message["href"], None).status_int in (400, 403)
-    api.call("PATCH", old, 404, {"ttl": 100})
-    api.delete(old, 204)
-    assert bodies(api.get(new, 200).json["messages"]) == [1]
-    api.post(URL, 204, {})
-
-
-def test_posts_after_a_claim_can_be_claimed_at_once(api: Api) -> None:
-    """8.1: a claim holds messages, not the queue."""
-    api.send("jobs", 1)
-    api.claim("jobs")
-    api.send("jobs", 2)
     assert bodies(api.claim("jobs")[1]) == [2]
 
 

@@ -4,6 +4,7 @@
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 QUEUE = "/v2/queues/jobs"
@@ -41,7 +42,7 @@ IDEMPOTENT = [
 ]
 
 
-@pytest.mark.parametrize(("method", "path"), REFUSED)
+@every_row(("method", "path"), REFUSED)
 def test_what_tempest_expects_to_be_refused(zaqars: Api, method: str, path: str) -> None:
     """17: 400, where the server has Zaqar's bounds."""
     zaqars.call(method, path, 400, b"{}" if method == "POST" else None)

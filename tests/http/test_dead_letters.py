@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.http.api import OTHER_CLIENT, RESERVED, Api
+from tests.http.api import OTHER_CLIENT, Api
 from zq.clock import ManualClock
 
 URL = "/v2/queues/jobs"
@@ -50,28 +50,6 @@ def test_the_tempest_walk_with_waits_of_70_seconds(api: Api, clock: ManualClock)
         api.post(f"{URL}/claims", status, {"ttl": 60, "grace": 60})
         clock.advance(70)
     assert api.seen("dead", "echo=true&include_claimed=true") == ["poison"]
-
-
-def test_the_first_dead_letter_creates_its_queue(api: Api) -> None:
-    """Extensions 4: without metadata; until then its listing is empty."""
-    api.put(URL, 201, rules(1, "dead.letters"))
-    api.send("jobs", 1)
-    assert (api.queues(), api.seen("dead.letters")) == (["jobs"], [])
-    exhaust(api, 1)
-    api.post(f"{URL}/claims", 204)
-    assert (api.queues(), api.seen("dead.letters")) == (["dead.letters", "jobs"], [1])
-    assert api.get("/v2/queues/dead.letters", 200).json == RESERVED
-
-
-def test_an_existing_dead_letter_queue_keeps_its_metadata(api: Api) -> None:
-    """8.6: a dead letter is only a message."""
-    api.put(DEAD, 201, {"a": 1, "_default_message_ttl": 60})
-    api.put(URL, 201, rules(1))
-    api.send("jobs", 1, ttl=500)
-    exhaust(api, 1)
-    api.post(f"{URL}/claims", 204)
-    assert api.get(DEAD, 200).json["a"] == 1
-    assert api.get(f"{DEAD}/messages?echo=true", 200).json["messages"][0]["ttl"] == 500
 
 
 def test_a_dead_letter_arrives_ready_and_unclaimed(api: Api) -> None:
@@ -120,26 +98,6 @@ def test_the_ttl_of_a_dead_letter_starts_when_it_moves(
     assert api.seen("dead") == []
 
 
-def test_dead_letters_do_not_hide_good_messages(api: Api) -> None:
-    """8.6, extensions 4: a claim that met only dead letters looks again at once, however many there are."""
-    api.put(URL, 201, rules(1))
-    api.send("jobs", *range(20))
-    exhaust(api, 1)
-    api.send("jobs", "good")
-    assert [message["body"] for message in api.claim("jobs", limit=3)[1]] == ["good"]
-    assert sorted(api.seen("dead")) == list(range(20))
-
-
-def test_a_claim_may_meet_both_kinds(api: Api) -> None:
-    """8.6: what is moved is not handed out, what is handed out is not moved."""
-    api.put(URL, 201, rules(1))
-    api.send("jobs", "bad")
-    exhaust(api, 1)
-    api.send("jobs", "good")
-    assert [message["body"] for message in api.claim("jobs")[1]] == ["good"]
-    assert (api.seen("dead"), api.seen("jobs", "echo=true&include_claimed=true")) == (["bad"], ["good"])
-
-
 @pytest.mark.parametrize(
     "metadata", [rules(2, None), rules(None, "dead"), {"_max_claim_count": 2}, {"_dead_letter_queue": "dead"}, {}]
 )
@@ -149,48 +107,3 @@ def test_both_keys_are_needed(api: Api, metadata: dict[str, Any]) -> None:
     api.send("jobs", 1)
     exhaust(api, 4)
     assert (api.seen("jobs"), api.seen("dead")) == ([1], [])
-
-
-def test_hand_outs_before_the_rule_was_made_count_too(api: Api) -> None:
-    """Extensions 1: the count is kept always."""
-    api.send("jobs", 1)
-    exhaust(api, 2)
-    operations = [{"op": "add", "path": f"/metadata/{key}", "value": value} for key, value in rules(2).items()]
-    api.patch(URL, 200, operations)
-    api.post(f"{URL}/claims", 204)
-    assert api.seen("dead") == [1]
-
-
-def test_a_renewed_claim_counts_once(api: Api) -> None:
-    """Extensions 1."""
-    api.put(URL, 201, rules(2))
-    api.send("jobs", 1)
-    claim, _ = api.claim("jobs")
-    for _ in range(3):
-        api.call("PATCH", claim, 204, {})
-    api.delete(claim, 204)
-    api.claim("jobs")
-    assert api.seen("dead") == []
-
-
-def test_dead_letters_can_die_again(api: Api) -> None:
-    """8.6: the dead letter queue may have rules of its own."""
-    api.put(URL, 201, rules(1))
-    api.put(DEAD, 201, rules(1, "crypt"))
-    api.send("jobs", 1)
-    exhaust(api, 1)
-    api.post(f"{URL}/claims", 204)
-    api.delete(api.claim("dead")[0], 204)
-    api.post(f"{DEAD}/claims", 204)
-    assert (api.seen("jobs"), api.seen("dead"), api.seen("crypt")) == ([], [], [1])
-
-
-def test_dead_letters_stay_in_their_project(api: Api) -> None:
-    """L8: another project's queue of that name gets nothing."""
-    other = api.tenant(project="other")
-    other.put(DEAD, 201)
-    api.put(URL, 201, rules(1))
-    api.send("jobs", 1)
-    exhaust(api, 1)
-    api.post(f"{URL}/claims", 204)
-    assert (api.seen("dead"), other.seen("dead")) == ([1], [])

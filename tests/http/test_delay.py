@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 QUEUE = "/v2/queues/jobs"
@@ -62,7 +63,7 @@ def test_on_a_normal_queue_a_delay_is_dropped_unseen(api: Api, metadata: Any) ->
     assert len(api.seen("jobs")) == len(values)
 
 
-@pytest.mark.parametrize("delay", [-1, 901, 2**63 - 1, "1", "", 1.0, 1.5, None, [], {}])
+@every_row("delay", [-1, 901, 2**63 - 1, "1", "", 1.0, 1.5, None, [], {}])
 def test_on_a_delayed_queue_a_delay_is_0_to_900_whole_seconds(delayed: Api, delay: Any) -> None:
     """7.2: else 400 that names it, and nothing is stored."""
     description = delayed.post(URL, 400, {"messages": [{"body": 1}, {"body": 2, "delay": delay}]}).json["description"]
@@ -125,51 +126,3 @@ def test_a_message_keeps_its_moment_after_the_default_is_cleared(delayed: Api, c
     assert delayed.seen("jobs") == ["old", "new"]
     clock.advance(30)
     assert sorted(claimable(delayed)) == ["new", "old"]
-
-
-def test_a_message_keeps_its_moment_when_the_default_grows(delayed: Api, clock: ManualClock) -> None:
-    """L4: the default counts at the post, never later."""
-    delayed.send("jobs", 1)
-    delayed.patch(QUEUE, 200, [{"op": "replace", "path": "/metadata/_default_message_delay", "value": 900}])
-    clock.advance(30)
-    assert claimable(delayed) == [1]
-
-
-def test_messages_become_claimable_in_the_order_of_their_moments(delayed: Api, clock: ManualClock) -> None:
-    """L5: (available, sequence), not the order of posting; a listing keeps that order."""
-    for body, delay in (("c", 20), ("b", 10), ("a", 0), ("b2", 10)):
-        delayed.send("jobs", body, delay=delay)
-    assert claimable(delayed) == ["a"]
-    clock.advance(20)
-    assert claimable(delayed) == ["a", "b", "b2", "c"]
-    assert delayed.seen("jobs") == ["c", "b", "a", "b2"]
-
-
-def test_ready_messages_are_not_held_up_by_delayed_ones(delayed: Api) -> None:
-    """S-E1: a claim finds what is ready behind any number of waiting messages."""
-    delayed.send("jobs", *range(100))
-    delayed.send("jobs", "ready", delay=0)
-    assert claimable(delayed) == ["ready"]
-    assert delayed.seen("jobs", "echo=true&limit=1") == ["ready"]
-
-
-def test_a_ttl_runs_from_the_post(delayed: Api, clock: ManualClock) -> None:
-    """7.8: a delay longer than the ttl means that the message is never claimed."""
-    delayed.send("jobs", "never", ttl=60, delay=61)
-    delayed.send("jobs", "briefly", ttl=60, delay=59)
-    for step, listed in ((59, ["briefly"]), (1, []), (1, [])):
-        clock.advance(step)
-        assert delayed.seen("jobs") == listed
-    assert (claimable(delayed), delayed.seen("jobs", ALL)) == ([], [])
-
-
-def test_a_released_message_returns_to_its_place(delayed: Api, clock: ManualClock) -> None:
-    """L5: a delay is served once, not again after a claim."""
-    delayed.send("jobs", 1, 2)
-    clock.advance(30)
-    claim, _ = delayed.claim("jobs", limit=1, ttl=60)
-    delayed.delete(claim, 204)
-    assert claimable(delayed) == [1, 2]
-    delayed.claim("jobs", limit=1, ttl=60)
-    clock.advance(60)
-    assert sorted(claimable(delayed)) == [1, 2]

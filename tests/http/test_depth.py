@@ -11,8 +11,6 @@ from tests.http.scoped import Scoped
 from zq.broker import queues, rules
 from zq.clock import ManualClock
 
-pytestmark = pytest.mark.every_store
-
 QUEUE = "/v2/queues/jobs"
 DEPTH = f"{QUEUE}/depth"
 NOTHING = {"ready": 0, "claimed": 0, "delayed": 0, "backlog": 0, "oldest_ready_seconds": 0}
@@ -25,6 +23,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, compose: Callable[..., Api]) -> Api:
     return compose()
 
 
+@pytest.mark.every_store
 def test_each_state_is_counted(asked: Api, clock: ManualClock) -> None:
     """The backlog is what is ready and what is worked at, so that workers at work are not scaled away."""
     asked.put(QUEUE, 201, {"_default_message_delay": 30})
@@ -54,6 +53,7 @@ def test_a_missing_and_an_empty_queue_are_zeros(asked: Api) -> None:
     asked.get("/v2/queues/a b/depth", 400)
 
 
+@pytest.mark.every_store
 def test_what_is_counted_is_bounded(compose: Callable[..., Api]) -> None:
     """By the option ``max_counted``, in each state."""
     bounded = compose(max_counted=3)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api, query_of
+from tests.tables import every_row
 from zq.clock import ManualClock
 from zq.model import Draft, QueueRef
 from zq.storage.api import Storage
@@ -146,7 +147,7 @@ def test_a_checksum_stands_beside_the_details(compose: Any) -> None:
     assert some.keys() - none.keys() == {"checksum"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("method", "path"),
     [
         ("GET", URL),

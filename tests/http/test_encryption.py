@@ -15,8 +15,6 @@ from zq.model import Draft, ListFilter, Message, QueueRef
 from zq.storage.api import Storage
 from zq.wire import checksum
 
-pytestmark = pytest.mark.every_store
-
 URL = "/v2/queues/jobs/messages"
 ON = {"_enable_encrypt_messages": True}
 KEYS = {"one": bytes(range(32)), "two": bytes(range(32, 64))}
@@ -63,6 +61,7 @@ def of(shown: Any) -> list[Any]:
     return [message["body"] for message in shown.json["messages"]]
 
 
+@pytest.mark.every_store
 def test_the_store_holds_no_body_and_every_answer_does(api: Api, store: Store) -> None:
     """7.9: list, get, get by ids, claim, claim GET, pop and history show what was posted."""
     first, second = api.send("jobs", SECRET, None)
@@ -166,6 +165,7 @@ def test_each_message_tells_itself_whether_it_is_sealed(api: Api, store: Store, 
     assert of(api.get(f"{URL}?echo=true", 200)) == [1, 2]
 
 
+@pytest.mark.every_store
 def test_a_dead_letter_stays_sealed_and_can_be_read(api: Api, store: Store) -> None:
     """F2: it is bound to its id, which a move keeps; a new body is sealed as well."""
     api.send("jobs", "old", "gone")
@@ -177,6 +177,7 @@ def test_a_dead_letter_stays_sealed_and_can_be_read(api: Api, store: Store) -> N
     assert sorted(of(api.get("/v2/queues/plain/messages?echo=true", 200))) == ["new", "old"]
 
 
+@pytest.mark.every_store
 def test_copies_of_history_are_sealed_anew(api: Api, store: Store) -> None:
     """F2: under ids of their own."""
     api.send("jobs", SECRET)
@@ -186,6 +187,7 @@ def test_copies_of_history_are_sealed_anew(api: Api, store: Store) -> None:
     assert of(api.get(f"{URL}?echo=true", 200)) == [SECRET]
 
 
+@pytest.mark.every_store
 def test_what_is_staged_is_sealed_when_it_is_published(api: Api, store: Store) -> None:
     """F2."""
     api.post(f"{URL}?stage=night", 202, {"messages": [{"body": SECRET}]})
@@ -249,6 +251,7 @@ def published(api: Api, *bodies: Any) -> list[str]:
     return [href.rpartition("/")[2] for href in api.post(f"{NEWS}/messages", 201, document).json["resources"]]
 
 
+@pytest.mark.every_store
 def test_a_topic_stands_encrypted_in_its_log_and_is_read_as_it_was_published(
     news: Api, storage: Storage, clock: ManualClock
 ) -> None:

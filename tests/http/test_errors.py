@@ -8,6 +8,7 @@ import pytest
 
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, bug, down
+from tests.tables import every_row
 from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
@@ -118,8 +119,8 @@ def test_ping_says_whether_the_store_answers(gate, api: Api) -> None:
     assert gate(down).call("HEAD", "/v2/ping", 204).body == b""
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-@pytest.mark.parametrize("headers", [{"Client-ID": None}, {"X-Project-ID": None}, {"Client-ID": "textid"}])
+@every_row("method", ["GET", "HEAD"])
+@every_row("headers", [{"Client-ID": None}, {"X-Project-ID": None}, {"Client-ID": "textid"}])
 def test_ping_wants_client_and_project(gate, method: str, headers: dict[str, str | None]) -> None:
     """4 [C]: like every other route."""
     gate(down).call(method, "/v2/ping", 400, headers=headers)

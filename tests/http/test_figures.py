@@ -12,8 +12,6 @@ from tests.http.scoped import Scoped
 from zq.clock import ManualClock
 from zq.figures.counting import Counts
 
-pytestmark = pytest.mark.every_store
-
 QUEUES = "/v2/figures/queues"
 ADMIN = {"X-Roles": "admin"}
 
@@ -40,6 +38,7 @@ def turn(api: Api, clock: ManualClock) -> None:
     api.get(QUEUES, 200)
 
 
+@pytest.mark.every_store
 def test_queues_are_shown_with_what_is_in_them(api: Api, clock: ManualClock) -> None:
     """Messages by state, since when the first waits, and what lies in the queue for its dead letters."""
     metadata = {"_dead_letter_queue": "dead", "_max_claim_count": 3, "_default_message_delay": 30}
@@ -77,6 +76,7 @@ def test_queues_are_sorted_by_any_figure_and_found_by_a_part_of_their_name(api: 
     assert names(api, name="nothing") == []
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("sort", ["ready", "name&order=desc", "oldest&order=asc"])
 def test_pages_have_each_queue_once_whatever_changes(api: Api, sort: str) -> None:
     """The order is that of the first page, though the first becomes the last meanwhile."""
@@ -122,6 +122,7 @@ def test_what_cannot_be_asked_is_refused_by_its_name(api: Api) -> None:
         assert "window must be one of 300, 600, 10800." in api.get(f"{path}?window=60", 400).json["description"]
 
 
+@pytest.mark.every_store
 def test_rates_are_those_of_all_processes(compose: Callable[..., Api], clock: ManualClock) -> None:
     """Each tells what went through it in ten seconds, and whoever is asked adds that up; a topic's too."""
     one, other = compose(), compose()
@@ -151,6 +152,7 @@ def test_rates_are_those_of_all_processes(compose: Callable[..., Api], clock: Ma
     assert one.get("/v2/figures", 200).json["now"]["in"] == 3
 
 
+@pytest.mark.every_store
 def test_a_queue_has_its_past(api: Api, clock: ManualClock) -> None:
     """Points where somebody looked, and none where nobody did."""
     clock.advance(60 - clock.now() % 60)
@@ -183,6 +185,7 @@ def test_a_missing_queue_has_no_past(api: Api) -> None:
     api.get("/v2/queues/a b/figures", 400)
 
 
+@pytest.mark.every_store
 def test_the_overview_names_what_is_stuck(api: Api, clock: ManualClock) -> None:
     """The oldest first; dead letters in a list of their own, and not among the oldest; sums of all."""
     for name in ("stuck", "mail"):

@@ -4,6 +4,7 @@
 import pytest
 
 from tests.http.api import CLIENT, OTHER_CLIENT, Api
+from tests.tables import every_row
 
 pytestmark = pytest.mark.one_store
 
@@ -44,7 +45,7 @@ def test_a_client_id_is_needed(door: Api, path: str) -> None:
         assert method == "HEAD" or refused.json["title"] == "Missing header value"
 
 
-@pytest.mark.parametrize("value", NOT_A_UUID)
+@every_row("value", NOT_A_UUID)
 def test_a_strict_server_wants_a_uuid(door: Api, value: str) -> None:
     """1.3 [T]: exactly 32 hex digits once urn:, uuid:, braces and hyphens are gone."""
     refused = door.get(PING, 400, {"Client-ID": value}).json
@@ -105,8 +106,8 @@ def test_a_project_id_has_at_most_256_characters(api: Api) -> None:
 BAD_PROJECTS = ["p" * 257, "\xe9", "a\tb", "a\x7f", "a\\b", " ", "a ", " a", "a,b", "a, b"]
 
 
-@pytest.mark.parametrize("project", BAD_PROJECTS)
-@pytest.mark.parametrize("name", ["X-Project-ID", "X-Tenant-Id", "X-Tenant"])
+@every_row("project", BAD_PROJECTS)
+@every_row("name", ["X-Project-ID", "X-Tenant-Id", "X-Tenant"])
 def test_a_project_id_is_printable_without_commas_backslashes_and_outer_blanks(
     door: Api, project: str, name: str
 ) -> None:
@@ -132,9 +133,10 @@ def test_two_headers_of_the_project_must_agree(api: Api, tenant: str) -> None:
     api.get("/v2/queues", 200, {tenant: api.project})
 
 
-@pytest.mark.parametrize("project", ["a project", "../..", "a/b", "%00", "{x}", "a:b", "*", "'\"$"])
+@every_row("project", ["a project", "../..", "a/b", "%00", "{x}", "a:b", "*", "'\"$"])
 def test_a_project_id_may_hold_blanks_and_signs(api: Api, project: str) -> None:
     """1.3 [T], L8: no way into another project."""
+    api = api.fresh()
     api.put("/v2/queues/ours", 201)
     tenant = api.tenant(project=project)
     tenant.put("/v2/queues/jobs", 201)
@@ -150,7 +152,7 @@ def test_older_names_of_the_project_header_are_read(api: Api, project_suffix: st
     assert [api.tenant(project=f"of-{queue}").queues() for queue in names] == [["a"], ["b"], ["c"]]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "accept",
     [
         None,
@@ -170,7 +172,7 @@ def test_an_accept_that_includes_json_is_fine(api: Api, accept: str | None) -> N
     api.get("/v2/queues", 200, {"Accept": accept})
 
 
-@pytest.mark.parametrize(
+@every_row(
     "accept",
     [
         "text/plain",
@@ -193,7 +195,7 @@ def test_any_other_accept_is_not_acceptable(door: Api, accept: str) -> None:
     assert answer.status_int in ((406,) if "/" in accept and ";;" not in accept else (400, 406))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("content_type", "length", "status"),
     [
         ("application/x-www-form-urlencoded", "0", 400),
@@ -217,7 +219,7 @@ def test_json_is_read_whatever_the_content_type_says(api: Api) -> None:
         api.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}]}, {"Content-Type": kind})
 
 
-@pytest.mark.parametrize("length", ["abc", "-1", "1.5", "0x10", "9" * 5000, "1_0"])
+@every_row("length", ["abc", "-1", "1.5", "0x10", "9" * 5000, "1_0"])
 def test_a_content_length_is_a_number(door: Api, length: str) -> None:
     """1.3: anything else is 400."""
     refused = door.unchecked(CONTENT_LENGTH=length).post("/v2/queues/jobs/claims", 400)

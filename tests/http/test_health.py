@@ -5,6 +5,7 @@ import pytest
 
 from tests.http.api import Api
 from tests.http.stores import bug, down
+from tests.tables import every_row
 from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
@@ -24,9 +25,9 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize("headers", ODD)
-@pytest.mark.parametrize("method", ["GET", "HEAD"])
-@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+@every_row("headers", ODD)
+@every_row("method", ["GET", "HEAD"])
+@every_row("path", ["/healthz", "/readyz"])
 def test_a_probe_needs_no_header(api: Api, path: str, method: str, headers: dict[str, str | None]) -> None:
     """Extensions 10: 200, whatever client, project and Accept say."""
     answer = api.call(method, path, 200, headers=headers)
@@ -44,8 +45,8 @@ def test_readiness_is_that_of_the_store(gate, method: str, error, status: int) -
     api.call(method, "/healthz", 200, headers=NOBODY)
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-@pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+@every_row("method", ["POST", "PUT", "DELETE", "PATCH"])
+@every_row("path", ["/healthz", "/readyz"])
 def test_a_probe_can_only_be_read(door: Api, path: str, method: str) -> None:
     """1.1: 405 with Allow."""
     assert "GET" in door.call(method, path, 405, headers=NOBODY).headers["Allow"]

@@ -9,9 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api, query_of
+from tests.tables import every_row
 from zq.clock import ManualClock
-
-pytestmark = pytest.mark.every_store
 
 JOBS = "/v2/queues/jobs"
 HISTORY = f"{JOBS}/history"
@@ -45,6 +44,7 @@ def iso(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).isoformat()
 
 
+@pytest.mark.every_store
 def test_every_way_to_finish_leaves_a_record(kept: Api) -> None:
     """In the order of finishing, each with its outcome."""
     ids = kept.send("jobs", *"abcdefg")
@@ -89,6 +89,7 @@ def test_a_record_shows_the_message_and_when_it_finished(kept: Api, clock: Manua
     assert detailed.keys() - record.keys() == {"sequence", "created", "expires", "available_at", "claim_count"}
 
 
+@pytest.mark.every_store
 def test_history_has_pages_like_every_listing(kept: Api) -> None:
     """Contract 1.9: follow the links until a page is empty; they repeat what was asked."""
     finish(kept, *range(7))
@@ -105,6 +106,7 @@ def test_history_has_pages_like_every_listing(kept: Api) -> None:
     }
 
 
+@pytest.mark.every_store
 def test_history_may_be_asked_for_a_span_of_time(kept: Api, clock: ManualClock) -> None:
     """From ``since`` on, before ``until``; with Z, an offset, or none, which is UTC."""
     moments = []
@@ -121,6 +123,7 @@ def test_history_may_be_asked_for_a_span_of_time(kept: Api, clock: ManualClock) 
     assert told(kept, f"since={two}&until={one}") == []
 
 
+@pytest.mark.every_store
 def test_all_messages_in_the_order_of_sequence(kept: Api) -> None:
     """state=all: what lives, ready, claimed or delayed, and what finished; each once."""
     ids = kept.send("jobs", *"abcd")
@@ -132,17 +135,6 @@ def test_all_messages_in_the_order_of_sequence(kept: Api) -> None:
     assert "claim_id=" in first["href"]
     pages = kept.pages(f"{HISTORY}?state=all&limit=3", "messages")
     assert [[record["body"] for record in page] for page in pages] == [["a", "b", "c"], ["d"], []]
-
-
-def test_a_record_lasts_as_long_as_the_queue_says(kept: Api, clock: ManualClock) -> None:
-    """From its finishing; a later rule is for later messages."""
-    finish(kept, "a")
-    kept.patch(JOBS, 200, [{"op": "replace", "path": "/metadata/_history_ttl", "value": 0}])
-    finish(kept, "b")
-    clock.advance(599)
-    assert told(kept) == [("a", "popped")]
-    clock.advance(1)
-    assert told(kept) == []
 
 
 def test_no_history_without_the_rule(api: Api) -> None:
@@ -165,16 +157,6 @@ def test_a_rule_of_this_server_holds_at_once(api: Api) -> None:
     api.put(JOBS, 201, {"_history_ttl": 60})
     finish(api, "kept again")
     assert told(api) == [("kept again", "popped")]
-
-
-def test_purge_keeps_history_and_deletion_drops_it(kept: Api) -> None:
-    """What is purged did not finish."""
-    finish(kept, "a")
-    kept.send("jobs", "purged")
-    kept.post(f"{JOBS}/purge", 204)
-    assert told(kept) == [("a", "popped")]
-    kept.delete(JOBS, 204)
-    assert told(kept) == []
 
 
 def test_history_is_the_projects_own(kept: Api) -> None:
@@ -210,6 +192,7 @@ def test_a_replay_waits_on_a_delayed_queue(kept: Api, clock: ManualClock) -> Non
     kept.claim("jobs")
 
 
+@pytest.mark.every_store
 def test_a_replay_of_a_span(kept: Api, clock: ManualClock) -> None:
     """In the order of finishing, up to the limit."""
     finish(kept, 0)
@@ -245,7 +228,7 @@ def test_a_replay_of_nothing_is_404_by_ids_and_0_by_time(kept: Api, clock: Manua
     assert kept.post(REPLAY, 200, {"since": "2000-01-01"}).json == {"replayed": 0}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "words"),
     [
         ("limit=0", "limit must be from 1 to 1000"),
@@ -269,13 +252,14 @@ def test_a_wrong_question_is_refused(door: Api, query: str, words: str) -> None:
     assert words in door.get(f"{HISTORY}?{query}", 400).json["description"]
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("query", ["marker=&limit=&since=&until=&state=", f"marker={'9' * 60}", "since=0001-01-01"])
 def test_blank_and_extreme_values_are_fine(kept: Api, query: str) -> None:
     """Contract 1.5: blank is absent; a marker is any decimal number."""
     kept.get(f"{HISTORY}?{query}", 200)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("body", "words"),
     [
         ({}, "ids"),
@@ -319,6 +303,7 @@ def test_a_dry_run_of_a_replay_posts_nothing(kept: Api, clock: ManualClock) -> N
     assert kept.post(REPLAY, 200, {"since": since}).json == {"replayed": 2}
 
 
+@pytest.mark.every_store
 def test_a_dry_run_of_a_long_replay_goes_on(kept: Api) -> None:
     """More than a page of the store."""
     for start in range(0, 220, 20):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Posts and settlements that have their effect once (extensions 6)."""
 
-import threading
 from typing import Any
 
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 JOBS = "/v2/queues/jobs"
@@ -23,16 +23,6 @@ def test_a_repeated_post_returns_the_first_answer(api: Api) -> None:
     assert "Idempotency-Replayed" not in first.headers
     assert again.headers["Idempotency-Replayed"] == "true"
     assert api.seen("jobs") == [1, 2]
-
-
-def test_a_repeat_stores_nothing_when_the_messages_are_gone(api: Api) -> None:
-    """Consumed or purged meanwhile."""
-    first = api.post(URL, 201, POST, KEY)
-    api.delete(f"{URL}?pop=2", 200)
-    assert api.post(URL, 201, POST, KEY).json == first.json
-    api.post(f"{JOBS}/purge", 204)
-    assert api.post(URL, 201, POST, KEY).json == first.json
-    assert api.seen("jobs") == []
 
 
 @pytest.mark.parametrize(
@@ -85,27 +75,6 @@ def test_a_refused_post_leaves_the_key_free(api: Api) -> None:
     assert "Idempotency-Replayed" not in api.post(URL, 201, POST, KEY).headers
 
 
-def test_a_deleted_queue_knows_its_keys_no_more(api: Api) -> None:
-    """They went with it."""
-    api.post(URL, 201, POST, KEY)
-    api.delete(JOBS, 204)
-    assert "Idempotency-Replayed" not in api.post(URL, 201, POST, KEY).headers
-    assert api.seen("jobs") == [1, 2]
-
-
-def test_of_many_at_once_one_has_its_effect(api: Api) -> None:
-    """All get the same ids."""
-    answers: list[Any] = []
-    threads = [threading.Thread(target=lambda: answers.append(api.post(URL, 201, POST, KEY))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({answer.body for answer in answers}) == 1
-    assert [answer.headers.get("Idempotency-Replayed") for answer in answers].count(None) == 1
-    assert api.seen("jobs") == [1, 2]
-
-
 def test_a_repeated_settlement_returns_the_first_answer(api: Api) -> None:
     """Though the claim is over by then."""
     [a, b] = api.send("jobs", "a", "b")
@@ -131,14 +100,8 @@ def test_a_settlements_key_belongs_to_its_claim_and_body(api: Api) -> None:
     assert "Idempotency-Replayed" not in api.post(URL, 201, POST, KEY).headers
 
 
-def test_a_settlement_of_a_lapsed_claim_is_not_remembered(api: Api) -> None:
-    """404 each time."""
-    for _ in range(2):
-        assert "Idempotency-Replayed" not in api.post(f"{JOBS}/claims/c/settle", 404, {"delete": ["a"]}, KEY).headers
-
-
-@pytest.mark.parametrize("key", ["", " ", "a b", "x" * 256, "caf\xe9", "a\tb", "\x7f"])
-@pytest.mark.parametrize("path", [URL, f"{JOBS}/claims/c/settle"])
+@every_row("key", ["", " ", "a b", "x" * 256, "caf\xe9", "a\tb", "\x7f"])
+@every_row("path", [URL, f"{JOBS}/claims/c/settle"])
 def test_a_wrong_key_is_refused(api: Api, path: str, key: str) -> None:
     """400 that names the header and the bound; nothing happens."""
     body = {"messages": [{"body": 1}], "delete": ["a"]}

@@ -20,6 +20,7 @@ from tests.commands import new_token, run
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, down
 from tests.servers import ZqServer, ask, wait_for
+from tests.tables import every_row
 from zq.auth import strategy_of
 from zq.auth.credentials import BURST, Bearers
 from zq.auth.proxy import ProxySecrets, read_secrets
@@ -76,8 +77,8 @@ def bearer(token: str) -> dict[str, str]:
 # The strategy "token", and what all have in common.
 
 
-@pytest.mark.parametrize("path", ["/v2/queues", "/v2/", "/v2/openapi.json", "/nowhere", "/v2/queues/*/x", "/metrics"])
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "OPTIONS"])
+@every_row("path", ["/v2/queues", "/v2/", "/v2/openapi.json", "/nowhere", "/v2/queues/*/x", "/metrics"])
+@every_row("method", ["GET", "POST", "DELETE", "OPTIONS"])
 def test_without_a_credential_nothing_is_answered(guarded: Api, method: str, path: str) -> None:
     """Tenancy 1, first row: before routing, and before any other check."""
     refused = guarded.call(method, path, 401, headers={"Accept": "text/plain", "Client-ID": "?"})
@@ -106,7 +107,7 @@ def test_what_is_open_asks_for_nothing(guarded: Api) -> None:
     guarded.post("/", 401, headers=nobody)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "value",
     [
         *("Bearer", "Bearer ", "Bearer x", "Basic eDp5", "zq_", "Bearer zq_a_b_c", "Bearer " + "zq_" + "a" * 61),
@@ -147,7 +148,7 @@ def test_no_header_changes_the_project(guarded: Api, token: str, name: str) -> N
     guarded.get("/v2/queues", 403, {"X-Project-ID": None, name: "victim", **bearer(token)})
 
 
-@pytest.mark.parametrize(
+@every_row(
     "name", ["X-Roles", "X-User-Id", "X-Domain-Id", "X-Project-Name", "X-Service-Roles", "X-Identity-Status", "X-User"]
 )
 def test_what_clients_say_of_themselves_is_taken_away(
@@ -257,7 +258,7 @@ def test_a_proxy_is_believed_with_its_secret(proxied: Api) -> None:
         assert proxied.get("/v2/queues", 400, doubled).json["description"] == "X-Project-ID must be given once."
 
 
-@pytest.mark.parametrize("secret", [None, "", "s", SECRET + "s", SECRET.upper(), f"{SECRET}\xe9"])
+@every_row("secret", [None, "", "s", SECRET + "s", SECRET.upper(), f"{SECRET}\xe9"])
 def test_nobody_else_is(proxied: Api, secret: str | None) -> None:
     """A2: without a secret of the file, 401 and its own challenge."""
     refused = proxied.get("/v2/queues", 401, {"X-ZQ-Proxy-Secret": secret})
@@ -399,8 +400,9 @@ def served(
         yield server, attacker, victim
 
 
+@pytest.mark.slow
 @pytest.mark.one_store
-@pytest.mark.parametrize("name", NAMES)
+@every_row("name", NAMES)
 def test_no_spelling_of_a_header_changes_the_project(served: tuple[ZqServer, bytes, bytes], name: str) -> None:
     """A1, both engines: hyphens and underscores, before and after, once and twice: refused, or the attacker's own."""
     server, attacker, victim = served
@@ -458,6 +460,7 @@ def test_below_the_check_nobody_reads_a_header_of_identity() -> None:
     assert {module for module in found if not module.startswith("zq.auth.")} <= may
 
 
+@pytest.mark.slow
 @pytest.mark.one_store
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])
 def test_a_server_believes_a_proxy_and_reads_its_secrets_again(engine: str, tmp_path: Path, secrets: Path) -> None:
@@ -501,6 +504,7 @@ def test_why_a_credential_is_not_valid_is_for_the_audit_log(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.one_store
 @pytest.mark.parametrize(("strategy", "library"), [("token", "jwt"), ("token", "keystonemiddleware"), ("", "jwt")])
 def test_a_library_is_imported_by_its_strategy_alone(strategy: str, library: str) -> None:

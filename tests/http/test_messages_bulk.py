@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.http.api import OTHER_CLIENT, Api
+from tests.http.api import Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 from zq.model import QueueRef
 from zq.storage.api import Storage
@@ -21,9 +22,7 @@ def careful(compose) -> Api:
     return compose(delete_with_claim_id=True)
 
 
-@pytest.mark.parametrize(
-    "query", ["", "?ids=", "?pop=", "?ids=&pop=", "?ids=a&pop=1", "?limit=1", "?claim_ids=a", "?ids=a&pop=0"]
-)
+@every_row("query", ["", "?ids=", "?pop=", "?ids=&pop=", "?ids=a&pop=1", "?limit=1", "?claim_ids=a", "?ids=a&pop=0"])
 def test_exactly_one_of_ids_and_pop_is_wanted(door: Api, query: str) -> None:
     """7.7 [T]: both or neither is 400 that names them."""
     description = door.delete(URL + query, 400).json["description"]
@@ -127,24 +126,6 @@ def test_a_missing_queue_pops_nothing(api: Api) -> None:
     """7.7 [T]: 200, and it is not created."""
     assert api.delete(f"{URL}?pop=5", 200).json == {"messages": []}
     assert api.queues() == []
-
-
-def test_pop_skips_claimed_and_expired_messages(api: Api, clock: ManualClock) -> None:
-    """7.7, L3: until the claim ends."""
-    api.send("jobs", "held", "free")
-    api.send("jobs", "short", ttl=60)
-    api.claim("jobs", limit=1, ttl=100)
-    clock.advance(60)
-    assert [message["body"] for message in api.delete(f"{URL}?pop=20", 200).json["messages"]] == ["free"]
-    clock.advance(40)
-    assert [message["body"] for message in api.delete(f"{URL}?pop=20", 200).json["messages"]] == ["held"]
-
-
-def test_pop_does_not_ask_who_posted(api: Api) -> None:
-    """7.7: no echo filter."""
-    api.send("jobs", "mine")
-    api.tenant(client=OTHER_CLIENT).send("jobs", "theirs")
-    assert [message["body"] for message in api.delete(f"{URL}?pop=2", 200).json["messages"]] == ["mine", "theirs"]
 
 
 def test_pop_needs_no_body_and_reads_none(api: Api) -> None:

@@ -4,6 +4,7 @@
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 QUEUE = "/v2/queues/jobs"
@@ -51,7 +52,7 @@ def test_ids_find_own_claimed_and_delayed_messages(api: Api) -> None:
     assert [message["body"] for message in found] == ["held", "ready", "delayed"]
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=x", "echo=None", "marker=zzz", "include_claimed=None", "pop=1"])
+@every_row("query", ["limit=0", "limit=x", "echo=None", "marker=zzz", "include_claimed=None", "pop=1"])
 def test_other_parameters_do_not_matter_beside_ids(api: Api, query: str) -> None:
     """7.4: all of them are ignored."""
     [message] = api.send("jobs", 1)
@@ -180,17 +181,6 @@ def test_who_may_delete_a_message(
         api.get(f"{URL}/{message}", 200)
 
 
-def test_a_deleted_message_leaves_its_claim(api: Api) -> None:
-    """7.6 [T], extensions 1: and a claim ends with its last message."""
-    api.send("jobs", 1, 2)
-    claim, messages = api.claim("jobs")
-    api.delete(messages[0]["href"], 204)
-    assert [message["body"] for message in api.get(claim, 200).json["messages"]] == [2]
-    api.delete(messages[1]["href"], 204)
-    api.get(claim, 404)
-    api.delete(messages[0]["href"], 204)
-
-
 def test_anyone_with_the_claim_id_may_delete(api: Api) -> None:
     """7.6: the client id plays no role."""
     api.send("jobs", 1)
@@ -205,10 +195,3 @@ def test_the_option_for_bulk_deletes_does_not_touch_single_ones(compose) -> None
     api = compose(delete_with_claim_id=True)
     [message] = api.send("jobs", 1)
     api.delete(f"{URL}/{message}", 204)
-
-
-def test_get_by_ids_after_a_delete_is_not_found(api: Api) -> None:
-    """17 (tempest)."""
-    ids = api.send("jobs", 1, 2)
-    api.delete(f"{URL}?ids={','.join(ids)}", 204)
-    api.get(f"{URL}?ids={','.join(ids)}", 404)

@@ -4,16 +4,11 @@
 import pytest
 
 from tests.http.api import OTHER_CLIENT, Api, query_of
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 QUEUE = "/v2/queues/jobs"
 URL = f"{QUEUE}/messages"
-
-
-def marker_after(api: Api, query: str) -> str:
-    """The marker of a page's next link."""
-    [link] = api.get(f"{URL}?{query}", 200).json["links"]
-    return query_of(link["href"])["marker"]
 
 
 def test_a_missing_or_empty_queue_lists_nothing(api: Api) -> None:
@@ -101,7 +96,7 @@ def test_a_page_has_ten_messages_by_default(compose) -> None:
     assert "12" in api.get(f"{URL}?limit=13", 400).json["description"]
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "21", "1000000", "9" * 30])
+@every_row("limit", ["0", "-1", "21", "1000000", "9" * 30])
 def test_a_limit_out_of_range_is_refused(zaqars: Api, limit: str) -> None:
     """7.3 [T]: even if the queue is missing."""
     refused = zaqars.get(f"{URL}?limit={limit}", 400).json
@@ -109,8 +104,8 @@ def test_a_limit_out_of_range_is_refused(zaqars: Api, limit: str) -> None:
     assert "limit" in refused["description"]
 
 
-@pytest.mark.parametrize("word", ["None", "%20", "2", "TRUE", "null"])
-@pytest.mark.parametrize("name", ["echo", "include_claimed", "include_delayed", "limit"])
+@every_row("word", ["None", "%20", "2", "TRUE", "null"])
+@every_row("name", ["echo", "include_claimed", "include_delayed", "limit"])
 def test_a_parameter_of_the_wrong_type_is_refused(door: Api, name: str, word: str) -> None:
     """1.5 [T]: tempest sends echo=None and include_claimed=None."""
     if (name, word) != ("limit", "2"):
@@ -141,44 +136,7 @@ def test_the_link_repeats_what_was_asked(api: Api) -> None:
     assert query == {"limit": "2", "echo": "true", "include_delayed": "true"}
 
 
-def test_filters_apply_before_the_page_is_cut(api: Api) -> None:
-    """7.3: pages are full when enough messages match, and no page in between is empty."""
-    other = api.tenant(client=OTHER_CLIENT)
-    for number in range(4):
-        api.send("jobs", *range(25))
-        other.send("jobs", f"theirs {number}")
-    api.claim("jobs", limit=20)
-    assert api.seen("jobs", "limit=3") == ["theirs 0", "theirs 1", "theirs 2"]
-    assert [len(page) for page in api.pages(f"{URL}?limit=1", "messages")] == [1, 1, 1, 1, 0]
-    assert api.seen("jobs", "echo=true&limit=2") == [20, 21]
-
-
-def test_a_marker_outlives_the_messages_around_it(api: Api) -> None:
-    """7.3: deleting or claiming them moves nothing."""
-    ids = api.send("jobs", *range(6))
-    marker = marker_after(api, "echo=true&limit=3")
-    for message in ids[1:4]:
-        api.delete(f"{URL}/{message}", 204)
-    assert api.seen("jobs", f"echo=true&marker={marker}") == [4, 5]
-    api.claim("jobs", limit=2)
-    assert api.seen("jobs", f"echo=true&marker={marker}") == [5]
-
-
-def test_new_posts_stand_behind_every_marker(api: Api, clock: ManualClock) -> None:
-    """7.3, L6: even after everything before was deleted or has expired."""
-    ids = api.send("jobs", 1, 2, ttl=60)
-    marker = marker_after(api, "echo=true")
-    assert api.seen("jobs", f"echo=true&marker={marker}") == []
-    api.delete(f"{URL}?ids={','.join(ids)}", 204)
-    api.send("jobs", 3, ttl=60)
-    assert api.seen("jobs", f"echo=true&marker={marker}") == [3]
-    clock.advance(60)
-    api.post(f"{QUEUE}/purge", 204)
-    api.send("jobs", 4)
-    assert api.seen("jobs", f"echo=true&marker={marker}") == [4]
-
-
-@pytest.mark.parametrize(
+@every_row(
     "marker",
     ["xyz", "-1", "1.5", "1e3", "%00", "%FF", "9" * 30, "9" * 5000, "0x10", "%20", "{0}", "1_0", "%C2%B2", "%D9%A3"],
 )
@@ -188,18 +146,6 @@ def test_a_marker_that_was_never_given_shows_nothing(api: Api, marker: str) -> N
     assert api.get(f"{URL}?echo=true&marker={marker}", 200).json == {"messages": [], "links": []}
 
 
-def test_an_expired_message_is_not_listed(api: Api, clock: ManualClock) -> None:
-    """1.7 [T], L3: from the second on which its ttl ends."""
-    api.send("jobs", "short", ttl=60)
-    api.send("jobs", "long", ttl=61)
-    clock.advance(59.999)
-    assert api.seen("jobs") == ["short", "long"]
-    clock.advance(0.001)
-    assert api.seen("jobs") == ["long"]
-    clock.advance(1)
-    assert api.get(f"{URL}?echo=true", 200).json == {"messages": [], "links": []}
-
-
 def test_an_age_is_whole_seconds_rounded_down(api: Api, clock: ManualClock) -> None:
     """1.7 [T]: since creation; the ttl stays as posted."""
     api.send("jobs", 1, ttl=100)
@@ -207,13 +153,6 @@ def test_an_age_is_whole_seconds_rounded_down(api: Api, clock: ManualClock) -> N
         clock.advance(step)
         [message] = api.get(f"{URL}?echo=true", 200).json["messages"]
         assert (message["age"], message["ttl"]) == (age, 100)
-
-
-def test_a_listing_changes_nothing(api: Api) -> None:
-    """7.3: neither claims nor ages nor order."""
-    api.send("jobs", 1, 2)
-    first = api.get(f"{URL}?echo=true", 200).json
-    assert [api.get(f"{URL}?echo=true", 200).json for _ in range(3)] == [first] * 3
 
 
 @pytest.mark.parametrize("headers", [{"Client-ID": None}, {"Client-ID": "textid"}])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 
 QUEUE = "/v2/queues/jobs"
 URL = f"{QUEUE}/messages"
@@ -123,11 +124,10 @@ def test_a_post_of_anything_else_is_refused(api: Api) -> None:
     assert api.seen("jobs") == []
 
 
-@pytest.mark.parametrize(
-    "ttl", [*TTLS, None, 0, -1, 59, 1209601, 2**63 - 1, -(2**63), "60", "", 60.0, 60.5, [], {}, True]
-)
+@every_row("ttl", [*TTLS, None, 0, -1, 59, 1209601, 2**63 - 1, -(2**63), "60", "", 60.0, 60.5, [], {}, True])
 def test_a_ttl_is_60_to_1209600_whole_seconds(api: Api, ttl: Any) -> None:
     """7.2 [T], 1.6: else 400 that names the field; numbers in range name the bounds."""
+    api = api.fresh()
     api.put(QUEUE, 201)
     body = {"messages": [{"body": "good"}, {"body": 1, "ttl": ttl}]}
     if type(ttl) is int and ttl in TTLS:
@@ -167,10 +167,11 @@ def test_unknown_members_are_dropped(api: Api) -> None:
     assert (message["id"] == "mine", message["age"]) == (False, 0)
 
 
-@pytest.mark.parametrize("bad", [{"ttl": 60}, {"body": 1, "ttl": 59}, {"body": 1, "ttl": "x"}, None, 5])
-@pytest.mark.parametrize("place", [0, 1, 9])
+@every_row("bad", [{"ttl": 60}, {"body": 1, "ttl": 59}, {"body": 1, "ttl": "x"}, None, 5])
+@every_row("place", [0, 1, 9])
 def test_one_bad_message_refuses_the_whole_post(api: Api, bad: Any, place: int) -> None:
     """7.2, L7: nothing is stored, wherever it stands."""
+    api = api.fresh()
     api.put(QUEUE, 201)
     messages: list[Any] = [{"body": number} for number in range(9)]
     messages.insert(place, bad)

@@ -22,8 +22,6 @@ from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.capabilities import Snapshots
 
-pytestmark = pytest.mark.every_store
-
 NOBODY = {"Client-ID": None, "X-Project-ID": None}
 QUEUE = "/v2/queues/jobs"
 MESSAGES, CLAIMS = f"{QUEUE}/messages", f"{QUEUE}/claims"
@@ -105,6 +103,7 @@ def test_an_app_without_metrics_has_an_empty_page(door: Api) -> None:
     assert door.get("/metrics", 200, NOBODY).body == b""
 
 
+@pytest.mark.every_store
 def test_work_through_the_interface_is_counted(watched: Watched, clock: ManualClock) -> None:
     """Post, claim, lapse, claim again, delete, pop, settle; each figure is exact."""
     api = watched.api
@@ -213,6 +212,7 @@ def test_a_path_that_leads_nowhere_makes_no_line_of_its_own(absent: Watched) -> 
     assert absent.shown()["requests_total GET unmatched 404"] == 2
 
 
+@pytest.mark.every_store
 def test_queues_are_shown_by_state(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
     """Each queue by its project and name; the oldest ready message by its age."""
     watched = Watched(storage, clock, project_suffix, PER_QUEUE)
@@ -229,6 +229,7 @@ def test_queues_are_shown_by_state(storage: Storage, clock: ManualClock, project
     assert page["queues"] >= 1
 
 
+@pytest.mark.every_store
 def test_dead_letters_are_reported_by_when_they_came(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
     """Not among the messages that wait for consumers, on every store."""
     watched = Watched(storage, clock, project_suffix, PER_QUEUE)
@@ -262,6 +263,7 @@ def test_a_defect_is_counted_as_one() -> None:
     assert b'zq_requests_total{method="GET",route="/v2/queues/{queue}/messages",status="500"} 1.0' in metrics.page()
 
 
+@pytest.mark.every_store
 def test_a_page_has_everything_that_is_defined(watched: Watched) -> None:
     """Every metric that does not depend on the kind of store."""
     page = watched.api.get("/metrics", 200, NOBODY).text
@@ -287,6 +289,7 @@ def measures(stores: Stores, tmp_path_factory: pytest.TempPathFactory) -> set[tu
     return told
 
 
+@pytest.mark.every_store
 @pytest.mark.slow
 def test_what_stores_tell_is_what_is_defined(measures: set[tuple[str, tuple[str, ...]]]) -> None:
     """Each measure has a definition with its labels, and each definition is told by some store."""

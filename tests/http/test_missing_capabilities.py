@@ -8,6 +8,7 @@ import pytest
 
 from tests.first_driver import FirstStorage
 from tests.http.api import Api
+from tests.tables import every_row
 from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.events import Events
@@ -31,7 +32,7 @@ def bare(broker: Broker) -> Api:
     return Api(create_app(broker))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("method", "path", "body", "missing"),
     [
         ("GET", "/v2/queues/jobs/history", None, "history"),

@@ -15,6 +15,7 @@ from jsonschema import Draft202012Validator
 
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, untouched
+from tests.tables import every_row
 from zq.broker import Broker
 from zq.broker.pools import Pools
 from zq.clock import ManualClock
@@ -110,7 +111,7 @@ def test_operations_have_names_of_their_own_and_their_parameters() -> None:
         }
 
 
-@pytest.mark.parametrize(("method", "path", "operation"), list(operations()), ids=lambda value: str(value)[:60])
+@every_row(("method", "path", "operation"), list(operations()), ids=lambda value: str(value)[:60])
 def test_headers_are_asked_for_where_the_document_says_so(
     gate: Callable[..., Api], method: str, path: str, operation: dict[str, Any]
 ) -> None:

@@ -7,6 +7,7 @@ from itertools import combinations
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 
 pytestmark = pytest.mark.one_store
 
@@ -70,9 +71,7 @@ def guarded(gate) -> Api:
     return gate(policy=lambda _rule, identity: "stranger" not in identity.roles, trusting=True)
 
 
-@pytest.mark.parametrize(
-    "pair", [*PAIRS, *((fault,) for fault in FAULTS)], ids=lambda pair: "-".join(f[0] for f in pair)
-)
+@every_row("pair", [*PAIRS, *((fault,) for fault in FAULTS)], ids=lambda pair: "-".join(f[0] for f in pair))
 def test_the_outer_check_wins(
     guarded: Api, pair: tuple[tuple[str, dict[str, str | None], int, str | None], ...]
 ) -> None:
@@ -86,7 +85,7 @@ def test_the_outer_check_wins(
     assert pair[0][3] is None or answer.json["title"] == pair[0][3]
 
 
-@pytest.mark.parametrize(("path", "method"), LACKING)
+@every_row(("path", "method"), LACKING)
 def test_a_method_that_a_path_lacks_is_405_and_says_what_it_has(door: Api, path: str, method: str) -> None:
     """1.1: HEAD is derived from GET nowhere; Allow names the methods of 1.1."""
     answer = door.call(method, path, 405)
@@ -95,21 +94,21 @@ def test_a_method_that_a_path_lacks_is_405_and_says_what_it_has(door: Api, path:
     assert method == "HEAD" or answer.json["title"] == "405 Method Not Allowed"
 
 
-@pytest.mark.parametrize("path", METHODS)
+@every_row("path", METHODS)
 def test_a_missing_header_is_reported_before_a_missing_method(door: Api, path: str) -> None:
     """1.1, 1.2: the header checks run first."""
     assert "Allow" not in door.put(path, 400, headers={"Client-ID": None}).headers
     assert "Allow" not in door.put(path, 400, headers={"X-Project-ID": None}).headers
 
 
-@pytest.mark.parametrize("path", METHODS)
+@every_row("path", METHODS)
 def test_options_lists_the_methods(door: Api, path: str) -> None:
     """1.1 [C]: 200 with Allow on a known path."""
     allowed = {name.strip() for name in door.call("OPTIONS", path, 200).headers["Allow"].split(",")}
     assert allowed - {"OPTIONS"} == METHODS[path]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "path",
     [
         "/v2",
@@ -149,8 +148,8 @@ def test_a_missing_header_is_refused_with_headers_that_work(api: Api, path: str,
     assert api.call("GET", path, 204 if path == "/v2/ping" else 200, headers=sent)
 
 
-@pytest.mark.parametrize("path", ["/v2/queues/", "/v2/queues//messages", "/v2/queues//claims/c", "/v2/queues//stats"])
-@pytest.mark.parametrize("method", sorted(ALL - {"HEAD"}))
+@every_row("path", ["/v2/queues/", "/v2/queues//messages", "/v2/queues//claims/c", "/v2/queues//stats"])
+@every_row("method", sorted(ALL - {"HEAD"}))
 def test_an_empty_queue_name_is_no_name(door: Api, path: str, method: str) -> None:
     """1.1: the item route matches with an empty name, which is refused before the method is looked for."""
     assert door.call(method, path, 400).json["title"] == "Invalid queue identification"
@@ -170,7 +169,7 @@ def test_a_method_of_another_trade_is_refused(door: Api, method: str) -> None:
     assert door.unchecked().call(method, "/v2/queues/q", None).status_int in (400, 405)
 
 
-@pytest.mark.parametrize("name", ["Nice-Bo@t", "x" * 65, "a b", "caf%C3%A9", "a%0A", "%0A", "a%00", "%E6%B8%AC"])
+@every_row("name", ["Nice-Bo@t", "x" * 65, "a b", "caf%C3%A9", "a%0A", "%0A", "a%00", "%E6%B8%AC"])
 def test_a_bad_queue_name_is_refused_on_every_route(door: Api, name: str) -> None:
     """1.7 [T]: 400 on every sub-resource and method, before anything else is looked at."""
     routes = [(path, method) for path in METHODS if "queues/q" in path for method in METHODS[path]]

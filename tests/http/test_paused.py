@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.http.api import RESERVED, TOPIC_RESERVED, Api
+from tests.tables import every_row
 from zq.broker import waiting as module
-
-pytestmark = pytest.mark.every_store
 
 QUEUE = "/v2/queues/jobs"
 MESSAGES = f"{QUEUE}/messages"
@@ -96,9 +95,10 @@ def test_a_value_is_taken_and_shown(api: Api, value: str | None) -> None:
     assert api.patch(QUEUE, 200, add).json == RESERVED | {"_paused": value}
 
 
-@pytest.mark.parametrize("value", ["", "claim", "All", "pops", True, False, 0, 1, [], ["claims"], {}])
+@every_row("value", ["", "claim", "All", "pops", True, False, 0, 1, [], ["claims"], {}])
 def test_a_wrong_value_is_refused_with_the_values(api: Api, value: Any) -> None:
     """400 that names the key; nothing is created or changed."""
+    api = api.fresh()
     api.put("/v2/queues/other", 201)
     add = [{"op": "add", "path": "/metadata/_paused", "value": value}]
     for answer in (api.put(QUEUE, 400, {"_paused": value}), api.patch("/v2/queues/other", 400, add)):
@@ -114,6 +114,7 @@ def test_a_topic_cannot_be_paused(api: Api) -> None:
     assert api.get("/v2/topics/news", 200).json == TOPIC_RESERVED | {"_paused": None}
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("what", ["claims", "all"])
 def test_claims_and_pops_find_nothing(jobs: Api, what: str) -> None:
     """Nothing moves; what was claimed is settled, deleted, read and listed as ever. Resumed, all is as before."""
@@ -155,6 +156,7 @@ def test_posts_are_refused(jobs: Api, what: str) -> None:
     jobs.post(MESSAGES, 201, ONE)
 
 
+@pytest.mark.every_store
 def test_a_repeated_post_has_its_first_answer(jobs: Api) -> None:
     """It was stored before the pause: its sender is told so, and not that it failed."""
     key = {"Idempotency-Key": "k"}
@@ -165,6 +167,7 @@ def test_a_repeated_post_has_its_first_answer(jobs: Api) -> None:
     assert again.headers["Idempotency-Replayed"] == "true"
 
 
+@pytest.mark.every_store
 def test_staging_is_refused_and_a_commit_publishes_what_was_staged_before(jobs: Api) -> None:
     """What the queue accepted goes in, with the settlement that the commit is about."""
     jobs.put("/v2/queues/out", 201)
@@ -190,6 +193,7 @@ def test_a_claim_of_a_paused_queue_is_committed(jobs: Api) -> None:
     assert jobs.post("/v2/commits", 200, commit).json["deleted"] == 1
 
 
+@pytest.mark.every_store
 def test_a_named_claim_that_lives_is_found(jobs: Api) -> None:
     """Whoever repeats the request gets what the claim holds, and no more."""
     first = jobs.put(f"{CLAIMS}/job.1?limit=2", 201, {}).json
@@ -197,6 +201,7 @@ def test_a_named_claim_that_lives_is_found(jobs: Api) -> None:
     assert jobs.put(f"{CLAIMS}/job.1?limit=2", 200, {}).json["messages"] == first["messages"]
 
 
+@pytest.mark.every_store
 def test_an_old_fence_is_refused(jobs: Api) -> None:
     """A pause hides nothing of what is wrong with a request."""
     for _ in range(2):
@@ -262,6 +267,7 @@ def test_a_replay_into_a_paused_queue_is_refused(jobs: Api) -> None:
     assert jobs.post(f"{QUEUE}/history/replay", 200, {"limit": 10}).json == {"replayed": 1}
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("what", ["claims", "all"])
 def test_the_other_server_takes_nothing_once_a_pause_was_acknowledged(pair: tuple[Api, Api], what: str) -> None:
     """Its memory of the rules is a hint: the store judges, by pops as by claims, and by what waits."""
@@ -279,6 +285,7 @@ def test_the_other_server_takes_nothing_once_a_pause_was_acknowledged(pair: tupl
     assert other.delete(f"{MESSAGES}?pop=2", 200).json["messages"]
 
 
+@pytest.mark.every_store
 def test_the_other_server_refuses_posts_once_a_pause_was_acknowledged(pair: tuple[Api, Api]) -> None:
     """And takes them once it was resumed; redrives and replays likewise."""
     one, other = pair
@@ -312,6 +319,7 @@ def test_who_waits_is_woken_when_the_queue_is_resumed(
     assert waiting.result(SOON)
 
 
+@pytest.mark.every_store
 def test_all_who_wait_are_woken(jobs: Api, send: Sent, never_looking: None) -> None:
     """One wakes the next, as long as there is something."""
     pause(jobs, "claims")
@@ -321,6 +329,7 @@ def test_all_who_wait_are_woken(jobs: Api, send: Sent, never_looking: None) -> N
         assert each.result(SOON)
 
 
+@pytest.mark.every_store
 def test_who_waits_at_another_server_finds_out(
     pair: tuple[Api, Api], send: Sent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

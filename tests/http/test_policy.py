@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 from zq.model.identity import Identity
 
 pytestmark = pytest.mark.one_store
@@ -106,7 +107,7 @@ def test_the_versions_and_the_probes_have_no_rule(gate, api: Api) -> None:
     assert guard.asked == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("header", "roles"),
     [
         (None, set()),

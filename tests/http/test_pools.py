@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 from zq.audit import Audit
 from zq.broker import Broker
 from zq.broker.pools import Pools
@@ -102,7 +103,7 @@ def test_the_routes_are_there_with_both_options_only(deployment: Deployment, opt
         assert "/v2/pools" not in api.get("/v2/openapi.json", 200).json["paths"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("method", "path", "status"),
     [
         ("GET", "/v2/pools", 403),
@@ -182,7 +183,7 @@ def test_a_wrong_weight_is_refused(admin: Admin, weight: Any) -> None:
     admin.patch("/v2/pools/p", 400, {"weight": weight})
 
 
-@pytest.mark.parametrize("uri", [-1, 2**32 + 1, [], "localhost:27017", None, "mongodb://localhost/nowhere", "x" * 256])
+@every_row("uri", [-1, 2**32 + 1, [], "localhost:27017", None, "mongodb://localhost/nowhere", "x" * 256])
 def test_a_wrong_uri_is_refused(admin: Admin, uri: Any) -> None:
     """11 [T]: one that cannot be connected to, too."""
     admin.put("/v2/pools/p", 400, {"uri": uri, "weight": 1})
@@ -199,7 +200,7 @@ def test_wrong_options_are_refused(admin: Admin, options: Any) -> None:
     admin.patch("/v2/pools/p", 400, {"options": options})
 
 
-@pytest.mark.parametrize("body", [None, {}, {"uri": URI}, {"weight": 1}, {"uri": URI, "weight": 1, "x": 1}, [1]])
+@every_row("body", [None, {}, {"uri": URI}, {"weight": 1}, {"uri": URI, "weight": 1, "x": 1}, [1]])
 def test_a_new_pool_needs_all_and_takes_no_more(admin: Admin, body: Any) -> None:
     """11: the schema."""
     admin.put("/v2/pools/p", 400, body)
@@ -311,7 +312,7 @@ def test_a_flavor_of_an_unknown_pool_is_refused_in_these_words(admin: Admin) -> 
     assert admin.patch("/v2/flavors/f", 400, {"pool_list": ["p"]}).json["title"] == "updatefail"
 
 
-@pytest.mark.parametrize("body", [None, {}, {"pool_list": []}, {"pool_list": "p"}, {"pool_list": [1]}, {"x": 1}])
+@every_row("body", [None, {}, {"pool_list": []}, {"pool_list": "p"}, {"pool_list": [1]}, {"x": 1}])
 def test_a_flavor_needs_a_list_of_pools(admin: Admin, body: Any) -> None:
     """12 [T]"""
     admin.pool("p")

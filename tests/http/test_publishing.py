@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
-from zq.clock import ManualClock
+from tests.tables import every_row
 from zq.storage.api import Storage
-
-pytestmark = pytest.mark.every_store
 
 TOPIC = "/v2/topics/news"
 URL = f"{TOPIC}/messages"
@@ -41,6 +39,7 @@ def test_a_publish_answers_as_a_post_does(api: Api) -> None:
     assert found == {"id": second.rsplit("/")[-1], "href": second, "ttl": 60, "age": 0, "body": {"a": None}}
 
 
+@pytest.mark.every_store
 def test_everybody_reads_everything(api: Api) -> None:
     """Reading takes nothing away, one's own messages are shown, and a page ends in a link to the next."""
     publish(api, *range(12))
@@ -52,6 +51,7 @@ def test_everybody_reads_everything(api: Api) -> None:
         assert end == {"messages": [], "links": []}
 
 
+@pytest.mark.every_store
 def test_a_listing_without_messages_says_how_far_it_searched(api: Api) -> None:
     """If details are wanted: from there a reader of a quiet topic goes on, past what other topics had."""
     [first] = publish(api, 1)
@@ -71,6 +71,7 @@ def test_a_page_holds_only_its_own_topic(api: Api) -> None:
     assert bodies(api.get("/v2/topics/nobody/messages", 200)) == []
 
 
+@pytest.mark.every_store
 def test_a_marker_is_the_sequence_of_a_message(api: Api) -> None:
     """Those of other topics are as good: the sequences are the project's."""
     first, _ = publish(api, 1, 2)
@@ -81,13 +82,14 @@ def test_a_marker_is_the_sequence_of_a_message(api: Api) -> None:
     assert bodies(api.get(f"{URL}?marker=0&limit=20", 200)) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("marker", ["-1", "x", "1.5", "0x1", "٣", "99999999999999999999"])
+@every_row("marker", ["-1", "x", "1.5", "0x1", "٣", "99999999999999999999"])
 def test_a_marker_that_is_none_is_refused(api: Api, marker: str) -> None:
     """Unlike a queue's: a reader of a log that is silent for a mistyped place would wait for ever."""
     publish(api, 1)
     assert "marker" in api.get(f"{URL}?marker={marker}", 400).json["description"]
 
 
+@pytest.mark.every_store
 def test_a_marker_from_the_future_is_refused(api: Api) -> None:
     """Else what is published until then would be passed over; the answer names the log's end. An hour is more than any
     log can have lost of its end."""
@@ -102,7 +104,7 @@ def test_a_limit_out_of_bounds_is_refused(api: Api, limit: str) -> None:
     assert "limit" in api.get(f"{URL}?limit={limit}", 400).json["description"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body", [b"", b"{}", b"[]", b'{"messages": []}', b'{"messages": [{}]}', b'{"messages": [{"body": 1, "ttl": 59}]}']
 )
 def test_a_publish_that_is_none_stores_nothing(api: Api, body: bytes) -> None:
@@ -130,7 +132,8 @@ def test_a_publish_to_no_topic_is_refused(api: Api, topic: str) -> None:
     assert answer.json["title"] == "Invalid topic identification"
 
 
-@pytest.mark.parametrize("message", ["0", "x", "-1", "007", "99999999999999999999", "1e3", "9" * 5000])
+@pytest.mark.every_store
+@every_row("message", ["0", "x", "-1", "007", "99999999999999999999", "1e3", "9" * 5000])
 def test_an_id_that_no_message_has_is_not_found(api: Api, message: str) -> None:
     """Nor is one of another topic, or of another project."""
     publish(api, 1)
@@ -148,18 +151,6 @@ def test_ids_are_answered_each_once(api: Api) -> None:
     assert bodies(api.get(f"{URL}?ids={second}", 200)) == [2]
 
 
-def test_a_message_is_judged_by_its_ttl_when_it_is_read(api: Api, clock: ManualClock) -> None:
-    """Each of a batch by its own."""
-    short, long = publish(api, "short", ttl=60) + publish(api, "long", ttl=120)
-    mixed = api.post(URL, 201, {"messages": [{"body": "a", "ttl": 60}, {"body": "b"}]}).json["resources"]
-    clock.advance(61)
-    assert bodies(api.get(URL, 200)) == ["long", "b"]
-    api.get(f"{URL}/{short}", 404)
-    api.get(mixed[0], 404)
-    assert api.get(f"{URL}/{long}", 200).json["age"] == 61
-    assert api.get(f"{TOPIC}/stats", 200).json["messages"]["total"] == 2
-
-
 def test_the_topic_decides_the_ttl_of_a_message_without_one(api: Api) -> None:
     """Its metadata, else the server's default."""
     api.put(TOPIC, 201, {"_default_message_ttl": 90})
@@ -168,6 +159,7 @@ def test_the_topic_decides_the_ttl_of_a_message_without_one(api: Api) -> None:
     assert api.get(f"/v2/topics/plain/messages/{of_server}", 200).json["ttl"] == 3600
 
 
+@pytest.mark.every_store
 def test_a_key_publishes_once(api: Api) -> None:
     """The repeat is told the first answer; for another topic the key is another one; another body is refused."""
     message, key = {"messages": [{"body": 1}, {"body": 2}]}, {"Idempotency-Key": "k"}
@@ -193,6 +185,7 @@ def test_purging_and_deleting_set_a_floor(api: Api) -> None:
     assert bodies(api.get(URL, 200)) == ["again"]
 
 
+@pytest.mark.every_store
 def test_trimmed_messages_are_reported_as_a_gap(compose: Any) -> None:
     """To a reader whose marker lies before it; not to one that asked for whatever there is."""
     api = compose(retention=(1 << 20, 16))
@@ -218,6 +211,7 @@ def test_detailed_adds_what_it_adds_to_a_queues_message(api: Api) -> None:
     assert api.get(f"{URL}?detailed=true", 200).json["messages"] == [found]
 
 
+@pytest.mark.every_store
 def test_a_listing_waits_for_the_first_message_behind_its_marker(api: Api) -> None:
     """What is published to other topics does not end the wait, and does not lose the place."""
     (last,) = publish(api, "old")
@@ -248,6 +242,7 @@ def test_without_a_place_to_wait_the_answer_comes_at_once(compose: Any) -> None:
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.every_store
 def test_a_body_keeps_its_bytes(api: Api, storage: Storage) -> None:
     """JSON in, the same JSON out: what a decoder would lose stays."""
     raw = b'{"messages": [{"body": {"b": 1.10, "a": [1e2, "\\u00e9"], "b": 2}}]}'

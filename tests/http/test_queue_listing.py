@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.http.api import Api, Kind, query_of
+from tests.tables import every_row
 from zq.broker import resources
 
 URL = "/v2/queues"
@@ -101,7 +102,7 @@ def test_a_page_has_ten_queues_by_default(compose) -> None:
     assert "12" in api.get(f"{URL}?limit=13", 400).json["description"]
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "21", "-9223372036854775808", "1000000", "9" * 30, "9" * 5000])
+@every_row("limit", ["0", "-1", "21", "-9223372036854775808", "1000000", "9" * 30, "9" * 5000])
 def test_a_limit_out_of_range_is_refused(door: Api, limit: str, kind: Kind) -> None:
     """1.9 [T]: 1 to 20."""
     refused = door.get(f"{kind.path}?limit={limit}", 400).json
@@ -109,9 +110,7 @@ def test_a_limit_out_of_range_is_refused(door: Api, limit: str, kind: Kind) -> N
     assert "20" in refused["description"] or refused["title"] == "Invalid parameter"
 
 
-@pytest.mark.parametrize(
-    "limit", ["abc", "%20", "1.0", "1e1", "0x1", "1_0", "--1", "+", "1%202", "null", "%00", "%FF", "1%0A2"]
-)
+@every_row("limit", ["abc", "%20", "1.0", "1e1", "0x1", "1_0", "--1", "+", "1%202", "null", "%00", "%FF", "1%0A2"])
 def test_a_limit_that_is_no_integer_is_refused(door: Api, limit: str, kind: Kind) -> None:
     """1.5 [T]: 400, title Invalid parameter."""
     refused = door.get(f"{kind.path}?limit={limit}", 400).json
@@ -119,7 +118,7 @@ def test_a_limit_that_is_no_integer_is_refused(door: Api, limit: str, kind: Kind
     assert "limit" in refused["description"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "query",
     ["limit=%2B2", "limit=%202%20", "limit=02", "limit=5&limit=2", "limit=7,2", "limit=9,7&limit=2", "limit=2,"],
 )
@@ -128,7 +127,7 @@ def test_an_integer_may_have_a_sign_and_blanks_and_the_last_one_wins(ten: Api, q
     assert names(ten, query) == ["q0", "q1"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "query", ["limit=", "limit=,", "detailed=,,", "name=,", "marker=,&limit=", "with_count=,", "with_count=&name="]
 )
 def test_a_blank_value_counts_as_absent(ten: Api, query: str) -> None:
@@ -136,7 +135,7 @@ def test_a_blank_value_counts_as_absent(ten: Api, query: str) -> None:
     assert ten.get(f"{URL}?{query}", 200).json["queues"] == ten.get(URL, 200).json["queues"]
 
 
-@pytest.mark.parametrize("truth", ["true", "True", "t", "yes", "y", "1", "on"])
+@every_row("truth", ["true", "True", "t", "yes", "y", "1", "on"])
 def test_every_spelling_of_true_is_understood(ten: Api, truth: str) -> None:
     """1.5: the list of true words; the link says true."""
     page = ten.get(f"{URL}?limit=1&detailed={truth}", 200).json
@@ -144,7 +143,7 @@ def test_every_spelling_of_true_is_understood(ten: Api, truth: str) -> None:
     assert query_of(page["links"][0]["href"])["detailed"] == "true"
 
 
-@pytest.mark.parametrize("falsehood", ["false", "False", "f", "no", "n", "0", "off", ""])
+@every_row("falsehood", ["false", "False", "f", "no", "n", "0", "off", ""])
 def test_every_spelling_of_false_is_understood(ten: Api, falsehood: str) -> None:
     """1.5: the list of false words; blank counts as absent."""
     page = ten.get(f"{URL}?limit=1&detailed={falsehood}", 200).json
@@ -152,8 +151,8 @@ def test_every_spelling_of_false_is_understood(ten: Api, falsehood: str) -> None
     assert query_of(page["links"][0]["href"]).get("detailed", "false") == "false"
 
 
-@pytest.mark.parametrize("word", ["None", "TRUE", "FALSE", "Yes", "2", "-1", "%20", "null", "truefalse"])
-@pytest.mark.parametrize("name", ["detailed", "with_count"])
+@every_row("word", ["None", "TRUE", "FALSE", "Yes", "2", "-1", "%20", "null", "truefalse"])
+@every_row("name", ["detailed", "with_count"])
 def test_any_other_word_is_no_boolean(door: Api, name: str, word: str) -> None:
     """1.5 [T]: 400, title Invalid parameter."""
     refused = door.get(f"{URL}?{name}={word}", 400).json
@@ -214,7 +213,7 @@ def test_the_count_ignores_filters_and_pages(ten: Api, query: str) -> None:
     assert "count" not in ten.get(f"{URL}?{query}", 200).json
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "found"),
     [
         ("q1", ["q1"]),
@@ -230,12 +229,13 @@ def test_the_count_ignores_filters_and_pages(ten: Api, query: str) -> None:
 )
 def test_a_name_filter_is_plain_text(api: Api, text: str, found: list[str], kind: Kind) -> None:
     """6.2 [Q]: contained anywhere, case-sensitive, no regular expression; the last of several wins."""
+    api = api.fresh()
     for name in ("a1", "q1", "q2", "x.y"):
         api.put(f"{kind.path}/{name}", 201)
     assert names(api, f"name={quote(text, safe=',')}", kind.word) == found
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "found"),
     [("node=n1", ["q1", "q3"]), ("node=n0&number=2", ["q2"]), ("number=%2B1", ["q1"]), ("name=4&node=n0", ["q4"])],
 )
@@ -287,7 +287,7 @@ FILTERED: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "found"),
     [
         ("node=n1", "ab"),
@@ -317,12 +317,13 @@ FILTERED: dict[str, dict[str, Any]] = {
 )
 def test_any_other_parameter_filters_by_stored_metadata(api: Api, query: str, found: str) -> None:
     """6.2 [T]: integers are compared as integers, all else as strings; filters combine with AND."""
+    api = api.fresh()
     for name, metadata in FILTERED.items():
         api.put(f"{URL}/{name}", 201, json.dumps(metadata).encode())
     assert names(api, query) == list(found)
 
 
-@pytest.mark.parametrize("query", ["node=n1,n2", "node=n1&node=n2", "node=n1,n1", "n=1&n=1"])
+@every_row("query", ["node=n1,n2", "node=n1&node=n2", "node=n1,n1", "n=1&n=1"])
 def test_a_metadata_filter_has_one_value(door: Api, query: str, kind: Kind) -> None:
     """6.2 [Q]: repeated or comma-separated values are 400, not a crash."""
     refused = door.get(f"{kind.path}?{query}", 400).json

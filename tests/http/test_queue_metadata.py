@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import RESERVED, Api, Kind
+from tests.tables import every_row
 
 pytestmark = pytest.mark.one_store
 
@@ -102,9 +103,10 @@ def test_every_value_in_range_is_taken(api: Api) -> None:
         assert shown.get(key) == (value or RESERVED.get(key, value)), key
 
 
-@pytest.mark.parametrize(("key", "value"), OUT_OF_RANGE)
+@every_row(("key", "value"), OUT_OF_RANGE)
 def test_a_value_out_of_range_is_refused_with_the_bound(api: Api, key: str, value: int) -> None:
     """6.1 [T], 1.8: 400 that names the key and the bound it breaks; nothing is created or changed."""
+    api = api.fresh()
     low, high = RANGES[key]
     api.put("/v2/queues/old", 201, {"a": 1})
     for refused in (api.put(URL, 400, {key: value}), api.patch("/v2/queues/old", 400, add(key, value))):
@@ -164,9 +166,10 @@ def test_a_queue_cannot_be_its_own_dead_letter_queue(api: Api) -> None:
     assert api.get(URL, 200).json["_dead_letter_queue"] == "Jobs"
 
 
-@pytest.mark.parametrize("name", ["bad name", "", "a" * 65, "caf\u00e9", "dead\n", "a/b", 1, True, [], {"a": "b"}])
+@every_row("name", ["bad name", "", "a" * 65, "caf\u00e9", "dead\n", "a/b", 1, True, [], {"a": "b"}])
 def test_a_dead_letter_queue_has_a_possible_name(api: Api, kind: Kind, url: str, name: object) -> None:
     """A name that no queue can have would leave poison circling for ever: 400 by PUT and PATCH, nothing changes."""
+    api = api.fresh()
     said = api.put(url, 400, {"_dead_letter_queue": name}).json["description"]
     assert said.startswith("_dead_letter_queue must be a queue name")
     assert api.names(kind) == []

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import KINDS, PATCH_TYPE, RESERVED, Api, Kind
+from tests.tables import every_row
 
 pytestmark = pytest.mark.one_store
 
@@ -40,7 +41,7 @@ def stored(api: Api, url: str, kind: Kind) -> dict[str, Any]:
     return {key: value for key, value in shown.items() if key not in kind.shown or value != kind.shown[key]}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "content_type",
     [
         None,
@@ -89,7 +90,7 @@ def test_operations_are_applied_in_their_order(
     assert answer == patched.get(url, 200).json == {**kind.shown, **left}
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body",
     [
         None,
@@ -150,8 +151,8 @@ def test_a_malformed_patch_is_refused(door: Api, body: Any) -> None:
     assert door.patch(QUEUE, 400, body).json["title"] == "Invalid request body"
 
 
-@pytest.mark.parametrize("verb", ["replace", "remove"])
-@pytest.mark.parametrize("key", ["n", "_flavor", "_retry_policy"])
+@every_row("verb", ["replace", "remove"])
+@every_row("key", ["n", "_flavor", "_retry_policy"])
 def test_what_is_not_there_cannot_be_replaced_or_removed(
     patched: Api, verb: str, key: str, url: str, kind: Kind
 ) -> None:
@@ -202,10 +203,10 @@ FAILURES = {
 }
 
 
-@pytest.mark.parametrize("first", FAILURES)
+@every_row("first", FAILURES)
 def test_failures_are_reported_in_their_order(compose, first: str, url: str, kind: Kind) -> None:
     """6.5: size, media type, shape, missing queue, conflict, values: the first of them is reported."""
-    api = compose(max_queue_metadata=256)
+    api = compose(max_queue_metadata=256).fresh()
     api.put(url, 201)
     later = list(FAILURES)[list(FAILURES).index(first) :]
     operations = [op("add", TTL, 59)]

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
+from tests.tables import every_row
 from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import Grant, Tokens
 from zq.broker import Broker, waiting
@@ -101,8 +102,7 @@ def test_without_bounds_and_where_headers_are_off_nothing_is_said(bounded: Bound
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [("POST", f"{QUEUE}/messages", POSTED), ("POST", "/v2/topics/news/messages", POSTED)],
+    ("method", "path", "body"), [("POST", f"{QUEUE}/messages", POSTED), ("POST", "/v2/topics/news/messages", POSTED)]
 )
 def test_messages_are_counted_where_they_come_in(bounded: Bounded, method: str, path: str, body: Any) -> None:
     caller = bounded(messages=3).api()
@@ -381,7 +381,7 @@ def test_a_deleted_project_is_emptied_step_by_step(bounded: Bounded, storage: St
         tokens.get(lost)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "body",
     [
         *({"state": "idle"}, {"limits": {"queue": 1}}, {"limits": {"queues": -1}}, {"limits": {"queues": "1"}}, []),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of raw requests against real servers: each engine, and both parsers of gunicorn."""
+"""The table of raw requests against real servers: each engine, and both parsers of gunicorn in turn."""
 
+import asyncio
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,60 +10,86 @@ import pytest
 
 from tests.abilities import need
 from tests.http.raw_requests import CLOSED, MARK, Row, rows
+from tests.rotation import rotated
 from tests.servers import ZqServer
+
+pytestmark = pytest.mark.slow
 
 PYTHON_PARSER = "import sys\nsys.modules['gunicorn_h1c'] = None\n"
 """A ``sitecustomize`` under which the C parser is not installed."""
-ENGINES = ["gunicorn", "gunicorn with the Python parser", "granian"]
+PARSERS = ["gunicorn", "gunicorn with the Python parser"]
+ENGINES = [*rotated(PARSERS, 1), "granian"]
 WITHIN = 30.0
 """Seconds for an answer; beyond the deadline of a head, which must not be what refuses."""
+SILENCE = 0.5
+"""Seconds without another byte after which an answer is complete."""
+TOGETHER = 32
+"""Connections at a time."""
+NO_ANSWER = b"no answer, and no end"
 
 
-@pytest.fixture(scope="module", params=ENGINES)
-def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ZqServer]]:
+@pytest.fixture
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, ZqServer]]:
     """An engine's name and a server of it."""
     name, _, parser = str(request.param).partition(" ")
-    folder = tmp_path_factory.mktemp("raw")
     env = {"OS_SERVER__HEAD_TIMEOUT": "60"}
     if request.param == "gunicorn":
         need("gunicorn_h1c")
     if parser:
-        Path(folder, "sitecustomize.py").write_text(PYTHON_PARSER)
-        env["PYTHONPATH"] = str(folder)
-    with ZqServer(f"rocksdb://{folder}/store", engine=name, env=env) as server:
+        Path(tmp_path, "sitecustomize.py").write_text(PYTHON_PARSER)
+        env["PYTHONPATH"] = str(tmp_path)
+    with ZqServer(f"rocksdb://{tmp_path}/store", engine=name, env=env) as server:
         yield name, server
 
 
-def answer(server: ZqServer, raw: bytes) -> bytes:
-    """All that comes back until the connection is closed, or one answer and a pause."""
-    got = b""
-    with socket.create_connection(("127.0.0.1", server.port), WITHIN) as connection:
-        connection.sendall(raw)
-        try:
-            while piece := connection.recv(65536):
-                got += piece
-                connection.settimeout(0.05)
-        except TimeoutError:
-            assert got, "no answer, and no end"
-        except ConnectionResetError:
-            pass
-    return got
+async def exchange(port: int, raw: bytes) -> bytes:
+    """Send a request on a connection of its own; return all bytes until the end, or one answer and a pause."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    received, patience = b"", WITHIN
+    try:
+        writer.write(raw)
+        while piece := await asyncio.wait_for(reader.read(65536), patience):
+            received += piece
+            patience = SILENCE
+    except ConnectionResetError:
+        pass
+    except TimeoutError:
+        if not received:
+            return NO_ANSWER
+    finally:
+        writer.transport.abort()
+    return received
 
 
-def status(got: bytes) -> int:
-    return int(got[9:12]) if got.startswith(b"HTTP/1.") else CLOSED
+async def answers(port: int, table: list[Row]) -> list[bytes]:
+    """Send all requests of a table, ``TOGETHER`` at a time; return their answers in the order of the table."""
+    places = asyncio.Semaphore(TOGETHER)
+
+    async def one(row: Row) -> bytes:
+        async with places:
+            return await exchange(port, row.raw)
+
+    return list(await asyncio.gather(*map(one, table)))
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: row.name)
-def test_a_raw_request_is_answered_as_the_table_says(engine: tuple[str, ZqServer], row: Row) -> None:
-    """Whatever parses it: the same refusal, and never a 500. What an engine does not do yet is said in the table."""
+def status(received: bytes) -> int:
+    return int(received[9:12]) if received.startswith(b"HTTP/1.") else CLOSED
+
+
+@pytest.mark.parametrize("engine", ENGINES, indirect=True)
+def test_raw_requests_are_answered_as_the_table_says(engine: tuple[str, ZqServer]) -> None:
+    """Every parser refuses alike and never answers 500. The table has the rows that an engine does not refuse yet."""
     name, server = engine
-    got = answer(server, row.raw)
-    wrong = mistake(row, got, may_be_bare=name == "granian")
-    if name in row.pending:
-        assert wrong, "it does now: take the engine out of the row's pending"
-    else:
-        assert not wrong, (wrong, got[:500])
+    table = rows()
+    wrong = []
+    for row, received in zip(table, asyncio.run(answers(server.port, table)), strict=True):
+        found = mistake(row, received, may_be_bare=name == "granian")
+        if name in row.pending:
+            found = "" if found else "it is refused now: take the engine out of the row's pending"
+        if found:
+            wrong.append(f"{row.name}: {found}; expected {sorted(row.expected)}; received {received[:300]!r}")
+    assert not wrong, f"{len(wrong)} of {len(table)} rows failed:\n" + "\n".join(wrong)
+    assert server.ready(), "a request has stopped the server"
 
 
 def mistake(row: Row, got: bytes, *, may_be_bare: bool) -> str:
@@ -71,6 +97,8 @@ def mistake(row: Row, got: bytes, *, may_be_bare: bool) -> str:
 
     ``may_be_bare``: the engine may refuse without a body, since its parser answers before anybody is asked.
     """
+    if got == NO_ANSWER:
+        return "there is no answer, and the connection stays open"
     found = status(got)
     if found not in row.expected:
         return f"the status is {found}"
@@ -85,8 +113,3 @@ def mistake(row: Row, got: bytes, *, may_be_bare: bool) -> str:
     if b"content-type: application/json" not in head.lower() or not told <= set(json.loads(body)):
         return "it is no JSON with a title and a sentence"
     return ""
-
-
-def test_the_server_serves_after_all_of_it(engine: tuple[str, ZqServer]) -> None:
-    """The last test of the module: nothing above has stopped the server."""
-    assert engine[1].ready()

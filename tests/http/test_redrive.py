@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 DEAD = "/v2/queues/dead"
@@ -109,7 +110,7 @@ def test_the_queue_may_be_named_in_a_body_or_not(api: Api) -> None:
     assert api.post(f"{DEAD}/redrive", 200).json == {"moved": 1, "remaining": 0}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("body", "words"),
     [
         ({"to": "dead"}, "to must name another queue"),
@@ -127,6 +128,7 @@ def test_the_queue_may_be_named_in_a_body_or_not(api: Api) -> None:
 )
 def test_a_wrong_redrive_is_refused(api: Api, body: Any, words: str) -> None:
     """400 with field and bound; nothing moves."""
+    api = api.fresh()
     bury(api, "jobs", "a")
     assert words in api.post(f"{DEAD}/redrive", 400, body).json["description"]
     assert api.seen("dead") == ["a"]
@@ -206,8 +208,8 @@ def test_named_messages_go_alone(api: Api) -> None:
     assert api.post(f"{DEAD}/redrive", 200, {"ids": ["gone"]}).json == {"moved": 0, "remaining": 2, "lost": ["gone"]}
 
 
-@pytest.mark.parametrize("dry", [True, False])
-@pytest.mark.parametrize(
+@every_row("dry", [True, False])
+@every_row(
     ("terms", "words"),
     [
         ({"ids": []}, "ids must name 1 to 1000 values; it names 0"),
@@ -223,6 +225,7 @@ def test_named_messages_go_alone(api: Api) -> None:
 )
 def test_wrong_ids_are_refused(api: Api, terms: dict[str, Any], words: str, dry: bool) -> None:
     """400 with field and bound, in a dry run too; nothing moves."""
+    api = api.fresh()
     bury(api, "jobs", "a")
     assert words in api.post(f"{DEAD}/redrive", 400, {**terms, "dry_run": dry}).json["description"]
     assert api.seen("dead") == ["a"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 from zq.clock import ManualClock
 
 JOBS = "/v2/queues/jobs"
@@ -127,14 +128,6 @@ def test_moved_messages_stand_in_the_order_of_naming(api: Api) -> None:
     assert api.seen("next") == ["c", "b", "a"]
 
 
-def test_a_message_may_move_to_the_end_of_its_own_queue(api: Api) -> None:
-    """As a new message of its id."""
-    claim, [a] = held(api, "a")
-    api.send("jobs", "b")
-    assert settle(api, claim, move=[{"id": a, "queue": "jobs", "body": "again"}])["moved"] == 1
-    assert [message["body"] for message in api.claim("jobs")[1]] == ["b", "again"]
-
-
 def test_the_checksum_follows_the_body(compose: Any) -> None:
     """Contract 7.10: a new body has a new one, an old body keeps its own."""
     api = compose(checksum=True)
@@ -190,15 +183,6 @@ def test_what_the_claim_does_not_hold_is_lost_and_untouched(api: Api) -> None:
     assert [message["id"] for message in api.get(other, 200).json["messages"]] == [a]
     assert api.seen("next") == []
     assert api.seen("jobs") == ["b", "free"]
-
-
-def test_a_repeat_is_harmless(api: Api) -> None:
-    """200 with ``lost`` while the claim lives, 404 after."""
-    claim, [a, b] = held(api, "a", "b")
-    assert settle(api, claim, delete=[a])["deleted"] == 1
-    assert settle(api, claim, delete=[a]) == {**NOTHING, "lost": [a]}
-    assert settle(api, claim, delete=[b])["deleted"] == 1
-    api.post(f"{claim}/settle", 404, {"delete": [b]})
 
 
 def test_a_lapsed_or_unknown_claim_settles_nothing(api: Api, clock: ManualClock) -> None:
@@ -257,9 +241,10 @@ BAD: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("body", "words"), BAD)
+@every_row(("body", "words"), BAD)
 def test_a_wrong_settlement_is_refused_with_field_and_bound(api: Api, body: Any, words: str) -> None:
     """400, and nothing has changed."""
+    api = api.fresh()
     api.put(JOBS, 201, {"_dead_letter_queue": "dead"})
     claim, [a] = held(api, "a")
     raw = body if isinstance(body, bytes) else str_of(body, a)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 from zq import control, sqs_key_command
 from zq.auth.sigv4 import Refusal
 from zq.auth.sqs_keys import MOST, SqsKeyLookup, SqsKeys
@@ -146,7 +147,7 @@ def test_administrators_make_and_end_keys(compose: Compose, keys: SqsKeys) -> No
     administrator.get(one, 404, admin)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "terms"),
     [
         ("", {}),

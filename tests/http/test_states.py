@@ -8,9 +8,8 @@ import pytest
 
 from tests.http.api import OTHER_CLIENT, Api
 from tests.http.scoped import Scoped
+from tests.tables import every_row
 from zq.clock import ManualClock
-
-pytestmark = pytest.mark.every_store
 
 QUEUE = "/v2/queues/jobs"
 URL = f"{QUEUE}/messages"
@@ -44,6 +43,7 @@ def furnished(api: Api, clock: ManualClock) -> Api:
     return api
 
 
+@pytest.mark.every_store
 def test_each_state_shows_its_own(furnished: Api) -> None:
     """Whoever posted them, in order, over pages."""
     assert walk(furnished, "ready") == ["r1", "r2", "r3"]
@@ -63,17 +63,6 @@ def test_what_is_shown_is_as_in_other_listings(furnished: Api) -> None:
     assert message["claim_count"] == 1
 
 
-def test_looking_takes_nothing(furnished: Api, clock: ManualClock) -> None:
-    """A claim then gets what was listed, in this order and for the first time."""
-    assert walk(furnished, "ready") == ["r1", "r2", "r3"]
-    claim, messages = furnished.claim("jobs", 2)
-    assert [message["body"] for message in messages] == ["r1", "r2"]
-    assert walk(furnished, "ready") == ["r3"]
-    furnished.delete(claim, 204)
-    clock.advance(60)
-    assert walk(furnished, "ready") == ["r1", "r2", "r3", "d1", "d2", "d3"]
-
-
 def test_a_missing_queue_is_empty(api: Api) -> None:
     """As in other listings; it is not created."""
     for state in ("ready", "delayed", "claimed"):
@@ -81,7 +70,7 @@ def test_a_missing_queue_is_empty(api: Api) -> None:
     assert api.queues() == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("query", "told"),
     [
         ("state=dead", "state must be ready, delayed, claimed."),
@@ -119,6 +108,7 @@ def test_bodies_must_be_known_everywhere(api: Api) -> None:
 LONG = '{"text": "' + "é€😀" * 200 + '"}'
 
 
+@pytest.mark.every_store
 def test_of_bodies_only_the_start(api: Api) -> None:
     """The first 256 characters of the JSON as it was posted, and how many bytes it has: in each listing, and by id."""
     api.put(QUEUE, 201, {"_history_ttl": 600})
@@ -174,6 +164,7 @@ def test_what_is_encrypted_is_shown_in_clear(compose: Callable[..., Api]) -> Non
     assert api.get(f"/v2/messages/{id}", 200).json["message"]["body"] == "secret"
 
 
+@pytest.mark.every_store
 def test_a_message_is_found_by_its_id(api: Api, clock: ManualClock) -> None:
     """Its queue and state, and it as there; then where it was moved to; then its record; then 404."""
     api.put(QUEUE, 201, {"_default_message_delay": 30, "_dead_letter_queue": "dead"})

@@ -7,6 +7,7 @@ import pytest
 
 from tests.http.api import PATCH_TYPE, Api
 from tests.http.conftest import Compose
+from tests.tables import every_row
 from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.model import ClaimRequest, Lease, new_ids
@@ -74,7 +75,7 @@ def test_the_source_is_made_before_the_terms_are_looked_at(api: Api, path: str) 
     assert [found["name"] for found in api.get(source, 200).json[source.removeprefix("/v2/")]] == ["jobs"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "subscriber",
     [None, "", 1, [], "fake", "email://fake", "http://", "http:/x", "http://a@b/", "http://u:p@h/", "http://h:x/",
      "http://h:99999/", "http://h/ x", "http://h/\n", "mailto:", "mailto:a", "mailto:a@b,c@d",
@@ -87,7 +88,7 @@ def test_a_subscriber_that_is_none_is_refused(api: Api, path: str, subscriber: o
     assert "subscriber" in refused["description"]
 
 
-@pytest.mark.parametrize("ttl", [0, 59, -1, "60", 60.5, True, None, 1 << 63, 253402300799])
+@every_row("ttl", [0, 59, -1, "60", 60.5, True, None, 1 << 63, 253402300799])
 def test_a_ttl_that_is_none_is_refused(api: Api, path: str, ttl: object) -> None:
     """9.2 [T, Q]."""
     assert api.post(path, 400, {"subscriber": TARGET, "ttl": ttl}).status_int == 400
@@ -98,7 +99,7 @@ def test_a_ttl_may_be_as_long_as_heats(api: Api, path: str) -> None:
     assert api.get(f"{path}/{made['subscription_id']}", 200).json["ttl"] == HEAT
 
 
-@pytest.mark.parametrize(
+@every_row(
     "options",
     [
         [], 1, "x",
@@ -122,7 +123,7 @@ def test_options_of_null_are_none(api: Api, path: str) -> None:
     assert api.get(f"{path}/{made['subscription_id']}", 200).json["options"] == {}
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"1", b"{", b"null"])
+@every_row("body", [b"", b"[]", b"1", b"{", b"null"])
 def test_a_body_that_is_no_object_is_refused(api: Api, path: str, body: bytes) -> None:
     """9.2 [Q]."""
     api.call("POST", path, 400, body)
@@ -142,7 +143,7 @@ def test_the_same_subscriber_is_asked_again_until_it_agrees(api: Api, path: str)
     assert api.post(path, 409, {"subscriber": TARGET}).headers["Location"] == path
 
 
-@pytest.mark.parametrize("body", [{}, {"confirmed": 1}, {"confirmed": "true"}, {"confirmed": None}])
+@every_row("body", [{}, {"confirmed": 1}, {"confirmed": "true"}, {"confirmed": None}])
 def test_what_confirms_is_a_boolean(api: Api, path: str, body: object) -> None:
     """9.6 [T]: it is looked at before the id."""
     api.put(f"{path}/none/confirm", 400, body)
@@ -173,9 +174,7 @@ def test_a_subscription_is_changed(api: Api, path: str, clock: ManualClock) -> N
     assert api.get(item, 200).json["options"] == {"b": 2}
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"{}", b"[]", b'{"x": 1}', b'{"ttl": null}', b'{"ttl": 1}', b'{"subscriber": "x"}']
-)
+@every_row("body", [b"", b"{}", b"[]", b'{"x": 1}', b'{"ttl": null}', b'{"ttl": 1}', b'{"subscriber": "x"}'])
 def test_a_change_that_is_none_is_refused(api: Api, path: str, body: bytes) -> None:
     """9.5 [T, Q]: before the id is looked at."""
     api.call("PATCH", f"{path}/none", 400, body)

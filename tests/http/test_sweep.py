@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.http.api import PATCH_TYPE, Api
+from tests.rotation import SEED, rotated
 
 pytestmark = [pytest.mark.one_store, pytest.mark.slow]
 
@@ -181,6 +182,11 @@ TOGETHER = 16
 """Requests after which a project is looked at once."""
 
 
+def a_third(rows: list[Any]) -> list[Any]:
+    """Return a third of the values, selected by the seed of the day; in a campaign, all of them."""
+    return rotated(rows, -(-len(rows) // 3))
+
+
 @pytest.fixture
 def api(compose: Any) -> Api:
     """A server on which no request waits for long."""
@@ -266,8 +272,8 @@ def test_nasty_bodies_are_refused_without_a_trace(api: Api, route: str, store_na
     """
     sweeper = Sweeper(api, route)
     every = 1 if store_name == "memory" else 5
-    sweeper.sweep([("", body) for body in BODIES[: 40 if route in SOME else None : every]])
-    assert not sweeper.faults, "\n".join(sweeper.faults)
+    sweeper.sweep([("", body) for body in a_third(BODIES[: 40 if route in SOME else None : every])])
+    assert not sweeper.faults, "\n".join([f"ZQ_SEED={SEED}", *sweeper.faults])
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -281,8 +287,8 @@ def test_nasty_queries_are_refused_without_a_trace(api: Api, route: str) -> None
     }.get(ROUTES[route][0])
     sweeper = Sweeper(api, route)
     queries = [*QUERIES, *(f"{name}={word}" for name in ROUTES[route][3] for word in WORDS)]
-    sweeper.sweep([(query, body) for query in queries])
-    assert not sweeper.faults, "\n".join(sweeper.faults)
+    sweeper.sweep([(query, body) for query in a_third(queries)])
+    assert not sweeper.faults, "\n".join([f"ZQ_SEED={SEED}", *sweeper.faults])
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 
 from tests.http.api import Api
+from tests.tables import every_row
 from zq import audit, control, token_command
 from zq.audit import Audit
 from zq.auth import check, open_tokens
@@ -225,7 +226,7 @@ def test_who_was_not_authenticated_makes_no_tokens(api: Api) -> None:
         api.get(path, 403)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "terms",
     [
         *({"days": 0}, {"days": "x"}, {"name": "x" * 257}, {"name": "\n"}, {"scopes": ["x"]}, {"roles": ["A B"]}),

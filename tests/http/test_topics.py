@@ -9,6 +9,7 @@ import pytest
 
 from tests.http.api import KINDS, RESERVED, TOPIC_RESERVED, Api
 from tests.http.test_publishing import bodies, publish
+from tests.tables import every_row
 from zq.broker.data_keys import DataKeys
 from zq.broker.rules import RECENT, DefaultTtls
 from zq.broker.topics import Topics
@@ -69,12 +70,13 @@ def test_a_key_that_only_queues_reserve_cannot_be_removed_unset(api: Api, key: s
     assert "topic" in refused["description"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("key", "value"),
     [(TTL, 59), (TTL, 1209601), (SIZE, 0), (SIZE, 262145), ("_default_message_delay", 901), (TTL, "60")],
 )
 def test_a_reserved_value_out_of_range_is_refused(api: Api, key: str, value: object) -> None:
     """6.1, 13: as of a queue, by PUT and by PATCH; nothing is created or changed."""
+    api = api.fresh()
     assert key in api.put(URL, 400, {key: value}).json["description"]
     assert names(api) == []
     api.put(URL, 201)
@@ -93,8 +95,8 @@ def test_encryption_of_a_topic_is_not_built(api: Api) -> None:
     assert names(api) == []
 
 
-@pytest.mark.parametrize("name", ["Nice-Bo@t", "a" * 65, "b%20c", "%C3%A9", "a%0A", "*", "a.*", ""])
-@pytest.mark.parametrize("rest", ["", "/stats", "/purge", "/messages", "/messages/1", "/stream", "/subscriptions"])
+@every_row("name", ["Nice-Bo@t", "a" * 65, "b%20c", "%C3%A9", "a%0A", "*", "a.*", ""])
+@every_row("rest", ["", "/stats", "/purge", "/messages", "/messages/1", "/stream", "/subscriptions"])
 def test_a_bad_name_is_refused_on_every_route(door: Api, name: str, rest: str) -> None:
     """1.2, 1.8, 13 [T]: 400 with the title of topics, before the method and the store."""
     refused = door.get(f"/v2/topics/{name}{rest}", 400).json

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
-
-pytestmark = pytest.mark.every_store
+from tests.tables import every_row
 
 QUEUE = "/v2/queues/jobs"
 OUT = "/v2/queues/out"
@@ -24,6 +23,7 @@ def commit(api: Api, batch: int, status: int = 200, *, query: str = "", **parts:
     return api.post(f"{COMMITS}{query}", status, {"producer": "etl", "batch": batch, **parts}).json
 
 
+@pytest.mark.every_store
 def test_a_claim_by_name_is_made_once(api: Api) -> None:
     """201 the first time; then 200 with what it still holds, and no more."""
     ids = api.send("jobs", 1, 2, 3)
@@ -35,29 +35,20 @@ def test_a_claim_by_name_is_made_once(api: Api) -> None:
     assert api.get(f"{QUEUE}/claims/etl.1.0", 200).json["ttl"] == 300
 
 
-def test_a_name_is_free_when_its_claim_is_over(api: Api) -> None:
-    """Released, it can be made anew; with nothing to take there is no claim."""
-    api.send("jobs", 1)
-    api.put(f"{QUEUE}/claims/etl.1", 201)
-    api.delete(f"{QUEUE}/claims/etl.1", 204)
-    api.put(f"{QUEUE}/claims/etl.1", 201)
-    api.put(f"{QUEUE}/claims/etl.2", 204)
-    api.get(f"{QUEUE}/claims/etl.2", 404)
-    api.put("/v2/queues/nowhere/claims/etl.2", 204)
-
-
-@pytest.mark.parametrize("name", ["nodot", ".", "..", "a.b%20c", "a.%C3%A4", f"{LONG}.", "a.b:c"])
+@every_row("name", ["nodot", ".", "..", "a.b%20c", "a.%C3%A4", f"{LONG}.", "a.b:c"])
 def test_a_name_has_its_rules(door: Api, name: str) -> None:
     """A dot, so that it cannot be an id that the server gives; 128 characters at most."""
     assert "name" in door.put(f"{QUEUE}/claims/{name}", 400).json["description"]
 
 
+@pytest.mark.every_store
 def test_the_largest_name_is_fine(api: Api) -> None:
     """At the bound."""
     api.send("jobs", 1)
     api.put(f"{QUEUE}/claims/.{'x' * 127}", 201)
 
 
+@pytest.mark.every_store
 def test_an_older_epoch_cannot_work_on(api: Api) -> None:
     """PUT, PATCH, settle and commit: 409, and nothing has happened."""
     api.send("jobs", 1, 2)
@@ -75,12 +66,13 @@ def test_an_older_epoch_cannot_work_on(api: Api) -> None:
     assert commit(api, 1, query="?fence=etl:2", publish=["s"])["published"] == 1
 
 
-@pytest.mark.parametrize("fence", ["etl", "etl:", "etl:x", ":1", "etl:0", "etl:-1", "etl:" + "9" * 20, "a b:1"])
+@every_row("fence", ["etl", "etl:", "etl:x", ":1", "etl:0", "etl:-1", "etl:" + "9" * 20, "a b:1"])
 def test_a_fence_has_its_form(door: Api, fence: str) -> None:
     """400 before anything is asked."""
     door.put(f"{QUEUE}/claims/a.b?fence={fence}", 400)
 
 
+@pytest.mark.every_store
 def test_staged_messages_are_nowhere_until_they_are_published(api: Api) -> None:
     """No listing, no statistics, no queue; then all at once, in their order."""
     stage(api, "etl.17", 1, 2)
@@ -122,6 +114,7 @@ def test_a_staged_post_keeps_the_rules_of_its_queue(api: Api) -> None:
     assert api.seen("out", "echo=true&include_delayed=true") == [1]
 
 
+@pytest.mark.every_store
 def test_a_commit_publishes_and_settles(api: Api) -> None:
     """One decision: what the claims hold is gone, what was staged is there; and the producer is remembered."""
     api.send("jobs", 1, 2, 3)
@@ -187,6 +180,7 @@ def test_a_commit_has_a_most(compose: Any) -> None:
     assert commit(api, 1, publish=["s.2"])["published"] == 2
 
 
+@pytest.mark.every_store
 def test_a_large_commit_is_answered_when_it_is_done(compose: Any) -> None:
     """In slices, however many: 200 with its figures, and all is there."""
     api = compose(commit_slice=2)
@@ -199,6 +193,7 @@ def test_a_large_commit_is_answered_when_it_is_done(compose: Any) -> None:
     assert api.get(f"{QUEUE}/stats", 200).json["messages"]["total"] == 0
 
 
+@pytest.mark.every_store
 def test_a_commit_that_takes_long_is_under_way(compose: Any) -> None:
     """202 with its figures and Retry-After after storage_timeout; the same request, or GET, tells when it is done."""
     api = compose(commit_slice=4, patience=-1.0)
@@ -218,6 +213,7 @@ def test_a_commit_that_takes_long_is_under_way(compose: Any) -> None:
     assert api.get(f"{OUT}/stats", 200).json["messages"]["total"] == 19
 
 
+@pytest.mark.every_store
 def test_an_earlier_batch_that_takes_long_is_in_the_way(compose: Any) -> None:
     """409 with Retry-After for the next one, until it is done."""
     api = compose(commit_slice=1, patience=-1.0)
@@ -232,7 +228,7 @@ def test_an_earlier_batch_that_takes_long_is_in_the_way(compose: Any) -> None:
     assert answer.json == {"published": 0, "deleted": 0, "replayed": False}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("document", "field"),
     [
         ({"producer": "p", "batch": 1, "publish": [{"stage": "s"}]}, "messages"),
@@ -295,6 +291,7 @@ def test_a_project_of_too_long_a_name(door: Api, method: str, path: str) -> None
     assert "256" in door.tenant("x" * 257).call(method, path, 400, body).json["description"]
 
 
+@pytest.mark.every_store
 @pytest.mark.parametrize("batch", [2**31 - 1, 2**31, 2**53 + 1, 2**63 - 1])
 def test_a_batch_may_have_any_number_that_a_body_may_hold(api: Api, batch: int) -> None:
     """A restarted job that numbers its batches by the clock is told which was its last one."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.http.api import Api
+from tests.tables import every_row
 
 pytestmark = pytest.mark.one_store
 
@@ -17,9 +18,7 @@ VERSIONS = {
             "id": "2",
             "status": "CURRENT",
             "updated": "2014-9-24T04:06:47Z",
-            "media-types": [
-                {"base": "application/json", "type": "application/vnd.openstack.messaging-v2+json"},
-            ],
+            "media-types": [{"base": "application/json", "type": "application/vnd.openstack.messaging-v2+json"}],
             "links": [{"href": "/v2/", "rel": "self"}],
         }
     ]
@@ -113,7 +112,7 @@ def test_the_home_document_names_what_is_built_and_nothing_else(gate, admin_mode
     assert home(gate(admin_mode=admin_mode)).keys() == RESOURCES.keys()
 
 
-@pytest.mark.parametrize("rel", RESOURCES)
+@every_row("rel", RESOURCES)
 def test_each_relation_has_its_template_variables_and_hints(door: Api, rel: str) -> None:
     """3: the table of the home document, row by row."""
     template, variables, allow, accepts = RESOURCES[rel]
@@ -139,8 +138,8 @@ def test_hrefs_do_not_carry_a_mount_prefix(door: Api) -> None:
     assert door.mounted("/messaging").get("/", 300).json == VERSIONS
 
 
-@pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "PATCH", "DELETE"])
-@pytest.mark.parametrize("path", ["/", "/v2/"])
+@every_row("method", ["HEAD", "POST", "PUT", "PATCH", "DELETE"])
+@every_row("path", ["/", "/v2/"])
 def test_the_documents_can_only_be_read(door: Api, path: str, method: str) -> None:
     """1.1: any other method is 405 and says what is allowed."""
     assert "GET" in door.call(method, path, 405).headers["Allow"]

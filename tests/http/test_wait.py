@@ -10,8 +10,6 @@ import pytest
 
 from tests.http.api import Api
 
-pytestmark = pytest.mark.every_store
-
 QUEUE = "/v2/queues/jobs"
 CLAIMS = f"{QUEUE}/claims?wait=20"
 SOON = 60
@@ -36,6 +34,7 @@ def send() -> Iterator[Sent]:
         yield begin
 
 
+@pytest.mark.every_store
 def test_a_claim_waits_for_a_post(api: Api, send: Sent) -> None:
     """It is answered as if it had come after the post."""
     api.put(QUEUE, 201)
@@ -66,6 +65,7 @@ def test_a_pop_waits(api: Api, send: Sent) -> None:
     assert api.seen("jobs") == []
 
 
+@pytest.mark.every_store
 def test_a_listing_waits_behind_its_marker(api: Api, send: Sent) -> None:
     """What lies before the marker does not end the wait: so a reader tails a queue."""
     api.send("jobs", "old")
@@ -103,6 +103,7 @@ def test_a_wait_in_vain_ends_as_the_base_answers(api: Api, method: str, path: st
     assert status == 204 or answer.json["messages"] == []
 
 
+@pytest.mark.every_store
 def test_a_release_wakes(api: Api, send: Sent) -> None:
     """What a holder gives back is the next one's."""
     api.send("jobs", "here")
@@ -112,6 +113,7 @@ def test_a_release_wakes(api: Api, send: Sent) -> None:
     assert waiting.result(SOON).json["messages"]
 
 
+@pytest.mark.every_store
 def test_a_move_wakes_who_waits_for_the_target(api: Api, send: Sent) -> None:
     """The next stage of a pipeline need not poll."""
     api.send("jobs", "here")
@@ -122,6 +124,7 @@ def test_a_move_wakes_who_waits_for_the_target(api: Api, send: Sent) -> None:
     assert waiting.result(SOON).json["messages"][0]["body"] == "here"
 
 
+@pytest.mark.every_store
 def test_each_waiter_gets_a_message_of_its_own(api: Api, send: Sent) -> None:
     """Three wait, three messages come at once."""
     running = [send(api.post, f"{CLAIMS}&limit=1", 201) for _ in range(3)]

@@ -12,8 +12,6 @@ from zq.model import Draft, QueueRef
 from zq.model.subscriptions import copies_of
 from zq.storage.api import Storage
 
-pytestmark = pytest.mark.every_store
-
 LISTINGS = ["stages", "fences", "commits"]
 each_listing = pytest.mark.parametrize("kind", LISTINGS)
 
@@ -33,6 +31,7 @@ def names(api: Api, path: str) -> list[str]:
     return [one.get("name") or one["producer"] for one in items]
 
 
+@pytest.mark.every_store
 def test_a_stage_is_shown_with_what_it_holds_and_when_it_is_dropped(api: Api, clock: ManualClock) -> None:
     """Until it is dropped."""
     make(api, "stages", "night", "one", "two")
@@ -70,6 +69,7 @@ def test_a_fence_is_shown_with_its_epoch_and_since_when(api: Api, clock: ManualC
     assert fence == {"name": "etl", "href": "/v2/fences/etl", "epoch": 2, "age": 60}
 
 
+@pytest.mark.every_store
 def test_a_producer_is_shown_with_its_last_batch(api: Api, clock: ManualClock) -> None:
     """What it did, and when it was decided."""
     make(api, "stages", "night", 1, 2)
@@ -85,6 +85,7 @@ def test_a_producer_is_shown_with_its_last_batch(api: Api, clock: ManualClock) -
     assert api.get(commit["href"], 200).json == {"batch": 17, "published": 2, "deleted": 1}
 
 
+@pytest.mark.every_store
 @each_listing
 def test_pages_follow_each_other(api: Api, kind: str) -> None:
     """In the order of names, ten in each by default, those of the project alone."""

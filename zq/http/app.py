@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of contents of the HTTP interface."""
 
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
@@ -108,6 +109,7 @@ def create_app(
     console: str = "",
     figures: Figures | None = None,
     sqs: SqsOptions | None = None,
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed, and any ``Host``.
 
@@ -120,13 +122,14 @@ def create_app(
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
     ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
     ``figures``: None = there are none. ``sqs``: None = that protocol is not served.
+    ``monotonic``: the clock that limits how often an address may send wrong signatures.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
     served.
     """
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.waiters.clock
-    signatures = Signatures(share, documents, clock)
+    signatures = Signatures(share, documents, clock, monotonic)
     keys = sqs_keys or SqsKeys(documents, clock, {})
     signed = SignedCallers(SqsKeyLookup(keys, clock), clock.now, behind_proxy) if sqs and sqs.auth == "sigv4" else None
     apart: dict[str, Any] = {"apart": is_sqs, "judge": signed} if sqs else {}

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests generated from the OpenAPI document, right and wrong ones, against the application on an open store.
+
+Hypothesis generates them with a seed. Every answer must be one that the document describes. ``ZQ_FUZZ_STORE`` names the
+store, by default ``memory``.
+"""
+
+import copy
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
+from schemathesis import GenerationMode
+
+from tests.http.api import PATCH_TYPE
+from tests.http.mutants import FOR_KNOWN, SUBSCRIBER
+from tests.http.test_openapi import references
+from tests.stores import Stores
+from zq.auth.signatures import shown
+from zq.broker import Broker
+from zq.broker.subscription_documents import SubscriptionDocuments
+from zq.broker.topics import KIND, NO_METADATA
+from zq.clock import ManualClock
+from zq.figures import Figures
+from zq.figures.counting import Counts
+from zq.http.app import create_app
+from zq.http.openapi import OPEN, document, resources
+from zq.limits import DEFAULT_KEEP, Limits
+from zq.model import ClaimRequest, Commit, Draft, Lease, Move, QueueRef
+from zq.model.documents import DocumentRef
+from zq.model.identity import ShareOptions
+from zq.model.subscriptions import Source, Subscription
+from zq.model.topics import Entry, TopicRef
+from zq.storage import connect
+from zq.storage.api import Storage
+
+LIMITS = Limits(max_wait=0, max_messages_post_size=20000)
+"""Nothing waits."""
+CHECKS = [
+    schemathesis.checks.status_code_conformance,
+    schemathesis.checks.content_type_conformance,
+    schemathesis.checks.response_headers_conformance,
+    schemathesis.checks.response_schema_conformance,
+]
+UNSAID = re.compile(
+    "An integer in the body must be|The body must be at most|once|in all|it names|own queue|nested|maximum_delay"
+    "|goes with|go with|Exactly one|Give one of|Give either|another queue|has no queue"
+    "|has no _dead_letter_queue|does not hold|beyond the log's end|does not encrypt messages|takes one value"
+    "|until the year 9999|only queues can be paused|only queues hand out|is for queues whose|marker must be from 0 to"
+    "|sort must be one of in, name|marker must be one that a listing"
+)
+"""Of rules between members, or with what is in the store; and of what is not built."""
+STORE = os.environ.get("ZQ_FUZZ_STORE", "memory")
+NUMBERS = count()
+"""Of projects."""
+# Of which no request can break a schema.
+NOTHING_WRONG = ("/v2/admin/rekey", "/v2/servers")
+FREE, HELD, LEASED, NAMED, GONE, DEAD, STAGED = (digit * 32 for digit in "1234567")
+CLAIM, NAME, SUBSCRIPTION = "c" * 32, "a.b", "5" * 32
+ETL = ["etl", "none"]
+PUBLISHED = "1"
+"""What Redis does not call the first message of a topic."""
+MESSAGES = [FREE, HELD, LEASED, NAMED, GONE, DEAD, "none", PUBLISHED]
+CLAIMS, QUEUES = [CLAIM, NAME], ["jobs", "dead"]
+MANY = [*MESSAGES, *(f"unknown-{number}" for number in range(50))]
+REAL = {
+    "queue": QUEUES,
+    "topic": ["news", "none"],
+    "to": [*QUEUES, "new"],
+    **dict.fromkeys(("message", "ids"), MESSAGES),
+    **dict.fromkeys(("id", "delete"), MANY),
+    **dict.fromkeys(("claim", "claim_id", "claim_ids"), CLAIMS),
+    **dict.fromkeys(("name", "producer", "publish", "stage"), ETL),
+    "fence": ["etl:1"],
+    "subscription": [SUBSCRIPTION, "none"],
+    "subscriber": [SUBSCRIBER, "http://queues.example.org/hook"],
+    "expires": [shown(time.time() + 86400)],
+    "X-Project-ID": ["acme"],
+}
+"""By the name of a parameter or a member: what the furnished project has of the kind."""
+METADATA = b'{"_history_ttl": 600, "_dead_letter_queue": "new", "_max_claim_count": 1, "_redelivery_delay": 5}'
+
+
+def furnish(storage: Storage, project: str, now: float) -> None:
+    """A project with one of everything."""
+    jobs, dead = QueueRef(project, "jobs"), QueueRef(project, "dead")
+
+    def post(queue: QueueRef, message: str) -> None:
+        storage.messages.post(queue, [Draft(message, b'{"a": 1}', 600, 0, "c", "MD5:0")], now)
+
+    storage.queues.create(jobs, METADATA)
+    storage.queues.create(dead, METADATA)
+    post(jobs, GONE)
+    storage.messages.delete(jobs, [GONE], now, history=600)
+    post(jobs, HELD)
+    storage.claims.create(jobs, ClaimRequest(Lease(CLAIM, 60, 60), 1), now)
+    for queue, message in ((jobs, LEASED), (dead, NAMED)):
+        post(queue, message)
+        storage.claims.create(queue, ClaimRequest(Lease(NAME, 60, 60), 1, named=True), now)
+    post(jobs, DEAD)
+    storage.messages.move(jobs, [Move(DEAD, "dead", reason="it stank")], now, 600)
+    post(jobs, FREE)
+    storage.transactions.advance_fence(project, "etl", now)
+    storage.transactions.stage(project, "etl", jobs, [Draft(STAGED, b"1", 600, 0, "c")], now, 600, 10**6)
+    storage.transactions.commit(Commit(project, "etl", 1, [], [], 600), now)
+    storage.documents.put(DocumentRef(project, KIND, "news"), NO_METADATA, now)
+    storage.topics.publish(TopicRef(project, "news"), [Entry(b'{"a": 1}', 600, "MD5:0")], now, DEFAULT_KEEP)
+    for source in (Source(project, "queue", "jobs"), Source(project, "topic", "news")):
+        one = Subscription(SUBSCRIPTION, SUBSCRIBER, 600, now, {}, confirmed=0)
+        subscribe(storage, source, one, now)
+
+
+def subscribe(storage: Storage, source: Source, one: Subscription, now: float) -> None:
+    SubscriptionDocuments(storage, ManualClock(now)).change(source, lambda all: (all.replace(one), None))
+
+
+def blank(value: Any) -> bool:
+    """Whether a parameter of this value, or a part of it, counts as absent (contract 1.5), and so breaks no schema.
+
+    An object has no form in a query: it is left out or sent as a text, which may be right.
+    """
+    if isinstance(value, list):
+        return not value or any(map(blank, value))
+    return value in ("", None) or isinstance(value, dict)
+
+
+def narrowed(value: Any) -> Any:
+    """Requests that name what is there: a copy of part of a document, its names and ids those of ``REAL``."""
+    if isinstance(value, list):
+        return [narrowed(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    made = {key: narrowed(member) for key, member in value.items()}
+    if "schema" in made and made.get("name") in REAL:
+        made["schema"] = chosen(made["schema"], REAL[made["name"]])
+    for name, schema in made.get("properties", {}).items():
+        if name in REAL:
+            made["properties"][name] = chosen(schema, REAL[name])
+    return made
+
+
+def chosen(schema: dict[str, Any], values: list[str]) -> dict[str, Any]:
+    """A schema with a string of ``values`` in the place of any string."""
+    if "anyOf" in schema:
+        return schema | {"anyOf": [chosen(each, values) for each in schema["anyOf"]]}
+    if schema.get("type") == "array":
+        return schema | {"items": {"enum": values}}
+    return (
+        schema
+        if "enum" in schema
+        else {"enum": [each for each in values if re.search(schema.get("pattern", ""), each)]}
+    )
+
+
+def whole(value: Any) -> Any:
+    """The value with 2 for 2.0: one integer to JSON Schema, two things to zq (contract 1.6)."""
+    if isinstance(value, list):
+        return [whole(each) for each in value]
+    if isinstance(value, dict):
+        return {key: whole(member) for key, member in value.items()}
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def sealed(value: Any) -> Any:
+    """Bodies that hold nothing but what is written down: a copy of schemas in which objects are closed."""
+    if isinstance(value, list):
+        return [sealed(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    made = {key: sealed(member) for key, member in value.items()}
+    closed = made.get("type") == "object" and "properties" in made and "_history_ttl" not in made["properties"]
+    return {"additionalProperties": False} | made if closed else made
+
+
+def asked(start: object, schemas: dict[str, Any]) -> set[str]:
+    """The schemas that requests use."""
+    found = {reference.rsplit("/", 1)[1] for reference in references(start)} & schemas.keys()
+    return found.union(*(asked(schemas[name], schemas) for name in found))
+
+
+def tailored(right: bool) -> Any:
+    """The document with answers sealed; for ``right`` requests with what is there to name, for wrong ones as it is."""
+    made = copy.deepcopy(document(LIMITS))
+    parts, paths = made["components"], made["paths"]
+    operations = [operation for item in paths.values() for operation in item.values()]
+    requests = asked([each["requestBody"] for each in operations if "requestBody" in each], parts["schemas"])
+    for name, schema in parts["schemas"].items():
+        if name not in requests:
+            parts["schemas"][name] = sealed(schema)
+        elif right:
+            parts["schemas"][name] = sealed(narrowed(schema))
+    if right:
+        made["paths"], parts["parameters"] = narrowed(paths), narrowed(parts["parameters"])
+    else:
+        # Contract 1.3: counted only where there is a queue. Contract 7.2: looked at only on delayed queues.
+        del parts["parameters"]["X-Project-ID"]["schema"]["maxLength"]
+        parts["schemas"]["Posted"]["properties"]["delay"] = {}
+    return schemathesis.openapi.from_dict(made)
+
+
+def endless(operation: Any) -> bool:
+    """Whether the answer ends only when somebody hangs up."""
+    return bool(operation.path.endswith("/stream"))
+
+
+schemathesis.serializer.alias(PATCH_TYPE, "application/json")
+# Of topics' metadata no wrong requests: the code that refuses them is that of queues.
+RIGHT = [
+    found.ok()
+    for found in tailored(right=True).get_all_operations()
+    if not endless(found.ok()) and not found.ok().path.startswith(FOR_KNOWN)
+]
+WRONG = [
+    found.ok()
+    for found in tailored(right=False).get_all_operations()
+    if found.ok().path not in (*OPEN, *resources.topics(LIMITS), *NOTHING_WRONG) and not endless(found.ok())
+]
+
+
+@contextmanager
+def opened_store(stores: Stores, folder: Path) -> Iterator[Storage]:
+    """Open an empty store for a series of requests."""
+    opened = connect(stores.empty(STORE, folder, "c"), {"sync": "never"} if STORE == "rocksdb" else {})
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, start: int) -> Counter[tuple[int, str]]:
+    """Send generated requests to an operation and check each answer; return the number of each status and description.
+
+    ``start`` seeds the generator. A status of 500 or more fails, and so does an answer that the document does not
+    describe. Each right request goes to a furnished project of its own.
+    """
+    checks = CHECKS if mode is GenerationMode.POSITIVE else [*CHECKS, schemathesis.checks.negative_data_rejection]
+    clock = ManualClock(store.now())
+    broker = Broker(store, clock, LIMITS, checksum=True)
+    operation.schema.app = app = create_app(
+        broker, share=lambda: ShareOptions(secrets=("k" * 32,)), figures=Figures(broker, Counts())
+    )
+    came = Counter[tuple[int, str]]()
+
+    def one(case: Any) -> None:
+        # Made up by chance, as Hypothesis uses words of the code: a signature that is none is 404 everywhere.
+        assume(not any(name.lower() == "url-signature" for name in case.headers or {}))
+        if (case.headers or {}).get("X-Project-ID") == "acme":
+            case.headers["X-Project-ID"] = f"{operation.label}-{next(NUMBERS)}"
+            furnish(store, case.headers["X-Project-ID"], clock.now())
+        if mode is GenerationMode.POSITIVE:
+            case.body = whole(case.body)
+        else:
+            assume(not any(map(blank, (case.query or {}).values())))
+        answer = case.call_and_validate(app=app, checks=checks)
+        assert answer.status_code < 500, case.as_curl_command()
+        said = answer.json()["description"] if answer.status_code == 400 and answer.content else ""
+        came[answer.status_code, said] += 1
+
+    bounded = settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    try:
+        bounded(seed(start)(given(case=operation.as_strategy(generation_mode=mode))(one)))()
+    except BaseException as error:
+        error.add_note(f"{operation.label}: {examples} {mode.value} requests from seed {start}")
+        raise
+    return came
+
+
+def unexpected(came: Counter[tuple[int, str]]) -> list[str]:
+    """Return the descriptions of refused right requests, except those of rules that no schema can express."""
+    return [said for status, said in came if status == 400 and not UNSAID.search(said)]
