@@ -8,7 +8,7 @@ import pytest
 
 from tests.client.misbehaving import Proxy
 from tests.servers import wait_for
-from tests.spark.streams import SLOW, bodies, taking, writing
+from tests.spark.streams import SLOW, bodies, started, taking, writing
 from zq.client import Client
 
 pytest.importorskip("pyspark")
@@ -85,10 +85,10 @@ def test_a_claim_that_lapses_in_work_refuses_the_batch(spark, server, client, op
 
 def test_a_second_query_of_the_same_consumer_stops_the_first(spark, client, options, finish, tmp_path) -> None:
     """With a sentence; the second one works on."""
-    first = writing(taking(spark, options, wait=1), options).option("checkpointLocation", f"{tmp_path}/first").start()
+    client.queue("in").post("a")
+    stream = writing(taking(spark, options, wait=1), options).option("checkpointLocation", f"{tmp_path}/first")
+    first = started(stream, lambda: bodies(client) == ["a"], "the first query works")
     try:
-        client.queue("in").post("a")
-        wait_for(lambda: bodies(client) == ["a"], SLOW, "the first query works")
         wait_for(lambda: client.queue("in").stats().total == 0, SLOW, "it has settled")
         finish(writing(taking(spark, options), options))
         wait_for(lambda: not first.isActive, SLOW, "the first query has stopped")
@@ -103,9 +103,9 @@ def test_a_second_query_of_the_same_consumer_stops_the_first(spark, client, opti
 def test_an_idle_stream_waits_at_the_server(spark, client, options, proxy: Proxy, tmp_path) -> None:
     """It does not ask all the time, hears of a message at once, and outlives the deletion of its queue."""
     stream = writing(taking(spark, {**options, "url": proxy.url}, wait=10), options)
-    query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
+    stream = stream.option("checkpointLocation", f"{tmp_path}/checkpoint")
+    query = started(stream, lambda: any(method == "PUT" for method, *_ in proxy.seen), "it asks for messages")
     try:
-        wait_for(lambda: any(method == "PUT" for method, *_ in proxy.seen), SLOW, "the first look")
         client.queue("in").post("a")
         wait_for(lambda: bodies(client) == ["a"], SLOW, "the message is copied")
         client.queue("in").delete()

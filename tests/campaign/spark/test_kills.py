@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 
 from tests.spark.conftest import LIMITS, ROOT, SETTINGS
 from tests.spark.pipelines import Make, bodies, doubled
-from tests.spark.streams import SLOW, taking, writing
+from tests.spark.streams import SLOW, started, taking, writing
 from zq.spark.pipeline import Totals
 
 
@@ -62,9 +62,9 @@ def test_a_server_that_dies_and_comes_back_is_waited_for(spark, project, tmp_pat
         options = {"url": mortal.url, "project": project, "retryFor": "60"}
         stream = writing(taking(spark, options, maxMessagesPerBatch=40), options, ackColumn="claim")
         client.queue("in").post_many(range(400))
-        query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
+        stream = stream.option("checkpointLocation", f"{tmp_path}/checkpoint")
+        query = started(stream, lambda: client.queue("in").stats().total < 400, "the first batch is done")
         try:
-            wait_for(lambda: client.queue("in").stats().total < 400, SLOW, "the first batch is done")
             mortal.kill()
             mortal.start()
             wait_for(lambda: client.queue("in").stats().total == 0, SLOW, "all batches are done")
