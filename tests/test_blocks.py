@@ -48,8 +48,8 @@ GENERATOR = "tests/test_blocks.py::test_a_client_can_be_generated"
 FROM_SQS = "tests/client/test_from_sqs.py::test_the_tutorial_works_from_top_to_bottom"
 SDK = "tests/client/test_openstacksdk.py::test_the_program_of_the_page_works"
 OPENSTACK = f"{CLIENTS}/test_openstackclient.py::test_the_commands_do_what_the_page_says"
-SPARK = "tests/spark/test_spark_docs.py::test_the_program_of_the_page_works_as_a_file_with_nothing_set"
-PIPELINE = "tests/spark/test_pipeline_command.py::test_the_sample_of_the_page_runs_until_nothing_is_left"
+SPARK = "tests/campaign/spark/test_programs.py::test_the_program_of_the_page_works_as_a_file_with_nothing_set"
+PIPELINE = "tests/spark/test_pipeline_page.py::test_the_sample_of_the_page_runs_until_nothing_is_left"
 JOBS = "tests/spark/test_archive.py::test_the_examples_of_the_reference_run"
 SALVAGE = "tests/client/test_check_store.py::test_the_steps_of_the_page_save_all_but_what_is_named_as_lost"
 PROGRAMS = "tests/test_blocks.py::test_the_programs_of_the_readme_are_there"
@@ -114,7 +114,7 @@ HELD_BY = [
         "api-ref/installing.md",
         "sh",
         "",
-        "tests/packaging/test_wheel.py::test_each_way_of_the_page_finds_the_distribution",
+        "tests/campaign/packages/test_installs.py::test_each_way_of_the_page_finds_the_distribution",
     ),
     ("api-ref/pipelines.md", "python", "", PIPELINE),
     ("api-ref/pipelines.md", "sh", "", PIPELINE),
@@ -171,7 +171,7 @@ NOT_RUN = {
     # How a block of commands begins: why no test runs it as it stands.
     r"(OS_\w+=\S+ )?devstack/run\n": "it makes an environment in this clone; a server of the same options is started",
     r"devstack/test\n": "it runs this test",
-    r"pip install ": "run with --dry-run, from this clone and a wheel of it, by tests/packaging",
+    r"pip install ": "run with --dry-run, from this clone and a wheel of it, by tests/campaign/packages",
     r"python -m zq\.http\.openapi > ": "it overwrites a file of this clone, with which its output is compared",
     r"export ZQ_URL=\S+ ZQ_PROJECT=acme\n(python -m zq\.spark\.jobs|.*\nzq pipeline run)": "a Java for each line takes "
     "minutes: tests/spark runs the same words, and the variables, in the session that it has",

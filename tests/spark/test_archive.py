@@ -1,32 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Archive and report: what a real server's histories held, and figures that were counted by hand."""
 
-import json
-import re
 import shlex
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.blocks import only
-from tests.client.conftest import timed  # noqa: F401
-from zq.cli.session import GlobalOption
 from zq.client import Client
 from zq.testing import Server
 
 pytest.importorskip("pyspark")
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from tests.servers import ZqServer
-from tests.spark.jobs import JOBS, drawn, invoke, told
-from zq.spark.jobs import archive, report, tables
-from zq.wire.extensions import Buried
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.spark.jobs import drawn, invoke, told
+from zq.spark.jobs import report, tables
 
 
 def rows(spark: Any, path: Path, table: str) -> list[tuple[Any, ...]]:
@@ -38,7 +29,7 @@ def rows(spark: Any, path: Path, table: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in frame.orderBy("seq").select("seq", *more).collect()]
 
 
-def test_an_archive_gets_what_is_new_once_and_keeps_what_it_has(spark, timed: Server, project, tmp_path) -> None:  # noqa: F811
+def test_an_archive_gets_what_is_new_once_and_keeps_what_it_has(spark, timed: Server, project, tmp_path) -> None:
     """The job had died before it noted the end of a batch, and by now the server has forgotten some of that."""
     path = tmp_path / "archive"
     given = ["--url", timed.url, "--project", project, path]
@@ -61,21 +52,6 @@ def test_an_archive_gets_what_is_new_once_and_keeps_what_it_has(spark, timed: Se
         assert again == [{"queue": "in", "posted": 5, "finished": 3}]
     assert rows(spark, path, "finished") == [(1, '{"n":1}', "deleted"), (2, '"2"', "popped"), (3, "3", "popped")]
     assert rows(spark, path, "posted") == [(number, None, None) for number in (1, 2, 3, 4, 5)]
-
-
-def test_a_queue_that_cannot_be_archived_does_not_hold_up_others(spark, monkeypatch, tmp_path) -> None:
-    """It is named, with the reason, and the code is that of failure."""
-    lost = "Query ended: Traceback (most recent call last):\n  File\nzq.spark.tail.Lost: Records may be gone.\n"
-
-    def bring_up(_spark: Any, _path: str, given: dict[str, str], *_: Any) -> archive.Counts:
-        if given["queue"] == "in":
-            raise StreamingQueryException(lost)
-        return {"posted": 2, "finished": 1}
-
-    monkeypatch.setattr(archive, "bring_up", bring_up)
-    failed = invoke("archive", "--project", "acme", "--quiet", "--queue", "in", "--queue", "other", tmp_path)
-    assert (failed.exit_code, json.loads(failed.stdout)) == (1, {"queue": "other", "posted": 2, "finished": 1})
-    assert failed.stderr.splitlines() == ["zq: in: Records may be gone.", "zq: Not archived: in."]
 
 
 HISTORY = [  # queue, seq, posted, finished, claims, outcome
@@ -152,21 +128,6 @@ def test_a_report_says_what_a_small_history_holds(spark, tmp_path) -> None:
     ]
 
 
-def test_a_report_on_one_queue_finds_its_dead_letters(spark, server, client, project, tmp_path) -> None:
-    """In the queue where they wait, of which it does not speak; a queue that is named twice counts once."""
-    handmade(spark, str(tmp_path))
-    client.queue("raw").create({"_dead_letter_queue": "raw-dlq"})
-    client.queue("raw").post_batch([1, 2])
-    claim = client.queue("raw").claim(1)
-    client.queue("raw").settle(claim.id, bury=[Buried(claim.messages[0].id, "bad")])
-    asked: list[str] = []
-    given = ("--url", server.url, "--project", project, tmp_path)
-    for queues in (["raw", "raw"], ["raw-dlq"]):
-        lines = told(invoke("report", *given, *(f"--queue={queue}" for queue in queues)))
-        asked += [f"{line['queue']} {line['waiting']} {line['dead_letters']}" for line in lines]
-    assert asked == ["raw 1 1", "raw-dlq 1 0"]
-
-
 def test_the_examples_of_the_reference_run(spark, monkeypatch, tmp_path) -> None:
     """spark-jobs.md, in its order, on a server as it is; each prints what it should, and the pictures are there."""
     (tmp_path / "data").mkdir()
@@ -187,24 +148,3 @@ def test_the_examples_of_the_reference_run(spark, monkeypatch, tmp_path) -> None
     [line] = [line for line in output["report"] if line["is"] == "queue"]
     assert (line["posted"], line["finished"], line["waiting"], line["expired"]) == (2, 1, 0, 0)
     assert drawn(tmp_path / "plots") == ["dwell.png", "throughput.png", "trouble.png"]
-
-
-def test_without_matplotlib_a_report_says_so_and_goes_on(monkeypatch, tmp_path, capsys) -> None:
-    """One sentence."""
-    monkeypatch.delattr("zq.spark.jobs.plots", raising=False)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "zq.spark.jobs.plots", raising=False)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    report.draw(tmp_path / "plots", [], [], 1)
-    assert "pip install 'zq-queue[report]' brings matplotlib" in capsys.readouterr().err
-    assert not (tmp_path / "plots").exists()
-
-
-def test_every_option_of_the_jobs_is_documented() -> None:
-    """By its name in code style; those that every command has are on the page of the command line."""
-    page = (ROOT / "api-ref" / "spark-jobs.md").read_text()
-    own = [option for job in JOBS.values() for option in job.params if not isinstance(option, GlobalOption)]
-    names = {name for option in own for name in (*option.opts, *option.secondary_opts)}
-    flags = sorted(name for name in names if name.startswith("--"))
-    assert [flag for flag in flags if not re.search(rf"`{flag}[` ]", page)] == []

@@ -1,36 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams that take messages from a queue: each is read, none is lost, and with ackColumn none is doubled."""
 
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.client.conftest import timed  # noqa: F401
 from tests.client.misbehaving import Proxy
-from tests.servers import ZqServer, wait_for
-from tests.spark.driver import copying
+from tests.servers import wait_for
+from tests.spark.streams import SLOW, bodies, started, taking, writing
 from zq.client import Client
-from zq.testing import Server
 
 pytest.importorskip("pyspark")
-
-
-def taking(spark: Any, options: dict[str, str], **more: Any) -> Any:
-    given = {"consumer": "etl", "queue": "in", **more}
-    return spark.readStream.format("zq").options(**{**options, **given}).load()
-
-
-def writing(frame: Any, options: dict[str, str], **more: Any) -> Any:
-    return frame.writeStream.format("zq").options(**options, queue="out", **more)
-
-
-def bodies(client: Client, queue: str = "out") -> list[Any]:
-    return sorted(message.body for message in client.queue(queue).list())
 
 
 def test_a_stream_takes_all_that_there_is_and_settles_it(spark, client, options, finish) -> None:
@@ -76,39 +57,6 @@ def test_with_the_claims_column_reading_and_writing_are_one_step(spark, client, 
     assert sorted(map(int, bodies(client))) == list(range(50, 260))
 
 
-def test_a_killed_driver_goes_on_from_its_checkpoint(spark, timed: Server, project, tmp_path) -> None:  # noqa: F811
-    """It dies in the middle of a batch of two streams; one is started again at once, one after its claims lapsed."""
-    queues = ["soon", "late"]
-    for queue in queues:
-        (tmp_path / queue).mkdir()
-        (tmp_path / queue / "hold").touch()
-    options = {"url": timed.url, "project": project, "retryFor": "30"}
-    with Client(timed.url, project) as client:
-        for queue in queues:
-            client.queue(queue).post_many(range(100))
-        kill_driver([timed.url, project, str(tmp_path), *queues], [tmp_path / queue / "reached" for queue in queues])
-        for queue in queues:
-            assert bodies(client, f"{queue}-out") == []
-            (tmp_path / queue / "hold").unlink()
-        for queue in queues:
-            query = copying(spark, options, queue, str(tmp_path)).start()
-            assert query.awaitTermination(100)
-            assert sorted(map(int, bodies(client, f"{queue}-out"))) == list(range(100))
-            assert client.queue(queue).stats().total == 0
-            timed.clock.advance(301)
-
-
-def kill_driver(arguments: list[str], reached: list[Path]) -> None:
-    """Start one and kill all of its processes when it has come so far."""
-    driver = subprocess.Popen([sys.executable, "-m", "tests.spark.driver", *arguments], start_new_session=True)
-    try:
-        wait_for(lambda: driver.poll() is not None or all(map(Path.exists, reached)), 150, "a batch is in work")
-        assert driver.poll() is None, "the driver ended by itself"
-    finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait(20)
-
-
 def releasing(folder: str, url: str, project: str) -> Any:
     """A function of SQL that passes text on and once gives the claim of its row back."""
     from pyspark.sql.functions import udf
@@ -137,13 +85,13 @@ def test_a_claim_that_lapses_in_work_refuses_the_batch(spark, server, client, op
 
 def test_a_second_query_of_the_same_consumer_stops_the_first(spark, client, options, finish, tmp_path) -> None:
     """With a sentence; the second one works on."""
-    first = writing(taking(spark, options, wait=1), options).option("checkpointLocation", f"{tmp_path}/first").start()
+    client.queue("in").post("a")
+    stream = writing(taking(spark, options, wait=1), options).option("checkpointLocation", f"{tmp_path}/first")
+    first = started(stream, lambda: bodies(client) == ["a"], "the first query works")
     try:
-        client.queue("in").post("a")
-        wait_for(lambda: bodies(client) == ["a"], 60, "the first query works")
-        wait_for(lambda: client.queue("in").stats().total == 0, 60, "it has settled")
+        wait_for(lambda: client.queue("in").stats().total == 0, SLOW, "it has settled")
         finish(writing(taking(spark, options), options))
-        wait_for(lambda: not first.isActive, 60, "the first query has stopped")
+        wait_for(lambda: not first.isActive, SLOW, "the first query has stopped")
         assert "Another query has started as consumer etl of queue in" in str(first.exception())
         client.queue("in").post("b")
         finish(writing(taking(spark, options), options))
@@ -155,36 +103,18 @@ def test_a_second_query_of_the_same_consumer_stops_the_first(spark, client, opti
 def test_an_idle_stream_waits_at_the_server(spark, client, options, proxy: Proxy, tmp_path) -> None:
     """It does not ask all the time, hears of a message at once, and outlives the deletion of its queue."""
     stream = writing(taking(spark, {**options, "url": proxy.url}, wait=10), options)
-    query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
+    stream = stream.option("checkpointLocation", f"{tmp_path}/checkpoint")
+    query = started(stream, lambda: any(method == "PUT" for method, *_ in proxy.seen), "it asks for messages")
     try:
-        wait_for(lambda: any(method == "PUT" for method, *_ in proxy.seen), 60, "the first look")
         client.queue("in").post("a")
-        wait_for(lambda: bodies(client) == ["a"], 60, "the message is copied")
+        wait_for(lambda: bodies(client) == ["a"], SLOW, "the message is copied")
         client.queue("in").delete()
         client.queue("in").post("b")
-        wait_for(lambda: bodies(client) == ["a", "b"], 60, "the message is copied")
+        wait_for(lambda: bodies(client) == ["a", "b"], SLOW, "the message is copied")
         assert sum(method == "PUT" for method, *_ in proxy.seen) < 12
         assert query.isActive
     finally:
         query.stop()
-
-
-def test_a_server_that_dies_and_comes_back_is_waited_for(spark, project, tmp_path) -> None:
-    """In the middle of a stream; nothing is lost or doubled."""
-    with ZqServer(f"rocksdb://{tmp_path}/store") as mortal, Client(mortal.url, project) as client:
-        options = {"url": mortal.url, "project": project, "retryFor": "60"}
-        stream = writing(taking(spark, options, maxMessagesPerBatch=40), options, ackColumn="claim")
-        client.queue("in").post_many(range(400))
-        query = stream.option("checkpointLocation", f"{tmp_path}/checkpoint").start()
-        try:
-            wait_for(lambda: client.queue("in").stats().total < 400, 60, "the first batch is done")
-            mortal.kill()
-            mortal.start()
-            wait_for(lambda: client.queue("in").stats().total == 0, 60, "all batches are done")
-            assert query.isActive
-        finally:
-            query.stop()
-        assert sorted(map(int, bodies(client))) == list(range(400))
 
 
 def test_a_schema_of_the_users_own_chooses_columns(spark, client, options, finish) -> None:

@@ -7,19 +7,26 @@ from collections.abc import Callable
 import pytest
 
 from tests.client.misbehaving import LOST_ANSWER, LOST_REQUEST, Proxy, Trouble
-from zq import errors
+from tests.rotation import rotated
 
 pytest.importorskip("pyspark")
 
 from click.testing import Result
-from py4j.protocol import Py4JError
 
 from tests.spark.jobs import bodies, invoke, told
-from zq.cli.session import Session
 from zq.spark.jobs import ingest
-from zq.spark.jobs.cli_support import reason, source
 
 Run = Callable[..., Result]
+# Words of a command that fails, its exit code, and a part of the sentence that says why.
+WRONG: list[tuple[list[str], int, str]] = [
+    (["none.json", "--queue", "in"], 1, "Path does not exist"),
+    (["notes.txt", "--queue", "in"], 4, "does not show its format: give --format"),
+    (["rows.csv", "--queue", "in", "--body", "text"], 4, "There is no column text"),
+    (["rows.csv", "--queue", "in", "--url", "http://127.0.0.1:9"], 7, "cannot be reached"),
+    (["rows.csv", "--queue", "in in"], 4, "name"),
+    (["rows.csv", "--queue", "small"], 4, "100"),
+    (["rows.csv"], 2, "--queue"),
+]
 
 
 @pytest.fixture
@@ -108,7 +115,7 @@ def test_a_file_that_grows_while_it_is_read_is_stored_as_it_was_checked(spark, t
         assert ingest.accepted(rows).count() == 1
 
 
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", rotated([False, True], 1))
 def test_rows_that_do_not_parse_fail_a_job_that_is_strict(run: Run, client, tmp_path, strict: bool) -> None:
     """And one that was not told where they may go. Nothing of the file is stored; when it is mended, all of it is."""
     (tmp_path / "a.json").write_text("1\n{\n")
@@ -123,18 +130,7 @@ def test_rows_that_do_not_parse_fail_a_job_that_is_strict(run: Run, client, tmp_
     assert bodies(client, "in") == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
-        (["none.json", "--queue", "in"], 1, "Path does not exist"),
-        (["notes.txt", "--queue", "in"], 4, "does not show its format: give --format"),
-        (["rows.csv", "--queue", "in", "--body", "text"], 4, "There is no column text"),
-        (["rows.csv", "--queue", "in", "--url", "http://127.0.0.1:9"], 7, "cannot be reached"),
-        (["rows.csv", "--queue", "in in"], 4, "name"),
-        (["rows.csv", "--queue", "small"], 4, "100"),
-        (["rows.csv"], 2, "--queue"),
-    ],
-)
+@pytest.mark.parametrize(("words", "code", "sentence"), rotated(WRONG, 2))
 def test_what_goes_wrong_is_one_sentence(run: Run, client, tmp_path, words, code: int, sentence: str) -> None:
     """And a code as those of the command line."""
     (tmp_path / "notes.txt").write_text("a\n")
@@ -148,7 +144,7 @@ def test_what_goes_wrong_is_one_sentence(run: Run, client, tmp_path, words, code
     assert sentence in told
 
 
-@pytest.mark.parametrize(("trouble", "before"), [(LOST_REQUEST, 1), (LOST_ANSWER, 2)])
+@pytest.mark.parametrize(("trouble", "before"), rotated([(LOST_REQUEST, 1), (LOST_ANSWER, 2)], 1))
 def test_an_ingest_that_broke_off_is_finished_by_its_repetition(
     run: Run, client, proxy: Proxy, tmp_path, trouble: Trouble, before: int
 ) -> None:
@@ -163,28 +159,3 @@ def test_an_ingest_that_broke_off_is_finished_by_its_repetition(
     [counts] = told(run("ingest", tmp_path, "--queue", "in"))
     assert (counts["files"], counts["stored_before"]) == (3 - before, before)
     assert bodies(client, "in") == [*range(30)]
-
-
-def test_the_server_options_of_a_job_reach_spark() -> None:
-    """How long trouble is sat out, too."""
-    session = Session({"url": "http://zq:1", "project": "acme", "token": "x", "retry": 7})
-    assert source(session) == {"url": "http://zq:1", "project": "acme", "token": "x", "retryFor": "7"}
-
-
-@pytest.mark.parametrize(
-    ("text", "kind", "told"),
-    [
-        ("[X] It failed.\n at org.apache", errors.ZqError, "[X] It failed."),
-        (
-            "An error occurred while calling o7.save.\n: java.io.IOException: full",
-            errors.ZqError,
-            "java.io.IOException: full",
-        ),
-        ("Job aborted: zq.errors.ClaimNotFound: No.\n", errors.ClaimNotFound, "No."),
-        ("[X]\nTraceback (most recent call last):\n  File\nValueError: 7", errors.ZqError, "ValueError: 7"),
-    ],
-)
-def test_the_line_that_says_why_is_found_in_the_errors_of_spark(text: str, kind: type, told: str) -> None:
-    """An error of zq as itself; another by its own line, not by that before a traceback."""
-    found = reason(Py4JError(text))
-    assert (type(found), str(found)) == (kind, told)

@@ -3,19 +3,15 @@
 
 import os
 import signal
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import COMMAND
-from tests.client.conftest import timed  # noqa: F401
 from tests.client.misbehaving import LOST_ANSWER, Proxy
-from tests.servers import ZqServer, wait_for
-from tests.spark.conftest import LIMITS, ROOT, SETTINGS
 from tests.spark.pipelines import Make, begun, bodies, doubled, mapped
+from tests.spark.streams import SLOW
 from zq.client import Client
 from zq.errors import Fenced
 from zq.testing import Server
@@ -91,34 +87,7 @@ def test_a_commit_whose_answer_is_lost_counts(spark, client, make: Make, proxy: 
     assert sorted(map(int, bodies(client))) == sorted([*range(0, 100, 2)] * 2)
 
 
-@pytest.mark.timeout(600)
-def test_a_driver_that_was_killed_is_followed_by_another(spark, server, client, project, tmp_path, make) -> None:
-    """Started by ``zq pipeline run``; it dies in its second round, with the third one's claims made. The next run goes
-    on behind its commit and finds the claims by their names, not by what it would take itself."""
-    client.queue("in").post_many(range(60))
-    (tmp_path / "hold").touch()
-    given = ["--url", server.url, "--project", project, "pipeline", "run", "tests/spark/pipeline_driver.py"]
-    settings = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "PYTHONPATH")}
-    environment |= {"PIPELINE_FOLDER": str(tmp_path), "PATH": "/usr/bin:/bin"}
-    driver = subprocess.Popen(
-        [*COMMAND, *given, "--master=local[2,3]", *settings], cwd=ROOT, env=environment, start_new_session=True
-    )
-    try:
-        reached = (tmp_path / "reached").exists
-        wait_for(lambda: driver.poll() is not None or reached(), 150, "it is in its second round")
-        assert driver.poll() is None, "the driver ended by itself"
-        wait_for(lambda: client.queue("in").stats().claimed == 40, 60, "it has prefetched the third one's")
-    finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait(20)
-    assert len(bodies(client)) == 20
-    assert make(doubled, claim_size=1000).run(spark, until_empty=True) == Totals(1, 40, 40, 0)
-    assert sorted(map(int, bodies(client))) == [*range(20), *range(40, 120, 2)]
-    assert client.queue("in").stats().total == 0
-
-
-def test_a_run_that_starts_when_claims_have_lapsed_takes_their_messages(spark, make: Make, timed: Server) -> None:  # noqa: F811
+def test_a_run_that_starts_when_claims_have_lapsed_takes_their_messages(spark, make: Make, timed: Server) -> None:
     """Those of a run that died, which holds an old fence besides."""
     pipeline = make(doubled, url=timed.url, claim_size=10, max_messages=20)
     with Client(timed.url, pipeline.project) as client:
@@ -133,18 +102,6 @@ def test_a_run_that_starts_when_claims_have_lapsed_takes_their_messages(spark, m
             died.claim()
 
 
-@pytest.mark.timeout(600)
-def test_a_server_that_is_killed_in_a_round_is_waited_for(spark, make: Make, tmp_path: Path) -> None:
-    """Everything is there, once, when it is back."""
-    with ZqServer(f"rocksdb://{tmp_path}/store", config=LIMITS) as own:
-        pipeline = make(lambda frame: (own.kill(), own.start(), doubled(frame))[2], url=own.url, retry_for=30)
-        with Client(own.url, pipeline.project) as client:
-            client.queue("in").post_many(range(50))
-            assert pipeline.run(spark, until_empty=True) == Totals(1, 50, 50, 0)
-            assert sorted(map(int, bodies(client))) == list(range(0, 100, 2))
-            assert client.queue("in").stats().total == 0
-
-
 def test_a_second_run_of_the_same_name_stops_the_first(spark, client, make: Make) -> None:
     """With a sentence, in the middle of a round, of which nothing is published; the second one does it."""
     client.queue("in").post_many(range(10))
@@ -153,7 +110,7 @@ def test_a_second_run_of_the_same_name_stops_the_first(spark, client, make: Make
 
     def slow(frame: Any) -> Any:
         working.set()
-        assert go_on.wait(60)
+        assert go_on.wait(SLOW)
         return doubled(frame)
 
     def first() -> None:
@@ -164,11 +121,11 @@ def test_a_second_run_of_the_same_name_stops_the_first(spark, client, make: Make
 
     thread = threading.Thread(target=first)
     thread.start()
-    assert working.wait(30)
+    assert working.wait(SLOW)
 
     def second(frame: Any) -> Any:
         go_on.set()
-        thread.join(60)
+        thread.join(SLOW)
         return doubled(frame)
 
     assert make(second).run(spark, until_empty=True) == Totals(1, 10, 10, 0)

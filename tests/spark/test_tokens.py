@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.rotation import rotated
+
 pytest.importorskip("pyspark")
 
 from zq.client import Client
@@ -53,7 +55,9 @@ def test_a_job_writes_and_reads_within_its_scopes(spark: Any, guarded: Server, o
 
 @pytest.mark.parametrize(
     ("scopes", "sentence"),
-    [(None, "The credential is not valid."), (["*:queue/other", "*:work/**"], "This credential does not allow")],
+    rotated(
+        [(None, "The credential is not valid."), (["*:queue/other", "*:work/**"], "This credential does not allow")], 1
+    ),
 )
 def test_a_job_that_may_not_fails_at_once_and_says_why(
     spark: Any, guarded: Server, options_of: Any, scopes: list[str] | None, sentence: str
@@ -128,13 +132,14 @@ def copying(options: dict[str, str], stage: Any) -> Pipeline:
     return Pipeline(source="in", stages=[stage], sink="out", name="copy", wait=0, retry_for=5, claim_size=10, **place)
 
 
-@pytest.mark.parametrize("what", LEAST)
+@pytest.mark.parametrize("what", rotated([*LEAST], 1))
 def test_a_job_needs_the_scopes_of_the_page_and_no_others(
     spark: Any, guarded: Server, owner: Any, options_of: Any, what: str, tmp_path: Path
 ) -> None:
     """With one of them less it fails by the server's sentence, and no message is gone."""
     needed = list(LEAST[what])
-    for missing in needed[:1] if what == "acknowledging" else needed:  # the rest is the sink's
+    without = needed[:1] if what == "acknowledging" else needed  # The others are those of the sink.
+    for missing in rotated(without, 2):
         token = guarded.token("acme", scopes=[scope for scope in needed if scope != missing] or ["observe:queue/x"])
         with pytest.raises(Exception, match="This credential does not allow"):
             work(spark, options_of(token), owner, what, tmp_path / f"less {needed.index(missing)}")
@@ -145,13 +150,16 @@ def test_a_job_needs_the_scopes_of_the_page_and_no_others(
 
 @pytest.mark.parametrize(
     ("bodies", "columns"),
-    [
-        # One message: all that fails are all that there are.
-        (["1"], ("*", "'out' queue")),
-        (["1"], ("*", "1 unused")),
-        # Of the other one nothing comes that the token could allow.
-        (["1", "none"], ("*", "'out' queue")),
-    ],
+    rotated(
+        [
+            # One message: it fails, and no other one does not.
+            (["1"], ("*", "'out' queue")),
+            (["1"], ("*", "1 unused")),
+            # The other one has no result that the token could allow.
+            (["1", "none"], ("*", "'out' queue")),
+        ],
+        1,
+    ),
 )
 def test_a_right_that_is_missing_buries_no_message(
     spark: Any,

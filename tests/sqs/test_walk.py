@@ -12,7 +12,7 @@ from tests.sqs.walk import Refused, Walk, complete
 
 @pytest.mark.every_store
 def test_each_operation_is_done_and_refused(sqs: Any) -> None:
-    """With the codes that its clients know; ``tests/packaging`` has the command line do the same."""
+    """With the codes that its clients know; ``tests/campaign/packages`` has the command line do the same."""
 
     def ask(operation: str, **given: Any) -> dict[str, Any]:
         try:

@@ -2,7 +2,7 @@
 """A walk over all operations of SQS, as any client makes it.
 
 Each operation is done once and, with one code of error at least, refused. ``test_walk.py`` has boto3 make it, and
-``tests/packaging/test_sqs_clients.py`` the command line.
+``tests/campaign/packages/test_sqs_clients.py`` the command line.
 """
 
 import json

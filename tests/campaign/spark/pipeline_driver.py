@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job to be killed in its second round: ``zq pipeline run tests/spark/pipeline_driver.py``, with the folder in which
-it says so and is held up as ``PIPELINE_FOLDER``."""
+"""A job to be killed in its second round: ``zq pipeline run tests/campaign/spark/pipeline_driver.py``.
+
+The job creates the file ``reached`` in the folder ``PIPELINE_FOLDER``, and waits there while the file ``hold`` exists.
+"""
 
 import os
 import time

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pipelines without Spark: what they accept, and which claims a run makes, adopts and releases."""
 
-import re
-from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from tests.servers import wait_for
-from tests.spark.conftest import ROOT
 from tests.spark.pipelines import Make, begun, doubled
 from zq.errors import Fenced, Invalid
 
@@ -113,14 +110,3 @@ def test_a_run_that_is_refused_or_fenced_changes_no_queue(client, make: Make) ->
     client.queue("in").update({"_max_claim_count": 3})
     with pytest.warns(UserWarning, match="Queue in has _max_claim_count: rounds that fail count"):
         begun(make(doubled), "dead")
-
-
-def test_every_setting_is_on_the_page() -> None:
-    """In its table, with the default that it has."""
-    page = (ROOT / "api-ref" / "pipelines.md").read_text()
-    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", page, re.MULTILINE)
-    told = {name: default for names, default in rows for name in re.findall(r"`(\w+)`", names)}
-    for setting in fields(Pipeline):
-        assert setting.name in told
-        if isinstance(setting.default, int):
-            assert told[setting.name] == f"{setting.default:,}"

@@ -1,28 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/spark.md``: its program runs, and its tables have every option and column."""
+"""Programs of their own with a Java of their own: that of ``api-ref/spark.md``, and a job."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.blocks import ROOT, only
+from tests.blocks import only
 from tests.reader import environment
 from tests.servers import ZqServer
 from tests.spark.conftest import prepared
-from zq.spark import java
-from zq.spark.options import NAMES
-from zq.spark.rows import COLUMNS, PLACES
+from tests.spark_python.test_java import stranger
 
-PAGE = ROOT / "api-ref" / "spark.md"
-
-
-# A Python that sees nothing of the environment in which zq is installed.
-STRANGER = """#!/bin/sh
-exec "{python}" -I "$@"
-"""
 # What Spark's launcher needs besides Java.
 NEEDED = ("sh", "bash", "chmod", "dirname", "env", "uname", "cat", "ps", "rm", "mkdir", "tr", "sed", "nice", "nohup")
 
@@ -38,11 +28,6 @@ def bare(tmp_path: Path) -> dict[str, str]:
             (folder / command).symlink_to(Path(found, command))
     stranger(folder / "python3")
     return environment(tmp_path, str(folder))
-
-
-def stranger(place: Path) -> None:
-    place.write_text(STRANGER.format(python=sys._base_executable))  # type: ignore[attr-defined]
-    place.chmod(0o755)
 
 
 @pytest.mark.timeout(600)
@@ -65,23 +50,15 @@ def test_the_program_of_the_page_works_as_a_file_with_nothing_set(
     assert list((tmp_path / ".cache" / "zq").glob("java-25-*/bin/java"))
 
 
-def test_a_python_for_workers_that_has_no_zq_is_warned_of(
-    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, tmp_path: Path
-) -> None:
-    """Spark would only say that there is no such source. One that is not on this machine may be on a cluster's."""
+@pytest.mark.timeout(600)
+def test_a_job_as_a_program_prints_nothing_else(server, project, tmp_path) -> None:
+    """Spark's own warnings at its start do not stand before it; Java's "WARNING:" cannot be told to be quiet."""
     prepared()
-    stranger(tmp_path / "python3")
-    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "python3"))
-    with pytest.warns(UserWarning, match=r"python3, which has no zq, so Spark will not find format\(\"zq\"\)"):
-        java.prepare()
-    for python in (str(tmp_path / "nowhere"), sys.executable):
-        monkeypatch.setenv("PYSPARK_PYTHON", python)
-        java.prepare()
-    assert not recwarn.list
-
-
-def test_every_option_and_column_is_on_the_page() -> None:
-    """Those that Spark gives by itself are no options of ours."""
-    told = set(re.findall(r"`(\w+)`", PAGE.read_text()))
-    assert {*NAMES.values()} - told - {"path", "checkpointLocation", "queryName"} == set()
-    assert {*COLUMNS, *PLACES, "body"} - told == set()
+    (tmp_path / "a.json").write_text("1\n2\n")
+    command = [sys.executable, "-m", "zq.spark.jobs.ingest", tmp_path / "a.json", "--queue", "in", "--json"]
+    environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "ZQ_URL": server.url, "ZQ_PROJECT": project}
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: ")]
+    assert [line for line in told if not line.startswith("zq: ingest: ")] == []
+    assert told[-1].startswith("zq: ingest: 2 messages in ")

@@ -1,70 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq pipeline run``, in this process and with its session: which job, which server, what it says if it cannot."""
+"""``zq pipeline run`` without Spark: which job it runs, for which server, and how it refuses others."""
 
-import json
-import re
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.blocks import only
-from tests.servers import ZqServer
 
 pytest.importorskip("pyspark")
 
 from py4j.protocol import Py4JError
 
 from zq.cli.pipeline import MASTER, _completed
-from zq.cli.root import cli
 from zq.cli.session import Session
-from zq.client import Client
 from zq.spark import session as sessions
 from zq.spark.pipeline import Pipeline
 
-Command = Callable[..., tuple[int, str, str]]
 IMPORT = "from zq.spark.pipeline import Pipeline\n"
 HERE = "http://here:1"
 FILE = f'[profiles.default]\nurl = "{HERE}"\nproject = "p"\ntoken = "secret"\n'
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs ``zq``: exit code, standard output, standard error."""
-    for name in ("ZQ_URL", "ZQ_PROJECT", "ZQ_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def run(*words: Any) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            cli.main([str(word) for word in words])
-        told = capsys.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, told.out, told.err
-
-    return run
-
-
-def test_the_sample_of_the_page_runs_until_nothing_is_left(spark, command, monkeypatch, tmp_path) -> None:
-    """On a server as it is. Totals are a line of JSON; settings of the command line go to Spark."""
-    (tmp_path / "job.py").write_text(only("api-ref/pipelines.md", "python"))
-    assert "\nzq pipeline run job.py --until-empty\n" in only("api-ref/pipelines.md", "sh")
-    given: list[Any] = []
-    monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr(sessions, "started", lambda *words: given.append(words) or spark)
-    with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
-        client.queue("raw").post_many([{"item": "lamp", "price": 20, "count": 3}, {"price": 1}])
-        place = ["--url", server.url, "--project", "acme", "--json"]
-        code, out, err = command(*place, "pipeline", "run", tmp_path / "job.py", "--until-empty", "--conf=a.b=c")
-        assert code == 0, err
-        assert [message.body for message in client.queue("clean").list()] == [{"item": "lamp", "total": 60.0}]
-        assert [message.reason for message in client.queue("raw-dlq").list()] == ["no order with an item"]
-        assert command(*place, "pipeline", "run", tmp_path / "job.py", "--until-empty", "--quiet")[::2] == (0, "")
-    assert json.loads(out) == {"rounds": 1, "taken": 2, "published": 1, "buried": 1}
-    assert given == [("job", MASTER, {"a.b": "c"}), ("job", MASTER, {})]
-    assert re.search(r"^zq: raw\.clean: 2 messages in [\d.]+ s, \d+/s\.$", err, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A driver to be killed: ``python -m tests.spark.driver url project folder queue...`` runs a stream for each queue."""
+"""A driver to be killed, with a stream for each queue.
+
+``python -m tests.campaign.spark.driver url project folder queue...`` starts it.
+"""
 
 import sys
 import time

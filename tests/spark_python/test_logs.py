@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.servers import ZqServer
-from tests.spark.conftest import LIMITS
+from tests.spark_python.conftest import LIMITS
 from tests.stores import RedisServer
 from zq.client import Client, Queue
 
@@ -67,6 +67,7 @@ def sparse() -> Iterator[ZqServer]:
         yield running
 
 
+@pytest.mark.slow
 def test_a_batch_counts_messages_and_not_positions(sparse: ZqServer, project) -> None:
     """However far apart they are."""
     with Client(sparse.url, project) as client:

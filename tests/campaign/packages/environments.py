@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Environments that pip makes, and servers that run in them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.packaging.conftest import run
+from tests.servers import READY_WITHIN, free_port, wait_for
+
+
+def environment(home: Path) -> Path:
+    """Make an environment without pip; the pip of the tests installs its packages."""
+    run(sys.executable, "-m", "venv", "--without-pip", home)
+    return home
+
+
+def pip(home: Path) -> list[str]:
+    """Return the command that runs pip for this environment."""
+    return [sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "--disable-pip-version-check"]
+
+
+def install(home: Path, wheel: Path, extras: str = "") -> None:
+    run(*pip(home), "install", "-q", f"zq-queue[{extras}] @ file://{wheel}" if extras else str(wheel))
+
+
+@contextmanager
+def serving(home: Path, uri: str, asking: Path | None = None) -> Iterator[str]:
+    """Run the environment's server on a store. ``asking`` is an environment with the command line, if this has none."""
+    port = free_port()
+    with subprocess.Popen(
+        [home / "bin" / "zq-server", "--port", str(port)],
+        env={"PATH": os.environ["PATH"], "OS_STORAGE__URI": uri},
+        cwd="/",
+    ) as server:
+        try:
+            health = [
+                (asking or home) / "bin" / "zq",
+                "--url",
+                f"http://127.0.0.1:{port}",
+                "--project",
+                "acme",
+                "health",
+            ]
+            wait_for(
+                lambda: subprocess.run(health, capture_output=True).returncode == 0, READY_WITHIN, "the server answers"
+            )
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.terminate()
+
+
+def life_cycle(home: Path, url: str) -> None:
+    """Post a message, list it, take it, and find the queue empty."""
+    zq = [home / "bin" / "zq", "--url", url, "--project", "acme"]
+    run(*zq, "post", "jobs", '{"n": 1}')
+    assert '"n":1' in run(*zq, "list", "jobs").stdout.replace(" ", "")
+    assert '"n":1' in run(*zq, "pop", "jobs").stdout.replace(" ", "")
+    assert run(*zq, "list", "jobs").stdout == ""

