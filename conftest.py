@@ -15,8 +15,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import abilities
+from tests.forking import store_of
 from tests.rotation import CAMPAIGN, EXAMPLES, SEED, examples
-from tests.stores import EMBEDDED, KINDS, SECOND_SERVER, USUAL, Kind, Stores, opener
+from tests.stores import EMBEDDED, KINDS, UNUSUAL, USUAL, Kind, Stores, opener
 from zq.clock import ManualClock
 from zq.conformance.builders import OpenStore
 from zq.conformance.connections import SharedStore
@@ -81,7 +82,7 @@ def wanted(config: pytest.Config, marked: set[str]) -> list[str]:
         return chosen(config)
     if "embedded" in marked and "every_store" not in marked:
         return EMBEDDED
-    return [name for name in KINDS if name in USUAL or (name == SECOND_SERVER and "every_server" in marked)]
+    return [name for name in KINDS if name in USUAL or UNUSUAL.get(name) in marked]
 
 
 def able(name: str, needs: set[str]) -> bool:
@@ -112,12 +113,6 @@ def spread(items: list[pytest.Item]) -> list[pytest.Item]:
         counted[kind] += len(run)
     order = sorted(range(len(runs)), key=lambda at: places[at] / counted[waits[at]])
     return [item for at in order for item in runs[at]]
-
-
-def store_of(item: pytest.Item) -> str | None:
-    """The store of a test that has one by ``store_name``."""
-    call = getattr(item, "callspec", None)
-    return call.params.get("store_name") if call else None
 
 
 def fits(config: pytest.Config, item: pytest.Item) -> bool:

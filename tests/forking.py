@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple
@@ -36,19 +35,32 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--until", type=float, help="with --forks: start no test after this moment, in seconds since 1970")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "together(name): run in one process, after another test of the same name")
+
+
 def store_of(item: pytest.Item) -> str | None:
     """Return the store that the test's parameter ``store_name`` names, if it has one."""
     call = getattr(item, "callspec", None)
     return call.params.get("store_name") if call else None
 
 
+def together(item: pytest.Item) -> str | None:
+    """Return the name that the marker ``together`` gives."""
+    mark = item.get_closest_marker("together")
+    return mark.args[0] if mark else None
+
+
 def groups_of(items: list[pytest.Item]) -> list[list[int]]:
-    """Return the positions of neighbouring tests that share a file and a store."""
-
-    def place(at: int) -> tuple[object, object]:
-        return items[at].path, store_of(items[at])
-
-    return [list(group) for _, group in groupby(range(len(items)), place)]
+    """Return the positions of the tests that share a file and a store, or a name; groups with a name come first."""
+    named: dict[str, list[int]] = {}
+    placed: dict[tuple[object, object], list[int]] = {}
+    for at, item in enumerate(items):
+        if name := together(item):
+            named.setdefault(name, []).append(at)
+        else:
+            placed.setdefault((item.path, store_of(item)), []).append(at)
+    return [*named.values(), *placed.values()]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -157,11 +169,13 @@ class Parent:
         child.give(self._next_run(forks))
 
     def _next_run(self, forks: int) -> list[int]:
-        """Take tests off the first group: fewer and fewer, as the tests come to an end."""
+        """Take tests off the first group: fewer and fewer, as the tests come to an end; or a whole group with a name."""
         if not self._groups or self._stopping.is_set():
             return []
         group = self._groups[0]
         size = min(len(group), MAX_RUN, max(1, self._left // (8 * forks)))
+        if together(self._session.items[group[0]]):
+            size = len(group)
         run = [group.popleft() for _ in range(size)]
         if not group:
             self._groups.popleft()

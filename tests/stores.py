@@ -80,6 +80,8 @@ wheel, ``s3`` is moto, ``swift-3`` is a Swift of three devices, ``az`` is Azurit
 ``…-given`` come from the environment. ``pooled``: two stores in memory as one, for ``zq/conformance``."""
 USUAL: Final = [name for name in KINDS if name not in (SECOND_SERVER, "pooled", SHARDED, *IN_OBJECTS)]
 """Where no ``--stores`` is given. A second server of Redis's kind runs the tests where it can differ alone."""
+UNUSUAL: Final = {SECOND_SERVER: "every_server", "pooled": "pools", "s3": "objects"}
+"""Stores that without ``--stores`` run only the tests with a mark."""
 EMBEDDED: Final = ["memory"]
 """The stores of tests that are marked ``embedded``. The engine of RocksDB is that of memory."""
 

@@ -55,6 +55,11 @@ FORGET = "() => { try { sessionStorage.clear(); localStorage.clear(); } catch { 
 _numbers = itertools.count(1)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """One browser serves all tests of the folder."""
+    item.add_marker(pytest.mark.together("console"))
+
+
 @pytest.fixture(scope="package")
 def context() -> Iterator[BrowserContext]:
     """The browser's first context: its cache of modules serves all tests of the folder.

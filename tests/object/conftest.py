@@ -38,6 +38,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("uri", chosen, indirect=True)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """One process starts the object stores' servers for all tests of the folder."""
+    item.add_marker(pytest.mark.together("objects"))
+
+
 @pytest.fixture(scope="session")
 def rounds() -> int:
     """The number of races."""

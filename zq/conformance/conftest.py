@@ -26,6 +26,7 @@ MARKS = (
     "fresh_store: the test needs a store that no other test has used, beside a project of its own",
     "needs_part(name): of drivers that do not inherit this part of the storage from zq.storage.api.Defaults",
     "every_server: of zq's own runs: where servers of one kind can differ",
+    "objects: of zq's own runs: where a store in an object store can differ",
     "pools: of zq's own runs: where several stores that act as one can differ from one store",
 )
 

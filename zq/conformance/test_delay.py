@@ -6,6 +6,8 @@ import pytest
 from zq.conformance.builders import EVERYTHING, Scene, ids_of
 from zq.model import Draft, ListFilter, new_ids
 
+pytestmark = pytest.mark.objects
+
 
 @pytest.mark.parametrize("delay", [1, 5, 30, 900])
 def test_a_delayed_message_waits_for_its_moment(scene: Scene, delay: int):

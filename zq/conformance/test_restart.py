@@ -11,7 +11,7 @@ from zq.conformance.builders import EVERYTHING, OpenStore, Scene, ids_of
 from zq.errors import ClaimNotFound
 from zq.model import ClaimRef, Committed, QueueRef, Stats
 
-pytestmark = [pytest.mark.durable, pytest.mark.every_server, pytest.mark.fresh_store]
+pytestmark = [pytest.mark.durable, pytest.mark.every_server, pytest.mark.objects, pytest.mark.fresh_store]
 
 
 class Restarting(Scene):
