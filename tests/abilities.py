@@ -139,7 +139,9 @@ ABILITIES: Final = {
     ),
     "root": Ability(lambda: os.geteuid() == 0, "that the control socket refuses another user", "run the tests as root"),
     "setpriv": Ability(
-        _runs_with("setpriv"), "that servers end when their test process is killed", "apt-get install util-linux"
+        lambda: runs(locate("setpriv"), "--pdeathsig", "TERM", "true"),
+        "that servers end when their test process is killed",
+        "apt-get install util-linux",
     ),
     "swift": Ability(_has_swift, "stores in OpenStack Swift", "pip install zq-queue[servers]", bundled=True),
     "unshare": Ability(
