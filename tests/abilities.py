@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optional programs and abilities of the machine: what each is for, whether it works here, and how to install it.
 
-``able`` tries an ability, ``need`` skips the test that asks for one that is missing, and the marker ``needs`` calls
+``able`` tries an ability, ``need`` skips the test that asks for one that is missing, and the marker ``ability`` calls
 ``need`` before the fixtures of a test. Each run ends with one line per missing ability (``pytest_terminal_summary``);
 ``python -m tests.abilities`` prints the whole table.
 
@@ -203,15 +203,15 @@ def lines(skipped: Counter[str]) -> list[str]:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and refuse unknown names before a test runs."""
     config.addinivalue_line(
-        "markers", "needs(*names): abilities without which the test is skipped (tests/abilities.py)"
+        "markers", "ability(*names): abilities without which the test is skipped (tests/abilities.py)"
     )
     required()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Check the abilities of the marker ``needs`` before fixtures start anything."""
-    for mark in item.iter_markers("needs"):
+    """Check the abilities of the marker ``ability`` before fixtures start anything."""
+    for mark in item.iter_markers("ability"):
         need(*mark.args)
 
 
