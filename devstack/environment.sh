@@ -56,7 +56,7 @@ environment() {
     if [[ -f $stamp && $(<"$stamp") == "$(fingerprint 2>/dev/null)" ]]; then
         return
     fi
-    printf 'Preparing %s for %s: about half a minute the first time.\n' "$venv" "$extras" >&2
+    printf 'Preparing %s for %s: up to two minutes the first time, more where downloads are slow.\n' "$venv" "$extras" >&2
     if ! "$venv/bin/python" -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         find_python
         # Never clear a folder that is not an environment: ZQ_VENV may name anything.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optional programs and abilities of the machine: what each is for, whether it works here, and how to install it.
 
-``able`` tries an ability, ``need`` skips the test that asks for one that is missing, and the marker ``needs`` calls
+``able`` tries an ability, ``need`` skips the test that asks for one that is missing, and the marker ``ability`` calls
 ``need`` before the fixtures of a test. Each run ends with one line per missing ability (``pytest_terminal_summary``);
 ``python -m tests.abilities`` prints the whole table.
 
@@ -116,6 +116,7 @@ ABILITIES: Final = {
     ),
     "curl": Ability(_runs_with("curl"), "the curl lines of the pages, and HTTP/2", "apt-get install curl"),
     "firefox": Ability(lambda: runs(firefox(), "--version"), "the console in Firefox", "apt-get install firefox-esr"),
+    "grep": Ability(_runs_with("grep"), "samples of the pages that search in their output", "apt-get install grep"),
     "gunicorn_h1c": Ability(
         lambda: find_spec("gunicorn_h1c") is not None,
         "raw requests on gunicorn's parser in C",
@@ -139,7 +140,9 @@ ABILITIES: Final = {
     ),
     "root": Ability(lambda: os.geteuid() == 0, "that the control socket refuses another user", "run the tests as root"),
     "setpriv": Ability(
-        _runs_with("setpriv"), "that servers end when their test process is killed", "apt-get install util-linux"
+        lambda: runs(locate("setpriv"), "--pdeathsig", "TERM", "true"),
+        "that servers end when their test process is killed",
+        "apt-get install util-linux",
     ),
     "swift": Ability(_has_swift, "stores in OpenStack Swift", "pip install zq-queue[servers]", bundled=True),
     "unshare": Ability(
@@ -201,15 +204,15 @@ def lines(skipped: Counter[str]) -> list[str]:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and refuse unknown names before a test runs."""
     config.addinivalue_line(
-        "markers", "needs(*names): abilities without which the test is skipped (tests/abilities.py)"
+        "markers", "ability(*names): abilities without which the test is skipped (tests/abilities.py)"
     )
     required()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Check the abilities of the marker ``needs`` before fixtures start anything."""
-    for mark in item.iter_markers("needs"):
+    """Check the abilities of the marker ``ability`` before fixtures start anything."""
+    for mark in item.iter_markers("ability"):
         need(*mark.args)
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.abilities import need
+
 SHELL = ["bash", "-euo", "pipefail", "-c"]
 PYTHON = ["python", "-W", "ignore", "-c"]
 INSTALLED = Path(sys.prefix, "bin")
@@ -24,6 +26,8 @@ def follow(
 
     What is ``installed`` is on PATH; if not, it is in ``.venv``, where ``devstack/run`` puts it.
     """
+    if "grep" in command[-1]:
+        need("grep")
     path = [place for place in os.environ["PATH"].split(os.pathsep) if Path(place) != INSTALLED]
     if installed:
         path.insert(0, str(INSTALLED))

@@ -13,7 +13,7 @@ from tests import abilities
 from tests.abilities import ABILITIES, ROOT, able
 
 pytest_plugins = ["pytester"]
-CALLS = {"able", "need", "needs", "demand"}
+CALLS = {"able", "need", "ability", "demand"}
 RUN = """\
 from tests import abilities
 
@@ -31,7 +31,7 @@ def proxy():
 @pytest.mark.parametrize("number", [1, 2])
 def test_behind_a_proxy(proxy, number): ...
 
-@pytest.mark.needs("curl", "wrk")
+@pytest.mark.ability("curl", "wrk")
 def test_measured(): ...
 
 def test_plain(): ...
@@ -42,7 +42,7 @@ def names() -> Iterator[tuple[str, str]]:
     """Each name that a call of ``CALLS`` has in tests and benchmarks, and where."""
     for file in [*sorted((ROOT / "tests").rglob("*.py")), *sorted((ROOT / "bench").rglob("*.py"))]:
         text = file.read_text()
-        if "abilities" not in text and "mark.needs" not in text:
+        if "abilities" not in text and "mark.ability" not in text:
             continue
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in CALLS:

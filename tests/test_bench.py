@@ -20,7 +20,7 @@ def bench(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.slow
-@pytest.mark.needs("wrk")
+@pytest.mark.ability("wrk")
 def test_each_row_is_measured(tmp_path: Path) -> None:
     """Requests are answered, none fails, and whoever takes from zq finds enough to take."""
     short = ("--rounds", "1", "--seconds", "0.1", "--queues", "2", "--tenants", "2", "--connections", "4")

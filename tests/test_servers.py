@@ -28,7 +28,7 @@ signal.pause()
 """
 
 
-@pytest.mark.needs("setpriv")
+@pytest.mark.ability("setpriv")
 @pytest.mark.parametrize(
     ("how", "engine"), [(signal.SIGKILL, "gunicorn"), (signal.SIGKILL, "granian"), (signal.SIGTERM, "granian")]
 )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pytest
 
 from tests.cli.conftest import Zq
 from tests.reader import INSTALLED, SHELL, environment
@@ -44,6 +45,7 @@ def test_every_command_and_option_has_help() -> None:
     assert options == []
 
 
+@pytest.mark.ability("grep")
 def test_the_samples_of_the_command_line_work(zq: Zq, tmp_path: Path) -> None:
     """From top to bottom, in one shell that stops at the first failure; ``zq`` is forked by the launcher."""
     lines = "\n".join(SAMPLES).replace("http://localhost:8888", zq.env["ZQ_URL"])

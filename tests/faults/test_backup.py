@@ -333,7 +333,7 @@ def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_pa
     assert not list(Path(uri[10:]).glob(".zq-snapshot-*"))
 
 
-@pytest.mark.needs("unshare")
+@pytest.mark.ability("unshare")
 def test_a_full_target_is_said_and_left_as_it_was(zq: ZqServer, uri: str, target: Path) -> None:
     """Of a file system of 32 KiB."""
     script = f"mount -t tmpfs -o size=32k none {target} && {sys.executable} -m zq.server backup {target} --store {uri}"
@@ -418,7 +418,7 @@ def test_the_commands_of_the_page_work(zq: ZqServer, uri: str, target: Path, tmp
 
 
 @pytest.mark.slow
-@pytest.mark.needs("redis-server", "redis-cli")
+@pytest.mark.ability("redis-server", "redis-cli")
 def test_the_commands_for_redis_bring_back_what_it_had(target: Path, tmp_path: Path) -> None:
     """The snapshot of a Redis that serves, and another Redis that begins with it."""
     take, give = (block.text for block in PAGE if "redis-cli" in block.text)

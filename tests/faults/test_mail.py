@@ -215,7 +215,7 @@ def test_a_mail_that_was_not_taken_is_no_delivery(mailbox: Mailbox, monkeypatch:
     assert send(mailbox.options()).why == "SSLCertVerificationError"
     monkeypatch.setenv("SSL_CERT_FILE", str(mailbox.certificate))
     assert send(mailbox.options(password="other")).why == "SMTPAuthenticationError"
-    assert send(mailbox.options(port=free_port())).why == "ConnectionRefusedError"
+    assert send(mailbox.options(host="127.0.0.1", port=free_port())).why == "ConnectionRefusedError"
     assert mailbox.came == []
     assert send(mailbox.options()).delivered
 

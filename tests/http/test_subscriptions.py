@@ -78,7 +78,7 @@ def test_the_source_is_made_before_the_terms_are_looked_at(api: Api, path: str) 
 @every_row(
     "subscriber",
     [None, "", 1, [], "fake", "email://fake", "http://", "http:/x", "http://a@b/", "http://u:p@h/", "http://h:x/",
-     "http://h:99999/", "http://h/ x", "http://h/\n", "mailto:", "mailto:a", "mailto:a@b,c@d",
+     "http://h:99999/", "http://h/ x", "http://h/\n", "mailto:", "mailto:a", "mailto:@b", "mailto:a@b,c@d",
      "mailto:a@b?subject=%0d%0ax",
      "trust+http://h/", "trust+ftp://h/", "x" * 2049, "http://h\\@i/"],
 )  # fmt: skip

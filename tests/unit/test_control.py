@@ -52,6 +52,6 @@ def test_its_own_user_is_heard(path: str) -> None:
     assert asked_by(os.geteuid(), path) == "(200, True)"
 
 
-@pytest.mark.needs("root")
+@pytest.mark.ability("root")
 def test_another_user_is_not_heard_though_the_file_system_lets_him(path: str) -> None:
     assert asked_by(NOBODY, path) == "not heard"

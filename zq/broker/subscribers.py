@@ -5,6 +5,7 @@ Where a host lies is judged elsewhere, by whoever is going to connect to it.
 """
 
 import re
+from email.errors import MessageError
 from email.headerregistry import Address
 from typing import Any, Final, Protocol
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -80,7 +81,7 @@ def mail_of(uri: str) -> tuple[str, str]:
     to = unquote(path)
     try:
         address = Address(addr_spec=to)
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, MessageError):
         raise Invalid("subscriber must name one mail address.") from None
     if not address.username or not address.domain or "," in to or not to.isprintable():
         raise Invalid("subscriber must name one mail address.")

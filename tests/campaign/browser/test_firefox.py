@@ -12,7 +12,7 @@ from tests.campaign.browser.firefox import Firefox
 from tests.servers import ZqServer
 from zq.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("firefox")]
+pytestmark = [pytest.mark.slow, pytest.mark.ability("firefox")]
 
 BODY = '{"n":9007199254740993,"m":1.10,"x":"<img src=x onerror=alert(1)>"}'
 READY = "Boolean(document.querySelector('h1')) && !document.querySelector('main .loading')"
