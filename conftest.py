@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests import abilities
+from tests import abilities, forking
 from tests.forking import store_of
 from tests.rotation import CAMPAIGN, EXAMPLES, SEED, examples
 from tests.stores import EMBEDDED, KINDS, UNUSUAL, USUAL, Kind, Stores, opener
@@ -24,8 +24,6 @@ from zq.conformance.connections import SharedStore
 from zq.model import QueueRef
 from zq.storage.api import Storage
 
-pytest_plugins = ["tests.forking"]
-
 # No deadline for an example: machines differ. No database of failed examples: the seed repeats a run.
 settings.register_profile(
     "zq", max_examples=examples(100), database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -33,7 +31,8 @@ settings.register_profile(
 settings.load_profile("zq")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.register(forking)
     parser.addoption("--stores", help=f"the stores to test, with commas, of {', '.join(KINDS)}; default: all")
 
 

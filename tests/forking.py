@@ -169,7 +169,7 @@ class Parent:
         child.give(self._next_run(forks))
 
     def _next_run(self, forks: int) -> list[int]:
-        """Take tests off the first group: fewer and fewer, as the tests come to an end; or a whole group with a name."""
+        """Take tests off the first group: all of a group with a name, else fewer and fewer, as the tests end."""
         if not self._groups or self._stopping.is_set():
             return []
         group = self._groups[0]
