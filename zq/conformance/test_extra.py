@@ -131,6 +131,8 @@ def test_the_moment_of_the_first_claim_stays(scene: Scene):
     scene.settle("c", move=[Move(id, "dead", reason="no use")])
     dead = scene.at("dead")
     assert dead.one(id).first_claimed == near(first)
+    assert dead.move([id], "dead", reason="still no use") == [id]
+    assert dead.one(id).first_claimed == near(first)
     [taken] = dead.take(1, ttl=60).messages
     assert taken.first_claimed == near(first)
     dead.tick(61)

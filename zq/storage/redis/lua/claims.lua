@@ -35,20 +35,14 @@ if most < 0 then most = math.huge end
 -- Milliseconds (ClaimRequest.wait).
 local function wait(count) return tonumber(ARGV[math.min(first_wait + count - 1, #ARGV)]) * 1000 end
 
--- When a message was claimed first.
-local function first_of(m)
-  local first = m.first
-  if first == 0 and m.more > 0 then first = former_first_of(m) end
-  return first > 0 and first or now
-end
-
 -- A claim that a ready message names has ended.
 local function hold(messages)
   local pieces, lapsed = {}, 0
   remove_from_claims(q, messages)
   for i, m in ipairs(messages) do
     if m.claim ~= '' then lapsed = lapsed + 1 end
-    m.former, m.count, m.first = m.available, m.count + 1, first_of(m)
+    local first = first_claimed_of(m)
+    m.former, m.count, m.first = m.available, m.count + 1, first > 0 and first or now
     put_under(m, claim, now, lease, grace, wait(m.count))
     pieces[i] = m.member
   end

@@ -21,8 +21,9 @@ local function more_of(m)
   return told, string.sub(m.value, text, text + checksum - 1), first, extra, string.sub(m.value, name, past - 1)
 end
 
--- When a message was claimed first in its former queue; 0 = never.
-local function former_first_of(m)
+-- Returns when a message was first claimed, in this queue or in the one that it was buried from; 0 = never.
+local function first_claimed_of(m)
+  if m.first > 0 or m.more == 0 then return m.first end
   local id, client = struct.unpack('>I2I2', m.value, SIZES_AT)
   local at = ENTRY_SIZE + id + client + 1
   local _, _, checksum, origin, reason, text = struct.unpack(MORE, m.value, at)

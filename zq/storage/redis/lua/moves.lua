@@ -25,7 +25,7 @@ local function send(item, origin, now, body)
   local expires, available = now + ttl * 1000, item.delay > 0 and now + item.delay * 1000 or 0
   local id, client = struct.unpack('>I2I2', m.value, SIZES_AT)
   local created, checksum, extra, group = origin_of(m)
-  local count, first = m.count, m.first
+  local count, first = m.count, first_claimed_of(m)
   if item.body then
     body, checksum = item.body .. string.sub(body, #body - extra + 1), item.checksum
   end
