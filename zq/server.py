@@ -109,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if list(arguments[:1]) in (["token"], ["sqs-key"]):
         return _credentials(token_command if arguments[0] == "token" else sqs_key_command, arguments[1:])
     given = _parser().parse_intermixed_args(arguments)
+    if given.command or given.init_store:
+        lifecycle.allow_reload()  # such a command reloads nothing: a terminal that is closed ends it
     if given.sample_config:
         settings.print_sample()
         return 0
@@ -154,8 +156,8 @@ def _serve(configuration: Configuration) -> int:
 
 def _credentials(command: ModuleType, arguments: Sequence[str]) -> int:
     """``zq-server token`` and ``zq-server sqs-key``: returns the exit code."""
+    lifecycle.allow_reload()  # as above
     given = command.parse(arguments)
-
     try:
         _hand_on(given)
         chosen = Configuration().current
