@@ -6,7 +6,7 @@ import fcntl
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -26,6 +26,7 @@ from zq.storage.object.epochs import (
     Proof,
     Span,
     Taken,
+    check_layout,
     depose,
     joined,
     newest_opened,
@@ -35,6 +36,7 @@ from zq.storage.object.epochs import (
 )
 from zq.storage.object.following import Copy, Standby
 from zq.storage.object.objects import Objects
+from zq.storage.object.offline import Shape
 from zq.storage.object.restoring import end_of, said, seal, whole_log
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.store import ShippedStore
@@ -108,7 +110,7 @@ class Owner(Directory):
         self,
         objects: Objects,
         path: Path,
-        families: Sequence[str],
+        shape: Shape,
         expiry: Expiry,
         stamped: str,
         trimmed: str,
@@ -120,7 +122,9 @@ class Owner(Directory):
         now: Callable[[], float],
     ) -> None:
         """``name``: what this server calls itself to operators."""
-        super().__init__(path, families, ("never", 0), expiry, stamped, trimmed)
+        super().__init__(path, shape.families, ("never", 0), expiry, stamped, trimmed)
+        self._layout = shape.layout
+        self._admit = shape.admit
         self._objects = objects
         self._place = Place(path)
         self._name = f"{name}:{uuid4().hex[:8]}"
@@ -146,6 +150,7 @@ class Owner(Directory):
             fenced = uptime()
             kept = read(self._objects, f"head/{former}", Head) or opening or Kept()
             copy = self._whole(copy, kept)
+            self._admit(self._path)
             store = ShippedStore(self._path, self._families, filtered, self._damage)
             position, chain = self._replayed(store, copy.position, former, opening, kept, epoch)
             self._restored = uptime() - fenced
@@ -187,11 +192,18 @@ class Owner(Directory):
             yield Measure("object_requests_total", number, (("verb", verb), ("code", code)))
 
     def _wait_for_turn(self, standby: Standby) -> None:
-        """Return when the owner is silent, or has stopped; meanwhile the copy follows its log."""
+        """Return when the owner is silent, or has stopped, or is not waited for; meanwhile the copy follows its log.
+
+        Raises ``StartRefused`` for a store of another layout: the owner serves on.
+        """
         since, seen, epoch = uptime(), None, 0
-        while self._terms.takeover != "now":
+        while True:
             try:
                 epoch, opening = newest_opened(self._objects, epoch)
+                if opening is not None:
+                    check_layout(opening, self._layout)
+                if self._terms.takeover == "now":
+                    return
                 head = read(self._objects, f"head/{epoch}", Head)
             except Unavailable as error:
                 if seen is None:
@@ -255,6 +267,7 @@ class Owner(Directory):
             checkpoints=kept.checkpoints,
             unsettled=kept.unsettled,
             by_position=self._terms.by_position,
+            layout=self._layout,
         )
 
     def _serve(self, store: ShippedStore, epoch: int, position: int, began: Opening, manifest: Manifest | None) -> None:
