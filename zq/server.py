@@ -40,7 +40,7 @@ from zq.auth.sqs_keys import SqsKeys
 from zq.clock import StoreClock
 from zq.engines import listening
 from zq.engines.tls import ServerTls
-from zq.errors import StartRefused, Unavailable
+from zq.errors import Deposed, StartRefused, Unavailable
 from zq.events import NO_EVENTS
 from zq.http.app import App, create_app
 from zq.metrics import multiprocess
@@ -75,7 +75,11 @@ def open_app(
     """
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
-    made = Application(configuration, tls)
+    try:
+        made = Application(configuration, tls)
+    except Deposed as error:  # it was elected, and may not wait: whatever supervises it starts it again
+        LOG.critical("%s", error)
+        lifecycle.give_up()
     heed = heed or _heed_signals
     heed(chosen.drain_delay, made.broker.end_waiting, lambda: startup.reload(configuration, made.apply))
     if chosen.websocket.port:
