@@ -80,6 +80,10 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
+# Messages that a salvage does not bring back, where it is not one post.
+LOST = {"32 bytes in the middle": 2 * BATCH, "a block of zeros in the middle": POSTS * BATCH // 3}
+
+
 def start_of(content: bytes, number: int) -> int:
     """Return where a record begins, by the lengths of those before."""
     at = 0
@@ -104,6 +108,9 @@ def test_a_log_with_whole_writes_behind_damage_is_refused_unchanged(path: Path, 
     assert digests(path) == before
     saved = salvage(f"rocksdb://{path}", str(path.with_name("saved")))
     assert saved is not None
+    assert saved.report.contradictions == 0, saved.report.examples
+    assert saved.saved["messages"] >= POSTS * BATCH - LOST.get(damage, BATCH), saved
+    assert any("readable writes follow" in sentence for sentence in saved.damage), saved.damage
     assert digests(path) == before
 
 

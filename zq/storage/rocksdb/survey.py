@@ -19,6 +19,7 @@ from zq.storage.ordered.store import UNREADABLE
 from zq.storage.rocksdb.admission import look_at_log
 from zq.storage.rocksdb.files import close_part, hold_lock, is_damage, place_of, unavailable
 from zq.storage.rocksdb.tuning import Tuning
+from zq.storage.rocksdb.write_ahead import Tear
 
 READ_ALL: Final = DBRecoveryMode.skip_any_corrupted_record()
 # Bytes by which the end of a damaged block may be longer than the keys around it that are known.
@@ -84,6 +85,8 @@ class Survey:
     def __init__(self, path: Path) -> None:
         """Raises ``StartRefused`` if the store is in use, and RocksDB's own error if it cannot be opened at all."""
         self.notes: list[str] = []
+        self.tear: Tear | None = None
+        """Where the write-ahead log stops being readable."""
         self._gaps: dict[tuple[str, tuple[int, int]], Gap] = {}
         self._lock = hold_lock(path)
         try:
@@ -105,12 +108,12 @@ class Survey:
     def _note_log(self, path: Path) -> None:
         """Note where the log cannot be read, and which of its files are missing."""
         try:
-            tear, gone = look_at_log(path)
+            self.tear, gone = look_at_log(path)
         except Exception:  # noqa: BLE001  (the binding raises no other: a list of files that cannot be read says nothing)
             return
         self.notes += (MISSING.format(name=name) for name in gone)
-        if tear is not None and tear.dropped:
-            self.notes.append((DAMAGED if tear.has_records else TORN).format(tear=tear))
+        if self.tear is not None and self.tear.dropped:
+            self.notes.append((DAMAGED if self.tear.has_records else TORN).format(tear=self.tear))
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of one key. Raises ``StoreDamaged`` where damage may hide it."""

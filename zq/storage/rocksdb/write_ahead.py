@@ -195,6 +195,10 @@ class LogFile:
                     break
             block += BLOCK
 
+    def content_of(self, batch: Batch) -> bytes:
+        """Return a write as RocksDB encoded it."""
+        return b"".join(self._content[each.content : each.end] for each in batch.fragments)
+
     def is_empty_from(self, at: int) -> bool:
         """Return whether nothing but zeros follows, as in a file whose space was allocated in advance."""
         return not any(self._content[start : start + BLOCK].strip(b"\0") for start in range(at, self.size, BLOCK))
@@ -238,6 +242,39 @@ def _examine(path: Path, recovered: int, least: int) -> Tear | None:
         if lost is not None:
             return tear
     return tear
+
+
+def mend(file: Path, to: Path) -> None:
+    """Write a log file of the intact writes of a damaged one, those behind the damage included.
+
+    RocksDB itself passes over the rest of a block in which it finds damage.
+    """
+    source, at, last = LogFile(file), 0, 0
+    with to.open("wb") as target:
+        while True:
+            batch = source.batch(at)
+            if batch is None or not source.is_intact(batch):
+                batch = next(source.intact_behind(at, last), None)
+            if batch is None:
+                return
+            if batch.entries:
+                target.write(_records(source.content_of(batch), target.tell()))
+            at, last = batch.end, max(last, batch.last)
+
+
+def _records(content: bytes, at: int) -> bytes:
+    """Return a write in records, as they stand at an offset of a log file."""
+    written, kind = b"", 0
+    while not kind or content:
+        rest = -(at + len(written)) % BLOCK or BLOCK
+        if rest < HEADER.size:
+            written += bytes(rest)
+            continue
+        is_first = not kind
+        part, content = content[: rest - HEADER.size], content[rest - HEADER.size :]
+        kind = (FIRST if is_first else MIDDLE) if content else (WHOLE if is_first else LAST)
+        written += HEADER.pack(masked_crc(bytes([kind]) + part), len(part), kind) + part
+    return written
 
 
 def missing(path: Path, least: int) -> list[str]:
