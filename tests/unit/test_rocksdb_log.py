@@ -4,6 +4,7 @@
 import hashlib
 import logging
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from zq.errors import StartRefused
 from zq.model import QueueRef
 from zq.storage import check, salvage
 from zq.storage.rocksdb import connect, write_ahead
+from zq.storage.rocksdb.store import Store
 from zq.storage.rocksdb.write_ahead import BLOCK, HEADER, LogFile, masked_crc
 
 NOW, JOBS = 1_700_000_000.0, QueueRef("acme", "jobs")
@@ -123,6 +125,10 @@ TEARS: dict[str, tuple[Callable[[bytes], bytes], int]] = {
         lambda content: content[: len(content) // 2] + bytes(len(content) // 2),
         POSTS * BATCH,
     ),
+    "zeros in the place of the last writes": (
+        lambda content: content[: start_of(content, 15)] + bytes(len(content) - start_of(content, 15)),
+        POSTS * BATCH,
+    ),
     "a bit of the last record": (lambda content: changed(content, len(content) - 5, bytes([content[-5] ^ 1])), BATCH),
 }
 
@@ -148,14 +154,6 @@ def test_a_torn_end_is_dropped_with_a_warning(path: Path, tear: str, caplog: pyt
     assert not [record for record in caplog.records if "ends torn" in record.getMessage()]
 
 
-def test_zeros_behind_the_end_are_not_worth_a_word(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file whose space was allocated in advance ends so."""
-    log = log_of(path)
-    log.write_bytes(log.read_bytes() + bytes(2 * BLOCK))
-    assert messages(path) == POSTS * BATCH
-    assert "torn" not in caplog.text
-
-
 def test_a_log_file_that_is_missing_is_refused(path: Path) -> None:
     """Unchanged, and once the file is back the store opens with all of it."""
     log = log_of(path)
@@ -170,6 +168,22 @@ def test_a_log_file_that_is_missing_is_refused(path: Path) -> None:
     assert any(f"{log.name} of the write-ahead log is missing" in sentence for sentence in report.damage)
     log.write_bytes(content)
     assert messages(path) == POSTS * BATCH
+
+
+def test_a_log_file_that_is_missing_after_a_clean_end_is_refused(tmp_path: Path) -> None:
+    """RocksDB began it while the server ran."""
+    path = tmp_path / "store"
+    storage = connect(f"rocksdb://{path}", sync="always", max_clock_jump=0)
+    storage.messages.post(JOBS, drafts(BATCH, NOW), NOW)
+    with storage._handle as (store, _):
+        assert isinstance(store, Store)
+        store._views["queues"].flush()
+    storage.messages.post(JOBS, drafts(BATCH, NOW), NOW)
+    storage.close()
+    newest = write_ahead.log_files(path)[-1]
+    newest.unlink()
+    with pytest.raises(StartRefused, match=f"{newest.name} of its write-ahead log is missing"):
+        messages(path)
 
 
 def test_a_log_torn_before_a_later_one_is_no_damage(path: Path) -> None:
@@ -242,3 +256,54 @@ def test_no_kill_makes_a_sound_store_be_refused(tmp_path: Path) -> None:
         process.wait(60)
         process.stdout.close()
         assert messages(path) >= acknowledged * BATCH
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose messages are in several log files, as SIGKILL leaves it."""
+    folder = tmp_path_factory.mktemp("several")
+    live = connect(f"rocksdb://{folder}/live", sync="always", max_clock_jump=0)
+    for family in ("queues", "hidden", ""):
+        for _ in range(POSTS // 3):
+            live.messages.post(JOBS, drafts(BATCH, NOW), NOW)
+        with live._handle as (store, _):
+            assert isinstance(store, Store)
+            if family:
+                store._views[family].flush()
+    write_ahead.remember(folder / "live")
+    shutil.copytree(folder / "live", folder / "killed")
+    live.close()
+    return folder / "killed"
+
+
+def harmed(content: bytes, chance: random.Random) -> bytes | None:
+    """Return what a disk or a power cut may make of a file; None if it is gone."""
+    at, count = chance.randrange(len(content)), chance.randrange(1, 300)
+    page = at // 4096 * 4096
+    return chance.choice(
+        [
+            None,
+            content[:at],
+            content[:at] + bytes(len(content) - at),
+            flipped(content, at / len(content)),
+            changed(content, at, bytes(count))[: len(content)],
+            changed(content, at, chance.randbytes(count))[: len(content)],
+            changed(content, page, bytes(4096))[: len(content)],
+        ]
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_loss_is_silent(several: Path, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever happens to one of several files: all messages are there, or the start is refused, or the log warns."""
+    path, chance = Path(shutil.copytree(several, tmp_path / "store")), random.Random(seed)
+    log = chance.choice([file for file in write_ahead.log_files(path) if file.stat().st_size])
+    content = harmed(log.read_bytes(), chance)
+    log.unlink() if content is None else log.write_bytes(content)
+    try:
+        there = messages(path)
+    except StartRefused:
+        return
+    if there < POSTS * BATCH:
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING and record.args], caplog.text
+        assert "ends torn" in caplog.text

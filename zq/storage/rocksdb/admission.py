@@ -58,16 +58,15 @@ def admit(path: Path, check: Check) -> None:
             database, is_whole = _opened(path)
             try:
                 check(families, database.get)
-                recovered, least = int(database.latest_sequence_number()), least_log(database)
+                tear, gone = _examined(path, database, is_whole)
             finally:
                 close_part(database)
         except StartRefused:
             raise
         except Exception as error:
             raise refusal(path, error) from error
-        if names := write_ahead.missing(path, least):
-            raise StartRefused(MISSING.format(path=path, names=", ".join(names)))
-        tear = None if is_whole else write_ahead.examine(path, recovered, least)
+    if gone:
+        raise StartRefused(MISSING.format(path=path, names=", ".join(gone)))
     if tear is not None and tear.has_records:
         raise StartRefused(DAMAGED.format(path=path, tear=tear))
     if tear is not None and tear.dropped:
@@ -81,16 +80,18 @@ def look_at_log(path: Path) -> tuple[Tear | None, list[str]]:
     """
     database, is_whole = _opened(path)
     try:
-        least = least_log(database)
-        tear = None if is_whole else write_ahead.examine(path, int(database.latest_sequence_number()), least)
-        return tear, write_ahead.missing(path, least)
+        return _examined(path, database, is_whole)
     finally:
         close_part(database)
 
 
-def least_log(database: Rdict) -> int:
-    """Return the number of the oldest log file that RocksDB still needs."""
-    return int(database.property_int_value("rocksdb.min-log-number-to-keep") or 0)
+def _examined(path: Path, database: Rdict, is_whole: bool) -> tuple[Tear | None, list[str]]:
+    """Return where the log stops being readable, and which of its files are missing."""
+    least = int(database.property_int_value("rocksdb.min-log-number-to-keep") or 0)
+    tear = None
+    if not is_whole or write_ahead.end_in_zeros(path, least):
+        tear = write_ahead.examine(path, int(database.latest_sequence_number()), least)
+    return tear, write_ahead.missing(path, least)
 
 
 def _opened(path: Path) -> tuple[Rdict, bool]:

@@ -22,7 +22,7 @@ from zq.storage.rocksdb.files import refusal
 from zq.storage.rocksdb.survey import Spans, Survey
 
 # How files begin that a repair does without.
-MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG")
+MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG", write_ahead.LISTED)
 Known = Callable[[], Iterable[bytes]]
 
 

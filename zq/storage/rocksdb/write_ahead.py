@@ -33,6 +33,8 @@ BATCH: Final = Struct("<QI")
 # Sequence numbers by which a record may be ahead of the last one that is known.
 PLAUSIBLE: Final = 1 << 40
 MASK: Final = 0xA282EAD8
+# Zeros at the end of a log file that are worth a look: the end of a write may have some.
+ZEROS: Final = 16
 # The file that lists the log files which must exist.
 LISTED: Final = ".zq-logs"
 
@@ -169,7 +171,7 @@ class LogFile:
             at = batch.end
             if batch.entries:
                 first, last = first or batch.sequence, batch.last
-        return at, first, last
+        return min(self._next(at), self.size), first, last
 
     def intact_behind(self, at: int, known: int) -> Iterator[Batch]:
         """Yield whole writes at or behind a damaged place whose sequence numbers are above ``known``."""
@@ -199,10 +201,6 @@ class LogFile:
         """Return a write as RocksDB encoded it."""
         return b"".join(self._content[each.content : each.end] for each in batch.fragments)
 
-    def is_empty_from(self, at: int) -> bool:
-        """Return whether nothing but zeros follows, as in a file whose space was allocated in advance."""
-        return not any(self._content[start : start + BLOCK].strip(b"\0") for start in range(at, self.size, BLOCK))
-
 
 def number_of(path: Path) -> int:
     """Return the number of a log file."""
@@ -213,6 +211,21 @@ def log_files(path: Path, least: int = 0) -> list[Path]:
     """Return the directory's log files whose number is at least ``least``, the oldest first."""
     files = [file for file in path.glob("*.log") if file.stem.isdecimal()]
     return sorted((file for file in files if number_of(file) >= least), key=number_of)
+
+
+def end_in_zeros(path: Path, least: int) -> bool:
+    """Return whether a file ends in more zeros than a write does.
+
+    RocksDB takes them for the end of the log. A file system leaves them in the place of writes that a power cut undid.
+    """
+    return any(_ends_in_zeros(file) for file in log_files(path, least))
+
+
+def _ends_in_zeros(file: Path) -> bool:
+    with file.open("rb") as content:
+        size = os.fstat(content.fileno()).st_size
+        content.seek(max(0, size - ZEROS))
+        return size > 0 and not content.read().strip(b"\0")
 
 
 def examine(path: Path, recovered: int, least: int) -> Tear | None:
@@ -234,7 +247,7 @@ def _examine(path: Path, recovered: int, least: int) -> Tear | None:
         if tear is not None and (last > recovered if recovered else first > known + 1):
             return tear._replace(dropped=tear.dropped + file.size, has_records=True)
         known = max(known, last)
-        if file.is_empty_from(end):
+        if end == file.size:
             continue
         lost = next(file.intact_behind(end, known), None)
         place = tear or Tear(file.name, end, 0, False)
