@@ -2,12 +2,11 @@
 """Two servers that wait for the owner of a store, which is killed: one of them serves, and the other one waits on."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.object.test_servers import ENOUGH, LEASE, Machines, whole
+from tests.object.test_servers import ENOUGH, LEASE, Machines, machines, whole
 from tests.object.work import Producers, listed
 from tests.servers import ZqServer, wait_for
 from zq.lifecycle import GIVEN_UP
@@ -15,15 +14,9 @@ from zq.storage.object.epochs import newest_opened
 from zq.storage.object.objects import Objects
 
 pytestmark = pytest.mark.slow
+__all__ = ["machines"]
 
 WITHIN = 120
-
-
-@pytest.fixture
-def machines(uri: str, tmp_path: Path) -> Iterator[Machines]:
-    made = Machines(uri, tmp_path)
-    yield made
-    made.close()
 
 
 def runs(server: ZqServer) -> bool:
@@ -64,7 +57,7 @@ def test_a_server_that_must_not_wait_ends_with_its_own_code(
     # Elected and silent, until it is known that the other one waits for it.
     number = 2
     objects.elect(number)
-    late = ZqServer(uri, config=config, engine=engine, forked=False)
+    late = ZqServer(uri, config=config, engine=engine)
     try:
         late.launch()
         wait_for(lambda: objects.elected(number + 1), WITHIN, "the second one is elected")
