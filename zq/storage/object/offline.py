@@ -43,7 +43,7 @@ class Restored(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What stores of this version have: the number of their layout, and their column families.
+    """The number of the layout that stores of this version have, and their column families.
 
     ``admit`` refuses a directory of another layout before it is opened for writing."""
 

@@ -112,8 +112,8 @@ def check_readable(store: Readable) -> None:
 def check_layout(families: Collection[str], read: Callable[[bytes], bytes | None]) -> None:
     """Refuse a database of another layout, or of another program, before it is opened for writing.
 
-    ``families``: those that the database has, none of which is made by this look. ``read`` reads the family
-    ``default``. A database without a number is one whose first start was interrupted, and is a new store.
+    ``families``: the column families that the database has. ``read`` reads the family ``default``. A database without
+    a number is a new store whose first start was interrupted.
 
     Raises:
         StartRefused: with the number that the store has, or the families that no store of zq has.

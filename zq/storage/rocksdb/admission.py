@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The look at a RocksDB directory before it is opened for writing: its layout, and whether its log is whole.
+"""The inspection of a RocksDB directory before it is opened for writing: its layout, and whether its log is whole.
 
 An opening for writing changes the directory for good: RocksDB makes the column families that are missing, replays the
 log up to the first damage, and drops the rest. So a directory that must be refused is refused here, unchanged.
@@ -43,7 +43,7 @@ NO_LIST: Final = (
 
 
 def admit(path: Path, check: Check) -> None:
-    """Return if the directory may be opened for writing, or is not there yet. Nothing in it is changed.
+    """Return if the directory may be opened for writing, or does not exist yet. Nothing in it is changed.
 
     Raises ``StartRefused`` with a sentence: for what ``check`` refuses, for a damaged log with whole writes behind the
     damage, and for a log file that is missing.

@@ -80,7 +80,7 @@ class Batch(NamedTuple):
 
     @property
     def last(self) -> int:
-        """The last sequence number."""
+        """Return the last sequence number."""
         return self.sequence + self.entries - 1
 
 
@@ -162,7 +162,7 @@ class LogFile:
     def readable(self, recovered: int) -> tuple[int, int, int]:
         """Return where the writes end that can be read, and the first and the last sequence number before that place.
 
-        Writes up to ``recovered`` are taken at their headers' word: RocksDB has read them.
+        The CRC of writes up to ``recovered`` is not checked: RocksDB has read them.
         """
         at = first = last = 0
         while (batch := self.batch(at)) is not None:
@@ -184,7 +184,7 @@ class LogFile:
                 found = self.batch(found.end)
 
     def _starts(self, at: int) -> Iterator[int]:
-        """Offsets where a write may begin: any in the damaged block, and where the records of later blocks begin."""
+        """Yield offsets where a write may begin: any in the damaged block, and those of records in later blocks."""
         block = (at // BLOCK + 1) * BLOCK
         yield from range(at, min(block, self.size))
         while block < self.size:
