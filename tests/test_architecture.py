@@ -20,7 +20,10 @@ ROOT = Path(__file__).parent.parent
 VALUES = ["zq.errors", "zq.model"]
 ABOVE_STORES = [*VALUES, "zq.limits", "zq.wire", "zq.clock", "zq.events", "zq.storage.api", "zq.storage.capabilities"]
 PROMISE = [*VALUES, *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency"))]
-ROCKSDB = [f"zq.storage.rocksdb.{name}" for name in ("files", "housekeeping", "rescue", "store", "survey", "tuning")]
+ROCKSDB = [
+    f"zq.storage.rocksdb.{name}"
+    for name in ("admission", "files", "rescue", "store", "survey", "tuning", "write_ahead")
+]
 OBJECT = [
     f"zq.storage.object.{name}"
     for name in (

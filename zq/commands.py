@@ -33,6 +33,8 @@ def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequ
 
     ``load`` imports what it does, which needs the ``extra``; that may raise ``StartRefused`` and ``Unavailable``.
     """
+    # A reload must not end the command, however long its imports take. ``until_ended`` unblocks the signal.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         run = load()
     except ModuleNotFoundError as error:
@@ -45,7 +47,6 @@ def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequ
     asked = Asked()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: setattr(asked, "end", True))
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # what is asked for during a start is what it reads
     try:
         run(sys.argv[1:] if arguments is None else arguments, asked)
     except (StartRefused, Unavailable) as refusal:
@@ -54,8 +55,9 @@ def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequ
 
 
 def until_ended(asked: Asked, reload: Callable[[], object]) -> None:
-    """Wait; ``HUP`` has the options read again."""
+    """Wait until a signal ends the command. Call ``reload`` after SIGHUP, one during the start included."""
     signal.signal(signal.SIGHUP, lambda *_: setattr(asked, "reload", True))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     while not asked.end:
         if asked.reload:
             asked.reload = False

@@ -21,7 +21,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, NoReturn
 
 LOG = logging.getLogger(__name__)
 # The signals that end a process.
@@ -35,7 +35,7 @@ LAST_WORDS: Final = 0.5
 _stopping = threading.Event()
 
 
-def give_up() -> None:
+def give_up() -> NoReturn:
     """End this process, whose store is another one's now; requests under way have a moment to hear that. Nothing is
     closed: what it holds is the other one's matter."""
     time.sleep(LAST_WORDS)

@@ -40,7 +40,7 @@ from zq.auth.sqs_keys import SqsKeys
 from zq.clock import StoreClock
 from zq.engines import listening
 from zq.engines.tls import ServerTls
-from zq.errors import StartRefused, Unavailable
+from zq.errors import Deposed, StartRefused, Unavailable
 from zq.events import NO_EVENTS
 from zq.http.app import App, create_app
 from zq.metrics import multiprocess
@@ -75,7 +75,11 @@ def open_app(
     """
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
-    made = Application(configuration, tls)
+    try:
+        made = Application(configuration, tls)
+    except Deposed as error:  # it was elected, and may not wait: whatever supervises it starts it again
+        LOG.critical("%s", error)
+        lifecycle.give_up()
     heed = heed or _heed_signals
     heed(chosen.drain_delay, made.broker.end_waiting, lambda: startup.reload(configuration, made.apply))
     if chosen.websocket.port:
@@ -109,6 +113,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if list(arguments[:1]) in (["token"], ["sqs-key"]):
         return _credentials(token_command if arguments[0] == "token" else sqs_key_command, arguments[1:])
     given = _parser().parse_intermixed_args(arguments)
+    if given.command or given.init_store:
+        lifecycle.allow_reload()  # such a command reloads nothing: a terminal that is closed ends it
     if given.sample_config:
         settings.print_sample()
         return 0
@@ -154,8 +160,8 @@ def _serve(configuration: Configuration) -> int:
 
 def _credentials(command: ModuleType, arguments: Sequence[str]) -> int:
     """``zq-server token`` and ``zq-server sqs-key``: returns the exit code."""
+    lifecycle.allow_reload()  # as above
     given = command.parse(arguments)
-
     try:
         _hand_on(given)
         chosen = Configuration().current

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command ``zq-server`` where the packages of the server may be missing: it says so in a sentence."""
 
+import signal
 import sys
 
 
 def main() -> int:
-    """``zq.server.main``; 2 and a sentence if something that it needs is not installed."""
+    """Run ``zq.server.main``; return 2 after a sentence if a package that it needs is not installed."""
+    # Imports take long, and a reload must not end a server meanwhile. The server unblocks the signal once it serves.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         from zq.server import main as serve
     except ModuleNotFoundError as error:

@@ -56,7 +56,9 @@ def _master(reload: Callable[[], bool], lost: Callable[[int], None]) -> Any:
         def _respawn_workers(self, workers: list[int], *arguments: Any, **options: Any) -> None:
             for index in workers:
                 lost(self.wrks[index].inner.pid)
+            lifecycle.defer_reload()  # the new workers release it when they can obey
             super()._respawn_workers(workers, *arguments, **options)
+            lifecycle.allow_reload()
 
         def shutdown(self, exit_code: int = 0) -> None:
             """End, by the exit code of a worker that has given up, if one has."""

@@ -132,10 +132,12 @@ def connect(
     found = startup.parse(uri, timeout, database, write_concern, journal)
     client, cluster = startup.connect(found)
     try:
+        startup.check_layout(client, found.database)
         if cluster:
             startup.check_sharded(client, found.database)
         startup.ensure_indexes(client, found.database)
         startup.ensure_feed(client, found.database)
+        startup.note_layout(client, found.database)
     except (StartRefused, Unavailable):
         client.close()
         raise
@@ -154,9 +156,11 @@ def prepare(
     found = startup.parse(uri, timeout, database, write_concern, journal)
     client, cluster = startup.connect(found)
     try:
+        startup.check_layout(client, found.database)
         if cluster:
             startup.shard(client, found.database)
         startup.ensure_indexes(client, found.database)
         startup.ensure_feed(client, found.database)
+        startup.note_layout(client, found.database)
     finally:
         client.close()

@@ -44,7 +44,8 @@ field     of a message                           of a queue, which is its counte
 
 Fences (``f``), stages (``s``) with their drafts (``d``) and producers (``p``) are drawn in ``fences``, ``stages`` and
 ``producers``. A released message keeps of ``c`` only ``n`` and ``f``.
-The clock is one document: ``{_id: "clock", t: the largest moment seen}``; beside it lies the lease of ``LeaderLease``.
+The clock is one document: ``{_id: "clock", t: the largest moment seen}``; beside it are the lease of ``LeaderLease``
+and ``{_id: "layout", n: the number of the layout}``, which version 0.1.0 neither reads nor writes.
 
 A history entry is the finished message's document turned into another kind, which no verb of living messages meets:
 ``q`` "h" P name, ``p`` position, ``f`` finished, ``x`` outcome, ``z`` its former ``e``; ``e`` is the entry's own.
@@ -76,6 +77,9 @@ from msgspec import Struct
 from zq.model import Claim, ClaimRequest, Draft, Grouping, Holder, Lease, Message, QueueRef, Seconds
 
 BsonDocument = dict[str, Any]
+# The number of the layout, which the document ``LAYOUT`` of the collection ``CLOCK`` has as ``n``.
+VERSION: Final = 1
+LAYOUT: Final = "layout"
 MESSAGES: Final = "messages"
 CLOCK: Final = "clock"
 SWEEPER: Final = "sweeper"

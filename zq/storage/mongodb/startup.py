@@ -17,6 +17,7 @@ from pymongo.database import Database
 from pymongo.errors import (
     ConfigurationError,
     ConnectionFailure,
+    DuplicateKeyError,
     InvalidName,
     InvalidURI,
     OperationFailure,
@@ -27,7 +28,7 @@ from pymongo.write_concern import WriteConcern
 
 from zq.errors import StartRefused, Unavailable
 from zq.storage.mongodb.client import Client
-from zq.storage.mongodb.layout import FEED, INDEXES, MESSAGES, SHARD_KEY, BsonDocument
+from zq.storage.mongodb.layout import CLOCK, FEED, INDEXES, LAYOUT, MESSAGES, SHARD_KEY, VERSION, BsonDocument
 
 LOG = logging.getLogger(__name__)
 AUTHENTICATION_FAILED: Final = 18
@@ -195,6 +196,39 @@ NAMESPACE_EXISTS: Final = 48
 FEED_BYTES: Final = 4 << 20
 # For building an index that is missing in a large collection.
 WITHIN_MS: Final = 600_000
+
+
+def check_layout(client: Client, database: str) -> None:
+    """Refuse a store of another layout; a store without a number is of layout 1. Nothing is written.
+
+    Raises ``StartRefused``, ``Unavailable``.
+    """
+    try:
+        found = client.get_database(database)[CLOCK].find_one({"_id": LAYOUT})
+    except PyMongoError as error:
+        raise _unprepared() from error
+    _compare(found or {"n": 1}, database)
+
+
+def note_layout(client: Client, database: str) -> None:
+    """Write the number of the layout into a store that has none. Raises ``StartRefused``, ``Unavailable``."""
+    try:
+        # A number that a failover takes away is written by the next start: no other member is waited for.
+        collection = client.get_database(database)[CLOCK].with_options(write_concern=WriteConcern(w=1))
+        with contextlib.suppress(DuplicateKeyError):  # another server has written it at the same moment
+            collection.update_one({"_id": LAYOUT}, {"$setOnInsert": {"n": VERSION}}, upsert=True)
+        found = collection.find_one({"_id": LAYOUT})
+    except PyMongoError as error:
+        raise _unprepared() from error
+    _compare(found or {}, database)
+
+
+def _compare(found: BsonDocument, database: str) -> None:
+    if found.get("n") != VERSION:
+        raise StartRefused(
+            f"The store in the database {database} has layout {found.get('n')}, this zq needs {VERSION}: "
+            "use the zq that wrote it, or another database."
+        )
 
 
 def ensure_indexes(client: Client, database: str) -> None:

@@ -28,6 +28,7 @@ from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 
 TAKEOVERS: Final = ("wait", "refuse", "now")
+SHAPE: Final = offline.Shape(layout.VERSION.decode(), layout.FAMILIES, rocksdb.admit)
 
 
 def connect(
@@ -62,7 +63,7 @@ def connect(
     owner = Owner(
         objects,
         Path(cache) if cache else _default_cache(uri),
-        layout.FAMILIES,
+        SHAPE,
         expiry,
         stamped=layout.STAMPED,
         trimmed=layout.TRIMMED,
@@ -108,14 +109,14 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
 
     The position reached, and its moment. Raises ``StartRefused``, ``Unavailable``.
     """
-    restored = offline.restore(objects_of(uri), rocksdb.path_of(to), layout.FAMILIES, at, position)
+    restored = offline.restore(objects_of(uri), rocksdb.path_of(to), SHAPE, at, position)
     return restored.position, restored.moment / 1000
 
 
 def ship(uri: str, to: str) -> int:
     """Put the embedded store ``uri`` into the object store; how many files it has. Raises ``StartRefused``."""
     moment = layout.ms(StorageClock().now())
-    return offline.ship(rocksdb.path_of(uri), objects_of(to), layout.FAMILIES, moment)
+    return offline.ship(rocksdb.path_of(uri), objects_of(to), SHAPE, moment)
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
@@ -136,5 +137,5 @@ def owner(uri: str) -> Mapping[str, str | int]:
 def check(uri: str) -> Report:
     """Restore the store into a directory that goes, and compare its parts with each other. Raises ``StoreDamaged`` with
     the name of an object that is missing or damaged."""
-    with offline.restored(objects_of(uri), layout.FAMILIES) as path:
+    with offline.restored(objects_of(uri), SHAPE) as path:
         return rocksdb.check(f"rocksdb://{path}")

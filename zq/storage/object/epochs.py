@@ -18,10 +18,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from zq.errors import Deposed, StoreDamaged, Unavailable
+from zq.errors import Deposed, StartRefused, StoreDamaged, Unavailable
 from zq.storage.object.objects import Objects
 
 T = TypeVar("T")
+# The layout of a store whose owner does not note it: that of version 0.1.0.
+UNNUMBERED: Final = "5"
 # What a lease is shortened by for owners, since clocks do not run alike.
 MARGIN: Final = 0.1
 # Seconds that a verb waits for a proof.
@@ -65,12 +67,14 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 class Opening(Kept, frozen=True, kw_only=True):
     """``open/<epoch>``: who owns that epoch, since when (milliseconds), and what it began with. ``chain``: how the log
-    goes on behind ``removed`` up to there. ``by_position``: how it is fenced."""
+    goes on behind ``removed`` up to there. ``by_position``: how it is fenced. ``layout``: the number of the layout of
+    what the log and the checkpoints hold."""
 
     owner: str
     moment: int
     chain: list[Span]
     by_position: bool = False
+    layout: str = UNNUMBERED
 
 
 class Head(Kept, frozen=True, kw_only=True):
@@ -152,6 +156,15 @@ def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
     write(objects, f"open/{epoch}", opening)
     if objects.exists(fence_name(epoch)):
         raise Taken
+
+
+def check_layout(opening: Opening, layout: str) -> None:
+    """Refuse a store of another layout. Raises ``StartRefused``; nothing is written before."""
+    if opening.layout != layout:
+        raise StartRefused(
+            f"The store has layout {opening.layout}, this zq needs {layout}: "
+            "use the zq that wrote it, or another store."
+        )
 
 
 def joined(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:

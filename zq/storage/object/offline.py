@@ -4,7 +4,7 @@ one, check it, say who owns it. And the way in: an embedded store becomes one in
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -17,6 +17,7 @@ from zq.storage.object.epochs import (
     Kept,
     Mark,
     Opening,
+    check_layout,
     newest,
     newest_opened,
     open_epoch,
@@ -41,9 +42,17 @@ class Restored(NamedTuple):
     moment: int
 
 
-def restore(
-    objects: Objects, to: Path, families: Sequence[str], at: float | None = None, position: int | None = None
-) -> Restored:
+class Shape(NamedTuple):
+    """The number of the layout that stores of this version have, and their column families.
+
+    ``admit`` refuses a directory of another layout before it is opened for writing."""
+
+    layout: str
+    families: Sequence[str]
+    admit: Callable[[Path], object]
+
+
+def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, position: int | None = None) -> Restored:
     """Make a directory of the embedded store of what the log says up to the moment ``at``, or up to ``position``.
 
     Nothing is changed in the object store. Raises ``StartRefused`` if that cannot be had, or ``to`` is there.
@@ -51,6 +60,7 @@ def restore(
     epoch, opening = newest_opened(objects)
     if opening is None:
         raise StartRefused(NOT_THERE)
+    check_layout(opening, shape.layout)
     kept: Kept = read(objects, f"head/{epoch}", Head) or opening
     latest = None if at is None else int(at * 1000)
     mark = _newest(kept, latest, position)
@@ -58,7 +68,8 @@ def restore(
         if mark is not None:
             download(objects, mark, folder)
         reached, moment = (mark.position, mark.moment) if mark else (kept.removed, 0)
-        store = Store(folder, families, "never", 0)
+        shape.admit(folder)
+        store = Store(folder, shape.families, "never", 0)
         try:
             # What comes behind the position that is asked for may be missing: it is not looked at.
             for entry in _log(objects, epoch, opening, kept, reached) if reached != position else ():
@@ -78,7 +89,7 @@ def restore(
     return Restored(reached, moment)
 
 
-def ship(path: Path, objects: Objects, families: Sequence[str], moment: int) -> int:
+def ship(path: Path, objects: Objects, shape: Shape, moment: int) -> int:
     """Put an embedded store, which no server may have open, into an object store that has none; how many files it has.
 
     Raises ``StartRefused``. ``moment``: milliseconds.
@@ -87,8 +98,9 @@ def ship(path: Path, objects: Objects, families: Sequence[str], moment: int) -> 
         raise StartRefused("There is a store already, or was one: name another prefix.")
     if not (path / "CURRENT").exists():
         raise StartRefused(f"There is no store in {path}.")
+    shape.admit(path)
     folder = path.with_name(f"{path.name}.shipping")
-    store = ShippedStore(path, families, "", Damage())
+    store = ShippedStore(path, shape.families, "", Damage())
     try:
         epoch = win(objects)
         shutil.rmtree(folder, ignore_errors=True)
@@ -100,7 +112,8 @@ def ship(path: Path, objects: Objects, families: Sequence[str], moment: int) -> 
         store.close()
     mark = Mark(0, moment, epoch)
     write(objects, checkpoint_name(mark), Manifest(0, epoch, moment, files))
-    open_epoch(objects, epoch, Opening(owner="zq-server ship", moment=moment, chain=[], checkpoints=[mark]))
+    opening = Opening(owner="zq-server ship", moment=moment, chain=[], checkpoints=[mark], layout=shape.layout)
+    open_epoch(objects, epoch, opening)
     write(objects, f"head/{epoch}", Head(checkpoints=[mark], released=0, moment=moment))
     return len(files)
 
@@ -115,10 +128,10 @@ def owner(objects: Objects) -> tuple[int, Opening, Head]:
 
 
 @contextmanager
-def restored(objects: Objects, families: Sequence[str]) -> Iterator[Path]:
+def restored(objects: Objects, shape: Shape) -> Iterator[Path]:
     """All of the store, in a directory that goes."""
     with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
-        restore(objects, Path(folder, "store"), families)
+        restore(objects, Path(folder, "store"), shape)
         yield Path(folder, "store")
 
 

@@ -6,7 +6,7 @@ import fcntl
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final, NamedTuple
@@ -26,7 +26,9 @@ from zq.storage.object.epochs import (
     Proof,
     Span,
     Taken,
+    check_layout,
     depose,
+    fence_name,
     joined,
     newest_opened,
     open_epoch,
@@ -35,6 +37,7 @@ from zq.storage.object.epochs import (
 )
 from zq.storage.object.following import Copy, Standby
 from zq.storage.object.objects import Objects
+from zq.storage.object.offline import Shape
 from zq.storage.object.restoring import end_of, said, seal, whole_log
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.store import ShippedStore
@@ -45,6 +48,7 @@ from zq.storage.rocksdb.store import Store
 
 LOG = logging.getLogger(__name__)
 TAKEN: Final = "Another server has taken the store over while this one did: start it again, or as a standby."
+BEHIND: Final = "Another server has taken the store over while this one was about to: it waits on."
 REFUSED: Final = (
     "The store is owned by another server, {}. Stop that one; if it is gone, start this one with [storage:object] "
     "takeover = wait."
@@ -108,7 +112,7 @@ class Owner(Directory):
         self,
         objects: Objects,
         path: Path,
-        families: Sequence[str],
+        shape: Shape,
         expiry: Expiry,
         stamped: str,
         trimmed: str,
@@ -120,7 +124,9 @@ class Owner(Directory):
         now: Callable[[], float],
     ) -> None:
         """``name``: what this server calls itself to operators."""
-        super().__init__(path, families, ("never", 0), expiry, stamped, trimmed)
+        super().__init__(path, shape.families, ("never", 0), expiry, stamped, trimmed)
+        self._layout = shape.layout
+        self._admit = shape.admit
         self._objects = objects
         self._place = Place(path)
         self._name = f"{name}:{uuid4().hex[:8]}"
@@ -135,17 +141,74 @@ class Owner(Directory):
     def _make(self, filtered: str) -> Store:
         if self._proof is not None and self._proof.fenced:  # it would take the store back, and the two would fight
             raise Deposed
-        store: ShippedStore | None = None
-        standby = Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
+        standby, patience = self._standby(), self._terms.owner_timeout
         try:
             self._place.take(self._name)
-            self._wait_for_turn(standby)
+            while True:
+                epoch = self._turn(standby, patience)
+                try:
+                    return self._take_over(standby, epoch, filtered)
+                except Taken as taken:
+                    self._fall_behind(taken)
+                # Two servers that take longer than this to restore a large store must not depose each other for ever.
+                patience *= 2
+                standby = self._standby()
+        except BaseException as error:
+            standby.drop()
+            self._place.let_go()
+            if isinstance(error, OSError):
+                raise Unavailable from error
+            raise
+
+    def _standby(self) -> Standby:
+        return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
+
+    def _fall_behind(self, cause: Exception | None = None) -> None:
+        """Return if this server may wait for another turn. Raises ``Deposed`` if it has to end."""
+        if self._terms.takeover != "wait" or self._proof is not None:
+            raise Deposed(TAKEN) from cause
+        LOG.warning(BEHIND)
+
+    def _turn(self, standby: Standby, patience: float) -> int:
+        """Wait until the owner is gone, and return the number for which this server was elected then.
+
+        A server that was elected before this one and has not begun yet goes first, for ``patience`` seconds.
+        """
+        while True:
+            former = self._wait_for_turn(standby)
+            number = win(self._objects)
+            if self._terms.takeover == "now" or not any(
+                self._is_served(rival, patience) for rival in range(former + 1, number)
+            ):
+                return number
+            self._objects.put(fence_name(number), b"")  # so that no other server waits for this one to begin
+            self._fall_behind()
+
+    def _is_served(self, epoch: int, patience: float) -> bool:
+        """Return whether an epoch is opened, once that is known: it is opened, deposed, or was silent for too long."""
+        deadline = uptime() + patience
+        while uptime() < deadline:
+            try:
+                if read(self._objects, f"open/{epoch}", Opening) is not None:
+                    return True
+                if self._objects.exists(fence_name(epoch)):
+                    return False
+            except Unavailable as error:
+                LOG.warning("It is not known at present whether another server takes the store over: %s", error)
+                deadline = uptime() + patience
+            time.sleep(min(LOOK, patience))
+        return False
+
+    def _take_over(self, standby: Standby, epoch: int, filtered: str) -> Store:
+        """Own the store as number ``epoch``. Raises ``Taken`` if another server has deposed this one meanwhile."""
+        store: ShippedStore | None = None
+        try:
             copy = standby.stop()
-            epoch = win(self._objects)
             former, opening = depose(self._objects, epoch)
             fenced = uptime()
             kept = read(self._objects, f"head/{former}", Head) or opening or Kept()
             copy = self._whole(copy, kept)
+            self._admit(self._path)
             store = ShippedStore(self._path, self._families, filtered, self._damage)
             position, chain = self._replayed(store, copy.position, former, opening, kept, epoch)
             self._restored = uptime() - fenced
@@ -156,15 +219,9 @@ class Owner(Directory):
             if opening is not None and not self._has_stopped(opening, kept):
                 time.sleep(max(0.0, fenced + self._terms.lease - uptime()))
             self._serve(store, epoch, position, began, copy.manifest)
-        except BaseException as error:
-            standby.drop()
+        except BaseException:
             if store is not None:
                 store.let_go()
-            self._place.let_go()
-            if isinstance(error, Taken):
-                raise StartRefused(TAKEN) from error
-            if isinstance(error, OSError):
-                raise Unavailable from error
             raise
         return store
 
@@ -186,12 +243,23 @@ class Owner(Directory):
         for (verb, code), number in self._objects.requests.counted().items():
             yield Measure("object_requests_total", number, (("verb", verb), ("code", code)))
 
-    def _wait_for_turn(self, standby: Standby) -> None:
-        """Return when the owner is silent, or has stopped; meanwhile the copy follows its log."""
+    def _wait_for_turn(self, standby: Standby) -> int:
+        """Return the newest epoch that was opened when its owner is silent, or has stopped, or is not waited for;
+        meanwhile the copy follows its log.
+
+        Raises ``StartRefused`` for a store of another layout: the owner serves on; and ``Deposed`` if another server
+        has taken the store over from this one.
+        """
         since, seen, epoch = uptime(), None, 0
-        while self._terms.takeover != "now":
+        while True:
             try:
                 epoch, opening = newest_opened(self._objects, epoch)
+                if self._proof is not None and epoch > self._proof.epoch:
+                    raise Deposed
+                if opening is not None:
+                    check_layout(opening, self._layout)
+                if self._terms.takeover == "now":
+                    return epoch
                 head = read(self._objects, f"head/{epoch}", Head)
             except Unavailable as error:
                 if seen is None:
@@ -205,7 +273,7 @@ class Owner(Directory):
                 self._refuse(opening)
                 standby.follow(epoch, opening, head)
             if stopped or (seen == (epoch, head) and uptime() > since + self._terms.owner_timeout):
-                return
+                return epoch
             if seen is None:
                 LOG.warning(WAITING, opening.owner if opening else "")
             if seen != (epoch, head):
@@ -255,6 +323,7 @@ class Owner(Directory):
             checkpoints=kept.checkpoints,
             unsettled=kept.unsettled,
             by_position=self._terms.by_position,
+            layout=self._layout,
         )
 
     def _serve(self, store: ShippedStore, epoch: int, position: int, began: Opening, manifest: Manifest | None) -> None:

@@ -14,6 +14,7 @@ lasted: above all that they gave out, unless more than that many of one counter 
 import logging
 import threading
 import time
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -106,6 +107,24 @@ def check_readable(store: Readable) -> None:
     """Refuse a store of another layout, unless damage hides which one it has."""
     with suppress(StoreDamaged):
         _check_layout(store.get("default", b"version"))
+
+
+def check_layout(families: Collection[str], read: Callable[[bytes], bytes | None]) -> None:
+    """Refuse a database of another layout, or of another program, before it is opened for writing.
+
+    ``families``: the column families that the database has. ``read`` reads the family ``default``. A database without
+    a number is a new store whose first start was interrupted.
+
+    Raises:
+        StartRefused: with the number that the store has, or the families that no store of zq has.
+    """
+    found = read(b"version")
+    if found is None and (foreign := sorted(set(families) - {*layout.FAMILIES})):
+        raise StartRefused(
+            "The directory holds a RocksDB database of another program, with the column families "
+            f"{', '.join(foreign)}: give the store a directory of its own."
+        )
+    _check_layout(found)
 
 
 def _check_layout(found: bytes | None) -> None:

@@ -146,12 +146,18 @@ def _check(client: Client, address: Address, wait_replicas: int = 0) -> None:
     if address.master and not wait_replicas and BOUND not in facts:
         LOG.warning(UNBOUND, address.name)
     number = b"%d" % layout.VERSION
+    _check_layout(client, address)
     _answer(lambda: client.command(layout.VERSION_KEY, b"SET", layout.VERSION_KEY, number, b"NX"), address)
     _answer(lambda: client.command(layout.VERSION_KEY, b"PUBLISH", layout.READY, b""), address)
     _answer(lambda: client.command(layout.FEED, b"SPUBLISH", layout.FEED, b""), address)
     _answer(lambda: client.try_channel(layout.FEED), address)
+    _check_layout(client, address)
+
+
+def _check_layout(client: Client, address: Address) -> None:
+    """Refuse a store of another layout; one that is empty has no number yet."""
     found = _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
-    if found != number:
+    if found not in (None, b"%d" % layout.VERSION):
         raise StartRefused(
             f"The store at {address.name} has layout {found.decode(errors='replace')}, this zq needs "
             f"{layout.VERSION}: use the zq that wrote it, or another database."

@@ -29,7 +29,7 @@ from zq.storage.ordered.salvage import Salvage
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range
-from zq.storage.rocksdb import backups
+from zq.storage.rocksdb import admission, backups, write_ahead
 from zq.storage.rocksdb.files import Damage, hold_lock, made_in_place, refusal, warn_of_others
 from zq.storage.rocksdb.rescue import Rescue
 from zq.storage.rocksdb.store import SYNC_MODES, Store
@@ -75,6 +75,15 @@ def _opened(path: Path, sync: str, sync_interval: float, max_clock_jump: int, ex
         raise refusal(path, error.__cause__ or error) from error
     directory.forget_snapshots()  # now that no other process has the store
     return storage
+
+
+def admit(path: Path) -> None:
+    """Refuse a directory that must not be opened for writing, before anything in it is changed.
+
+    Raises:
+        StartRefused: for another layout, a damaged log with whole writes behind the damage, or a missing log file.
+    """
+    admission.admit(path, startup.check_layout)
 
 
 def check(uri: str) -> Report:
@@ -207,6 +216,7 @@ class Backups:
 
 def _resumed(path: Path, manifest: backups.Manifest, shift: Postpone | None, force_clock: bool) -> Restored:
     """Let the store of a backup go on now."""
+    admit(path)
     try:
         store = Store(path, layout.FAMILIES, "never", 0)
     except StoreDamaged as error:
@@ -274,7 +284,10 @@ class Directory(Housekeeping):
         return store
 
     def _make(self, filtered: str) -> Store:
-        return Store(self._path, self._families, *self._sync, filtered, self._damage)
+        admit(self._path)
+        store = Store(self._path, self._families, *self._sync, filtered, self._damage)
+        write_ahead.remember(self._path)
+        return store
 
     def allow_destruction(self, allowed: bool) -> None:
         self._allowed = allowed
@@ -292,6 +305,7 @@ class Directory(Housekeeping):
         if moment - self._looked < LOOK:
             return
         self._looked = moment
+        write_ahead.remember(self._path)
         store = self._opened
         if store.filtering and store.may_compact(self._stamped):
             store.compact_after(self._stamped, self._expiry.compaction_interval)

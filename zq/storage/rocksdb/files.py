@@ -17,6 +17,7 @@ from typing import IO, Any, Final
 from rocksdict import Checkpoint, Options, Rdict
 
 from zq.errors import StartRefused, StoreDamaged, Unavailable
+from zq.storage.rocksdb import write_ahead
 
 LOG = logging.getLogger(__name__)
 # The sentence of the error once damage was met.
@@ -199,7 +200,8 @@ def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple
 
 
 def let_go(path: Path) -> None:
-    """The directory was closed."""
+    """Note that the directory was closed, and which log files it needs when it is opened next."""
+    write_ahead.remember(path)
     _opened.discard(path.resolve())
 
 

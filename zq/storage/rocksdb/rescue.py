@@ -17,11 +17,12 @@ from rocksdict import Options, Rdict
 
 from zq.errors import StartRefused, StoreDamaged
 from zq.storage.ordered.store import TOP
+from zq.storage.rocksdb import write_ahead
 from zq.storage.rocksdb.files import refusal
 from zq.storage.rocksdb.survey import Spans, Survey
 
 # How files begin that a repair does without.
-MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG")
+MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG", write_ahead.LISTED)
 Known = Callable[[], Iterable[bytes]]
 
 
@@ -29,16 +30,31 @@ def repaired(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
     """A copy of a store for which RocksDB makes its list of files anew. Tables are linked where that can be done."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
-        if file.name in without or file.name.startswith(MADE_ANEW) or not file.is_file():
-            continue
-        try:
-            if file.suffix != ".sst":
-                raise OSError
-            os.link(file, to / file.name)
-        except OSError:
-            shutil.copyfile(file, to / file.name)
+        if file.name not in without and not file.name.startswith(MADE_ANEW) and file.is_file():
+            _copy(file, to)
     Rdict.repair(str(to), Options(raw_mode=True))
     return to
+
+
+def mended(path: Path, to: Path) -> Path:
+    """Make a copy of a store whose log has the writes that can be read, and nothing else."""
+    to.mkdir(mode=0o700)
+    for file in path.iterdir():
+        if file.suffix == ".log":
+            write_ahead.mend(file, to / file.name)
+        elif file.is_file():
+            _copy(file, to)
+    return to
+
+
+def _copy(file: Path, to: Path) -> None:
+    """Link a table, which never changes, and copy any other file."""
+    try:
+        if file.suffix != ".sst":
+            raise OSError
+        os.link(file, to / file.name)
+    except OSError:
+        shutil.copyfile(file, to / file.name)
 
 
 class Rescue:
@@ -107,6 +123,11 @@ class Rescue:
         self._source = path
         try:
             survey = Survey(path)
+            if not survey.unlisted and survey.tear is not None and survey.tear.has_records:
+                notes += survey.notes
+                survey.close()
+                self._source = mended(path, self._workshop / "mended")
+                survey = Survey(self._source)
             if not survey.unlisted:
                 return survey
             notes += survey.notes

@@ -7,7 +7,6 @@ Other files may have keys in that range; a caller that knows such a key reads it
 """
 
 import gc
-import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,8 +16,10 @@ from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, ReadOptions
 
 from zq.errors import StoreDamaged
 from zq.storage.ordered.store import UNREADABLE
+from zq.storage.rocksdb.admission import look_at_log
 from zq.storage.rocksdb.files import close_part, hold_lock, is_damage, place_of, unavailable
 from zq.storage.rocksdb.tuning import Tuning
+from zq.storage.rocksdb.write_ahead import Tear
 
 READ_ALL: Final = DBRecoveryMode.skip_any_corrupted_record()
 # Bytes by which the end of a damaged block may be longer than the keys around it that are known.
@@ -27,9 +28,14 @@ SLACK: Final = 16
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
 UNLISTED: Final = "{files}: not in the list of files, MANIFEST-*, which seems to have lost its end"
 TORN: Final = (
-    "The log of the last writes, *.log, cannot be read to its end ({cause}): what was written last may be missing. "
-    "After a power cut that is as it should be"
+    "The write-ahead log ends torn in {tear.file} at offset {tear.offset}: {tear.dropped} bytes cannot be read, and "
+    "hold no whole write. After a power cut that is as it should be, and the next start drops them"
 )
+DAMAGED: Final = (
+    "The write-ahead log is damaged in {tear.file} at offset {tear.offset}, and readable writes follow, of "
+    "{tear.dropped} bytes in all. A start is refused, since it would drop them"
+)
+MISSING: Final = "{name} of the write-ahead log is missing, and with it the writes that only it had"
 
 
 class Table(NamedTuple):
@@ -79,6 +85,8 @@ class Survey:
     def __init__(self, path: Path) -> None:
         """Raises ``StartRefused`` if the store is in use, and RocksDB's own error if it cannot be opened at all."""
         self.notes: list[str] = []
+        self.tear: Tear | None = None
+        """Where the write-ahead log stops being readable."""
         self._gaps: dict[tuple[str, tuple[int, int]], Gap] = {}
         self._lock = hold_lock(path)
         try:
@@ -98,15 +106,14 @@ class Survey:
             self.notes.append(UNLISTED.format(files=", ".join(self.unlisted)))
 
     def _note_log(self, path: Path) -> None:
-        """Have RocksDB replay the log strictly; damaged tables may keep it from doing so to the end."""
-        for paranoid in (True, False):
-            try:
-                close_part(_open(path, DBRecoveryMode.absolute_consistency(), Options(raw_mode=True), paranoid)[0])
-            except Exception as error:  # noqa: BLE001  (the binding raises no other)
-                cause = str(error).splitlines()[0].strip(" .")
-                if not re.search(r"\.sst|MANIFEST|CURRENT", str(error)):
-                    self.notes.append(TORN.format(cause=cause))
-                    return
+        """Note where the log cannot be read, and which of its files are missing."""
+        try:
+            self.tear, gone = look_at_log(path)
+        except Exception:  # noqa: BLE001  (the binding raises no other: a list of files that cannot be read says nothing)
+            return
+        self.notes += (MISSING.format(name=name) for name in gone)
+        if self.tear is not None and self.tear.dropped:
+            self.notes.append((DAMAGED if self.tear.has_records else TORN).format(tear=self.tear))
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of one key. Raises ``StoreDamaged`` where damage may hide it."""
@@ -196,9 +203,9 @@ class Spans:
         return any(gap.lower < upper and gap.upper > lower for gap in self._gaps)
 
 
-def _open(path: Path, mode: DBRecoveryMode, family: Options, paranoid: bool = False) -> tuple[Rdict, list[str]]:
+def _open(path: Path, mode: DBRecoveryMode, family: Options) -> tuple[Rdict, list[str]]:
     options = Options(raw_mode=True)
-    options.set_paranoid_checks(paranoid)  # without, a table that is damaged or gone is met when it is read
+    options.set_paranoid_checks(False)  # without, a table that is damaged or gone is met when it is read
     options.set_wal_recovery_mode(mode)
     names: list[str] = Rdict.list_cf(str(path))
     return Rdict(str(path), options, dict.fromkeys(names, family), AccessType.read_only(False)), names

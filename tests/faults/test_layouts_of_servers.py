@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The number of the layout in stores that servers share: a store of another number is refused unchanged."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from redis import Redis
+
+from tests.stores import MongoServer, RedisServer
+from zq.conformance.builders import drafts
+from zq.errors import StartRefused
+from zq.model import QueueRef
+from zq.storage import mongodb, redis
+from zq.storage.mongodb import layout as mongodb_layout
+from zq.storage.redis import layout as redis_layout
+
+NOW, JOBS = 1_700_000_000.0, QueueRef("acme", "jobs")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[MongoServer]:
+    with MongoServer() as started:
+        yield started
+
+
+def content(client: MongoClient[Any], database: str) -> dict[str, Any]:
+    """Return all documents and indexes."""
+    found = client[database]
+    return {
+        name: (sorted(map(repr, found[name].find())), found[name].index_information())
+        for name in found.list_collection_names()
+    }
+
+
+def test_a_mongodb_store_has_a_number(server: MongoServer) -> None:
+    """The first start writes it; a later one reads it."""
+    with server.client() as client:
+        for _ in range(2):
+            mongodb.connect(server.uri).close()
+            document = client["zq"][mongodb_layout.CLOCK].find_one({"_id": mongodb_layout.LAYOUT})
+            assert document == {"_id": mongodb_layout.LAYOUT, "n": mongodb_layout.VERSION}
+
+
+def test_a_mongodb_store_of_version_0_1_0_gets_its_number(server: MongoServer) -> None:
+    """It has the same layout and no number; its messages are handed out."""
+    with server.client() as client:
+        storage = mongodb.connect(server.uri)
+        storage.messages.post(JOBS, drafts(3, storage.now()), storage.now())
+        storage.close()
+        client["zq"][mongodb_layout.CLOCK].delete_one({"_id": mongodb_layout.LAYOUT})
+        storage = mongodb.connect(server.uri)
+        assert storage.queues.stats(JOBS, storage.now()).entered == 3
+        storage.close()
+        assert client["zq"][mongodb_layout.CLOCK].count_documents({"_id": mongodb_layout.LAYOUT}) == 1
+
+
+@pytest.mark.parametrize("way", [mongodb.connect, mongodb.prepare])
+def test_a_mongodb_store_of_another_layout_is_refused_unchanged(server: MongoServer, way: Any) -> None:
+    """No index and no collection is made there."""
+    with server.client() as client:
+        client.drop_database("zq")
+        client["zq"][mongodb_layout.CLOCK].insert_one({"_id": mongodb_layout.LAYOUT, "n": 2})
+        before = content(client, "zq")
+        with pytest.raises(StartRefused, match="database zq has layout 2, this zq needs 1"):
+            way(server.uri)
+        assert content(client, "zq") == before
+        client.drop_database("zq")
+
+
+def test_a_redis_store_of_another_layout_is_refused_unchanged(store: RedisServer) -> None:
+    """Its keys are as they were, and nothing is published there."""
+    with Redis.from_url(store.uri) as client:
+        client.set(redis_layout.VERSION_KEY, b"3")
+        client.set(b"other", b"value")
+        heard = client.pubsub()
+        heard.psubscribe("*")
+        assert heard.get_message(timeout=5) is not None
+        with pytest.raises(StartRefused, match=f"has layout 3, this zq needs {redis_layout.VERSION}"):
+            redis.connect(store.uri)
+        assert {key: client.get(key) for key in client.scan_iter()} == {
+            redis_layout.VERSION_KEY: b"3",
+            b"other": b"value",
+        }
+        assert heard.get_message(timeout=0.2) is None

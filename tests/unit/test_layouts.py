@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A store of each layout that there ever was: it is opened, or refused without a change. ``tests/data`` has them."""
+
+import hashlib
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import msgpack, structs
+from rocksdict import Options, Rdict
+
+from tests.data.make import NOW
+from tests.dictionary import Dictionary
+from zq.errors import StartRefused
+from zq.model import ClaimRequest, Lease, QueueRef
+from zq.storage import check, salvage
+from zq.storage import object as object_store
+from zq.storage.object import offline
+from zq.storage.object.epochs import Opening, read, write
+from zq.storage.ordered import layout
+from zq.storage.ordered.storage import OrderedStorage
+from zq.storage.rocksdb import connect
+from zq.storage.rocksdb.store import Store
+
+DATA = Path(__file__).parent.parent / "data"
+STORES = {int(file.name.removesuffix(".tar.xz").rpartition("-")[2]): file for file in DATA.glob("layout-*.tar.xz")}
+TODAY = int(layout.VERSION)
+
+
+def unpacked(number: int, tmp_path: Path) -> Path:
+    """Return a copy of the store of a layout."""
+    path = tmp_path / "store"
+    with tarfile.open(STORES[number]) as archive:
+        archive.extractall(path, filter="data")
+    return path
+
+
+def digests(path: Path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
+
+
+def open_for_writing(path: Path) -> None:
+    connect(f"rocksdb://{path}", sync="never", max_clock_jump=0).close()
+
+
+def check_it(path: Path) -> None:
+    check(f"rocksdb://{path}")
+
+
+def salvage_it(path: Path) -> None:
+    salvage(f"rocksdb://{path}", str(path.with_name("new")))
+
+
+def ship_it(path: Path) -> None:
+    object_store.ship(f"rocksdb://{path}", "")
+
+
+def test_there_is_a_store_of_each_layout() -> None:
+    """A new layout needs one too: ``tests/data/make.py`` makes it."""
+    assert sorted(STORES) == list(range(1, TODAY + 1))
+
+
+@pytest.mark.parametrize("use", [open_for_writing, check_it, salvage_it, ship_it])
+@pytest.mark.parametrize("number", range(1, TODAY))
+def test_a_store_of_a_former_layout_is_refused_unchanged(
+    number: int, use: Callable[[Path], None], tmp_path: Path, bucket: Dictionary
+) -> None:
+    """The version that wrote it opens it afterwards: every file is as it was."""
+    path = unpacked(number, tmp_path)
+    before = digests(path)
+    with pytest.raises(StartRefused, match=f"has layout {number}, this zq needs {TODAY}"):
+        use(path)
+    assert digests(path) == before
+    assert [file.name for file in tmp_path.iterdir()] == ["store"], "nothing else is left behind"
+    assert bucket._values == {}
+
+
+def test_a_store_of_todays_layout_hands_out_its_messages(tmp_path: Path) -> None:
+    """Version 0.1.0 wrote it."""
+    storage = connect(f"rocksdb://{unpacked(TODAY, tmp_path)}", sync="never", max_clock_jump=0)
+    try:
+        for queue in ("jobs", "other"):
+            request = ClaimRequest(Lease("a" * 24, 60, 60), 20)
+            claim = storage.claims.create(QueueRef("acme", queue), request, NOW + 1)
+            bodies = [json.loads(message.body) for message in claim.claim.messages]
+            assert bodies == [*(f"{number}" for number in range(9)), "x" * 2000]
+    finally:
+        storage.close()
+
+
+@pytest.mark.parametrize("gone", ["lines", "due"])
+def test_a_refused_start_makes_no_family(tmp_path: Path, gone: str) -> None:
+    """RocksDB makes the families that are missing, which no older version then opens."""
+    path = tmp_path / "store"
+    store = Store(path, [name for name in layout.FAMILIES if name != gone], "never", 0)
+    store.write([("default", b"version", b"4")])
+    store.close()
+    before = digests(path)
+    with pytest.raises(StartRefused, match="has layout 4"):
+        open_for_writing(path)
+    assert gone not in Rdict.list_cf(str(path))
+    assert digests(path) == before
+
+
+def test_a_store_of_a_later_layout_is_refused_unchanged(tmp_path: Path) -> None:
+    """Its families, of which this version knows nothing, are no reason for another sentence."""
+    path = tmp_path / "store"
+    store = Store(path, [*layout.FAMILIES, "novelties"], "never", 0)
+    store.write([("default", b"version", b"6")])
+    store.close()
+    before = digests(path)
+    with pytest.raises(StartRefused, match=f"has layout 6, this zq needs {TODAY}"):
+        open_for_writing(path)
+    assert digests(path) == before
+
+
+def test_a_database_of_another_program_is_refused_unchanged(tmp_path: Path) -> None:
+    """It has no number, and families that no store of zq has."""
+    path = tmp_path / "store"
+    database = Rdict(str(path), Options(raw_mode=True))
+    database.create_column_family("users", Options(raw_mode=True))
+    database[b"key"] = b"value"
+    database.close()
+    before = digests(path)
+    with pytest.raises(StartRefused, match="another program, with the column families users"):
+        open_for_writing(path)
+    assert digests(path) == before
+
+
+def test_a_first_start_that_was_interrupted_is_a_new_store(tmp_path: Path) -> None:
+    """It has made some families, and not written the number."""
+    path = tmp_path / "store"
+    Store(path, layout.FAMILIES[:5], "never", 0).close()
+    open_for_writing(path)
+    open_for_writing(path)
+
+
+def test_a_directory_without_its_list_of_files_is_refused_unchanged(tmp_path: Path) -> None:
+    """RocksDB would begin a new database there, and remove the files of the former one."""
+    path = unpacked(TODAY, tmp_path)
+    (path / "CURRENT").unlink()
+    before = digests(path)
+    with pytest.raises(StartRefused, match=r"its file CURRENT is missing.*zq-server salvage"):
+        open_for_writing(path)
+    assert digests(path) == before
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Dictionary:
+    """An object store in memory."""
+    objects = Dictionary()
+    monkeypatch.setattr("zq.storage.object.objects_of", lambda uri: objects)
+    return objects
+
+
+def own(tmp_path: Path, name: str, **options: Any) -> OrderedStorage:
+    """Open the store in the bucket on a machine of that name."""
+    return object_store.connect("s3://bucket/x", cache=str(tmp_path / name), lease=0.2, max_clock_jump=0, **options)
+
+
+@pytest.mark.parametrize("takeover", ["wait", "refuse", "now"])
+def test_an_object_store_of_another_layout_is_refused_unchanged(
+    bucket: Dictionary, tmp_path: Path, takeover: str
+) -> None:
+    """The owner of a later version is not deposed, whether it serves or has stopped; nor is the store restored."""
+    own(tmp_path, "first").close()
+    opening = read(bucket, "open/1", Opening)
+    assert opening is not None
+    assert opening.layout == layout.VERSION.decode()
+    write(bucket, "open/1", structs.replace(opening, layout="6"))
+    before = dict(bucket._values)
+    with pytest.raises(StartRefused, match=f"has layout 6, this zq needs {TODAY}"):
+        own(tmp_path, "second", takeover=takeover)
+    with pytest.raises(StartRefused, match=f"has layout 6, this zq needs {TODAY}"):
+        object_store.restore("s3://bucket/x", f"rocksdb://{tmp_path}/restored")
+    assert bucket._values == before
+    assert not (tmp_path / "restored").exists()
+
+
+def test_an_object_store_without_a_number_is_opened(bucket: Dictionary, tmp_path: Path) -> None:
+    """Version 0.1.0 does not note it; what this version notes it reads over."""
+    own(tmp_path, "first").close()
+    opening = msgpack.decode(bucket._values["open/1"])
+    assert opening.pop("layout") == layout.VERSION.decode()
+    bucket._values["open/1"] = msgpack.encode(opening)
+    own(tmp_path, "second").close()
+
+
+def test_an_object_store_is_restored_as_the_layout_that_it_has(bucket: Dictionary, tmp_path: Path) -> None:
+    """A checkpoint of another layout is no store of this one, whatever its owner has noted."""
+    path = unpacked(4, tmp_path)
+    offline.ship(path, bucket, offline.Shape(str(TODAY), sorted(Rdict.list_cf(str(path))), lambda _: None), 0)
+    with pytest.raises(StartRefused, match="has layout 4"):
+        object_store.restore("s3://bucket/x", f"rocksdb://{tmp_path}/restored")
+    assert not (tmp_path / "restored").exists()

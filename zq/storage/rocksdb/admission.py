@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inspection of a RocksDB directory before it is opened for writing: its layout, and whether its log is whole.
+
+An opening for writing changes the directory for good: RocksDB makes the column families that are missing, replays the
+log up to the first damage, and drops the rest. So a directory that must be refused is refused here, unchanged.
+"""
+
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rocksdict import AccessType, DBRecoveryMode, Options, Rdict
+
+from zq.errors import StartRefused
+from zq.storage.rocksdb import write_ahead
+from zq.storage.rocksdb.files import close_part, hold_lock, refusal
+from zq.storage.rocksdb.write_ahead import Tear
+
+LOG = logging.getLogger(__name__)
+# The default column family, which every database has.
+DEFAULT: Final = "default"
+# Raises ``StartRefused`` for a directory with these column families and values of the default one.
+Check = Callable[[frozenset[str], Callable[[bytes], bytes | None]], object]
+TORN: Final = (
+    "The write-ahead log ends torn, as a power cut leaves it: %d bytes of %s and later files, from offset %d on, are "
+    "dropped. They hold no whole write."
+)
+DAMAGED: Final = (
+    "The store {path} cannot be opened: its write-ahead log is damaged in {tear.file} at offset {tear.offset}, and "
+    "whole writes follow, of {tear.dropped} bytes in all. A start would drop them: run zq-server salvage, which saves "
+    "what can be read, or restore a backup."
+)
+MISSING: Final = (
+    "The store {path} cannot be opened: {names} of its write-ahead log is missing, and with it the writes that only it "
+    "had. Put the file back, restore a backup, or run zq-server salvage, which saves what the other files have."
+)
+NO_LIST: Final = (
+    "The store {path} cannot be opened: its file CURRENT is missing. zq-server check-store tells what is damaged, "
+    "zq-server salvage saves what can be read."
+)
+
+
+def admit(path: Path, check: Check) -> None:
+    """Return if the directory may be opened for writing, or does not exist yet. Nothing in it is changed.
+
+    Raises ``StartRefused`` with a sentence: for what ``check`` refuses, for a damaged log with whole writes behind the
+    damage, and for a log file that is missing.
+    """
+    if not (path / "CURRENT").exists():
+        if any(file.stat().st_size for file in (*path.glob("*.sst"), *path.glob("*.log"))):
+            raise StartRefused(NO_LIST.format(path=path))
+        return
+    with hold_lock(path):
+        try:
+            families = frozenset(Rdict.list_cf(str(path)))
+            database, is_whole = _opened(path)
+            try:
+                check(families, database.get)
+                tear, gone = _examined(path, database, is_whole)
+            finally:
+                close_part(database)
+        except StartRefused:
+            raise
+        except Exception as error:
+            raise refusal(path, error) from error
+    if gone:
+        raise StartRefused(MISSING.format(path=path, names=", ".join(gone)))
+    if tear is not None and tear.has_records:
+        raise StartRefused(DAMAGED.format(path=path, tear=tear))
+    if tear is not None and tear.dropped:
+        LOG.warning(TORN, tear.dropped, tear.file, tear.offset)
+
+
+def look_at_log(path: Path) -> tuple[Tear | None, list[str]]:
+    """Return where the log stops being readable, if it does, and the names of its files that are missing.
+
+    The caller holds the directory's lock. Raises RocksDB's own error if the list of files cannot be read.
+    """
+    database, is_whole = _opened(path)
+    try:
+        return _examined(path, database, is_whole)
+    finally:
+        close_part(database)
+
+
+def _examined(path: Path, database: Rdict, is_whole: bool) -> tuple[Tear | None, list[str]]:
+    """Return where the log stops being readable, and which of its files are missing."""
+    least = int(database.property_int_value("rocksdb.min-log-number-to-keep") or 0)
+    tear = None
+    if not is_whole or write_ahead.end_in_zeros(path, least):
+        tear = write_ahead.examine(path, int(database.latest_sequence_number()), least)
+    return tear, write_ahead.missing(path, least)
+
+
+def _opened(path: Path) -> tuple[Rdict, bool]:
+    """Open the default column family for reading, after a replay of all logs; and whether they are whole to their end.
+
+    Raises RocksDB's own error if something else than the log cannot be read.
+    """
+    try:
+        return _read_only(path, DBRecoveryMode.absolute_consistency()), True
+    except Exception as error:
+        if re.search(r"\.sst|MANIFEST|CURRENT", str(error)):
+            raise
+    return _read_only(path, DBRecoveryMode.point_in_time()), False
+
+
+def _read_only(path: Path, mode: DBRecoveryMode) -> Rdict:
+    options = Options(raw_mode=True)
+    options.set_wal_recovery_mode(mode)
+    return Rdict(str(path), options, {DEFAULT: Options(raw_mode=True)}, AccessType.read_only(False))

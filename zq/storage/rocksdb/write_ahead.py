@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The write-ahead log of a RocksDB directory: its format, its damage, and the files of it that must exist.
+
+A log file consists of blocks of 32 KiB. A record begins with a header: masked CRC-32C, length, type and, in a file that
+RocksDB may recycle, the low half of the file's number. A write that does not fit into the rest of a block is cut into
+fragments, and no record crosses the end of a block. The content of a write begins with the sequence number of its first
+entry and the number of its entries.
+
+After a power cut the last writes may be torn: RocksDB drops them when it opens the directory. It drops just as silently
+whatever follows a damaged record, so ``examine`` tells both cases apart before that.
+"""
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+BLOCK: Final = 32 << 10
+# The types of records: whole, first, middle, last.
+WHOLE, FIRST, MIDDLE, LAST = range(1, 5)
+# What RocksDB adds to the type of a record in a file that may be recycled.
+RECYCLABLE: Final = 4
+# Types of records without content that RocksDB may write at the beginning of a file.
+NOTES: Final = {9: 7, 10: 7, 11: 11, 130: 7, 131: 11}
+# CRC, length and type; behind them the number of a file that may be recycled.
+HEADER: Final = Struct("<IHB")
+NUMBER: Final = Struct("<I")
+# Sequence number and number of entries.
+BATCH: Final = Struct("<QI")
+# Sequence numbers by which a record may be ahead of the last one that is known.
+PLAUSIBLE: Final = 1 << 40
+MASK: Final = 0xA282EAD8
+# Zeros at the end of a log file that are worth a look: the end of a write may have some.
+ZEROS: Final = 16
+# The file that lists the log files which must exist.
+LISTED: Final = ".zq-logs"
+
+
+def _table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = (value >> 1) ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+_TABLE: Final = _table()
+
+
+def masked_crc(content: bytes) -> int:
+    """Return the CRC-32C of the content, as RocksDB stores it."""
+    table, crc = _TABLE, 0xFFFFFFFF
+    for byte in content:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return (((crc >> 15) | (crc << 17)) + MASK) & 0xFFFFFFFF
+
+
+class Fragment(NamedTuple):
+    """A record of a log file by its header: where it and its content begin, where it ends. ``kind``: 0 for a note."""
+
+    start: int
+    content: int
+    end: int
+    kind: int
+
+
+class Batch(NamedTuple):
+    """A write: where its fragments begin and end, its first sequence number, how many entries it has."""
+
+    start: int
+    end: int
+    sequence: int
+    entries: int
+    fragments: list[Fragment]
+
+    @property
+    def last(self) -> int:
+        """Return the last sequence number."""
+        return self.sequence + self.entries - 1
+
+
+class Tear(NamedTuple):
+    """Where a log stops being readable. ``dropped``: bytes that RocksDB drops when it opens the directory.
+
+    ``has_records``: whole writes are among them, so the place is damaged rather than the log's torn end."""
+
+    file: str
+    offset: int
+    dropped: int
+    has_records: bool
+
+
+class LogFile:
+    """The content of one log file."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        self._number = number_of(path)
+        with path.open("rb") as file:
+            self.size = os.fstat(file.fileno()).st_size
+            self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
+
+    def fragment(self, at: int) -> Fragment | None:
+        """Return the record at an offset if its header is possible there. Its CRC is not checked."""
+        end_of_block = min((at // BLOCK + 1) * BLOCK, self.size)
+        if at + HEADER.size > end_of_block:
+            return None
+        _, length, kind = HEADER.unpack_from(self._content, at)
+        header = HEADER.size
+        if kind in NOTES:
+            header, kind = NOTES[kind], 0
+        elif RECYCLABLE < kind <= RECYCLABLE + LAST:
+            header, kind = header + NUMBER.size, kind - RECYCLABLE
+        elif not WHOLE <= kind <= LAST:
+            return None
+        if at + header + length > end_of_block:
+            return None
+        if header > HEADER.size and NUMBER.unpack_from(self._content, at + HEADER.size)[0] != self._number & 0xFFFFFFFF:
+            return None
+        return Fragment(at, at + header, at + header + length, kind)
+
+    def is_intact(self, batch: Batch) -> bool:
+        """Return whether the CRC of each fragment is right."""
+        return all(
+            HEADER.unpack_from(self._content, each.start)[0]
+            == masked_crc(self._content[each.start + HEADER.size - 1 : each.end])
+            for each in batch.fragments
+        )
+
+    def batch(self, at: int) -> Batch | None:
+        """Return the write that begins at an offset, by the headers of its fragments; None if there is none."""
+        fragments: list[Fragment] = []
+        place, head = at, b""
+        while (found := self.fragment(self._next(place))) is not None:
+            if found.kind and (found.kind in (WHOLE, FIRST)) != (not fragments):
+                return None
+            if found.kind:
+                fragments.append(found)
+                head += self._content[found.content : min(found.end, found.content + BATCH.size - len(head))]
+            elif not fragments:
+                return Batch(found.start, found.end, 0, 0, [found])
+            if found.kind in (WHOLE, LAST):
+                if len(head) < BATCH.size:
+                    return None
+                sequence, entries = BATCH.unpack(head)
+                return Batch(at, found.end, sequence, entries, fragments)
+            place = found.end
+        return None
+
+    def _next(self, at: int) -> int:
+        """Return the offset of the next header: the end of a block that is too short for one is left empty."""
+        rest = -at % BLOCK
+        if rest < HEADER.size or (rest < HEADER.size + NUMBER.size and not any(self._content[at : at + rest])):
+            return at + rest
+        return at
+
+    def readable(self, recovered: int) -> tuple[int, int, int]:
+        """Return where the writes end that can be read, and the first and the last sequence number before that place.
+
+        The CRC of writes up to ``recovered`` is not checked: RocksDB has read them.
+        """
+        at = first = last = 0
+        while (batch := self.batch(at)) is not None:
+            if batch.last > recovered and not self.is_intact(batch):
+                break
+            at = batch.end
+            if batch.entries:
+                first, last = first or batch.sequence, batch.last
+        return min(self._next(at), self.size), first, last
+
+    def intact_behind(self, at: int, known: int) -> Iterator[Batch]:
+        """Yield whole writes at or behind a damaged place whose sequence numbers are above ``known``."""
+        for start in self._starts(at):
+            found = self.batch(start)
+            while found is not None and found.entries and known < found.sequence < known + PLAUSIBLE:
+                if not self.is_intact(found):
+                    break
+                yield found
+                found = self.batch(found.end)
+
+    def _starts(self, at: int) -> Iterator[int]:
+        """Yield offsets where a write may begin: any in the damaged block, and those of records in later blocks."""
+        block = (at // BLOCK + 1) * BLOCK
+        yield from range(at, min(block, self.size))
+        while block < self.size:
+            place = block
+            while (found := self.fragment(place)) is not None:
+                if found.kind in (WHOLE, FIRST):
+                    yield place
+                place = found.end
+                if place % BLOCK == 0:
+                    break
+            block += BLOCK
+
+    def content_of(self, batch: Batch) -> bytes:
+        """Return a write as RocksDB encoded it."""
+        return b"".join(self._content[each.content : each.end] for each in batch.fragments)
+
+
+def number_of(path: Path) -> int:
+    """Return the number of a log file."""
+    return int(path.stem)
+
+
+def log_files(path: Path, least: int = 0) -> list[Path]:
+    """Return the directory's log files whose number is at least ``least``, the oldest first."""
+    files = [file for file in path.glob("*.log") if file.stem.isdecimal()]
+    return sorted((file for file in files if number_of(file) >= least), key=number_of)
+
+
+def end_in_zeros(path: Path, least: int) -> bool:
+    """Return whether a file ends in more zeros than a write does.
+
+    RocksDB takes them for the end of the log. A file system leaves them in the place of writes that a power cut undid.
+    """
+    return any(_ends_in_zeros(file) for file in log_files(path, least))
+
+
+def _ends_in_zeros(file: Path) -> bool:
+    with file.open("rb") as content:
+        size = os.fstat(content.fileno()).st_size
+        content.seek(max(0, size - ZEROS))
+        return size > 0 and not content.read().strip(b"\0")
+
+
+def examine(path: Path, recovered: int, least: int) -> Tear | None:
+    """Find the place at which RocksDB's replay stops; None if it reads all.
+
+    ``recovered``: the last sequence number that RocksDB has after a replay up to the first damage. ``least``: the
+    number of the first file that it replays.
+    """
+    # What a manifest says to have been written may lie behind the damage: then only checksums tell.
+    return _examine(path, recovered, least) or _examine(path, 0, least)
+
+
+def _examine(path: Path, recovered: int, least: int) -> Tear | None:
+    tear: Tear | None = None
+    known = recovered
+    for file in map(LogFile, log_files(path, least)):
+        end, first, last = file.readable(recovered)
+        # RocksDB goes on with a file that continues the numbers: the former one was torn before this one began.
+        if tear is not None and (last > recovered if recovered else first > known + 1):
+            return tear._replace(dropped=tear.dropped + file.size, has_records=True)
+        known = max(known, last)
+        if end == file.size:
+            continue
+        lost = next(file.intact_behind(end, known), None)
+        place = tear or Tear(file.name, end, 0, False)
+        tear = place._replace(dropped=place.dropped + file.size - end, has_records=lost is not None)
+        if lost is not None:
+            return tear
+    return tear
+
+
+def mend(file: Path, to: Path) -> None:
+    """Write a log file of the intact writes of a damaged one, those behind the damage included.
+
+    RocksDB itself passes over the rest of a block in which it finds damage.
+    """
+    source, at, last = LogFile(file), 0, 0
+    with to.open("wb") as target:
+        while True:
+            batch = source.batch(at)
+            if batch is None or not source.is_intact(batch):
+                batch = next(source.intact_behind(at, last), None)
+            if batch is None:
+                return
+            if batch.entries:
+                target.write(_records(source.content_of(batch), target.tell()))
+            at, last = batch.end, max(last, batch.last)
+
+
+def _records(content: bytes, at: int) -> bytes:
+    """Return a write in records, as they stand at an offset of a log file."""
+    written, kind = b"", 0
+    while not kind or content:
+        rest = -(at + len(written)) % BLOCK or BLOCK
+        if rest < HEADER.size:
+            written += bytes(rest)
+            continue
+        is_first = not kind
+        part, content = content[: rest - HEADER.size], content[rest - HEADER.size :]
+        kind = (FIRST if is_first else MIDDLE) if content else (WHOLE if is_first else LAST)
+        written += HEADER.pack(masked_crc(bytes([kind]) + part), len(part), kind) + part
+    return written
+
+
+def missing(path: Path, least: int) -> list[str]:
+    """Return the names of log files that must exist and do not. ``least``: as in ``examine``; RocksDB has removed older
+    ones."""
+    try:
+        listed = [int(word) for word in (path / LISTED).read_text("ascii").split()]
+    except (OSError, ValueError):
+        return []
+    return [name for number in listed if number >= least and not (path / (name := f"{number:06d}.log")).exists()]
+
+
+def remember(path: Path) -> None:
+    """List the log files that exist, for ``missing``.
+
+    A file is listed once its entry in the directory is on disk, and RocksDB removes a log file after the manifest has
+    said so on disk. So no crash leaves a list that a sound directory contradicts. If the list cannot be written, a
+    missing file may go unnoticed, and nothing else happens.
+    """
+    with suppress(OSError):
+        names = " ".join(str(number_of(file)) for file in log_files(path))
+        if (path / LISTED).exists() and (path / LISTED).read_text("ascii") == names:
+            return
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+            unfinished = path / f"{LISTED}.unfinished"
+            with unfinished.open("w", encoding="ascii") as file:
+                file.write(names)
+                file.flush()
+                os.fsync(file.fileno())
+            unfinished.replace(path / LISTED)
+        finally:
+            os.close(folder)
