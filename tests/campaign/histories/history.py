@@ -114,7 +114,8 @@ class Call:
         claim = f" [claim {self.claim}]" if self.claim else ""
         ttl = f" ttl {self.ttl:g}" if self.ttl else ""
         moments = f"{self.start:.3f} to {self.end:.3f}"
-        return f"{moments} {self.worker}: {self.verb} {'/'.join(self.queue)} {self.outcome}{claim}{ttl}: {listed}"
+        why = f" ({self.why})" if self.why else ""
+        return f"{moments} {self.worker}: {self.verb} {'/'.join(self.queue)} {self.outcome}{why}{claim}{ttl}: {listed}"
 
 
 class Client:
