@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.tables import every_row
 from tests.words import WORDS, names, used
 from zq.storage import api, capabilities
@@ -362,6 +364,7 @@ def package(module: str) -> str:
     return ".".join(module.split(".")[: 3 if within(module, "zq.storage") else 2])
 
 
+@pytest.mark.slow
 def test_words_that_went_do_not_come_back_as_names() -> None:
     """No class, function, module or parameter is called by a word that the field has another one for."""
     uses, instead = used(names(ROOT)), {word.old: word.new for word in WORDS}

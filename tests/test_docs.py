@@ -205,6 +205,7 @@ def run(commands: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return follow([*SHELL, commands], folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "file",
     [file for file in PAGES if curl_samples(file)],

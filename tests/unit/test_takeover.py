@@ -23,6 +23,8 @@ from zq.storage.object.owner import Owner
 from zq.storage.object.store import ShippedStore
 from zq.storage.ordered.storage import OrderedStorage
 
+pytestmark = pytest.mark.slow
+
 WITHIN = 60
 JOBS = QueueRef("acme", "jobs")
 # Seconds for which an owner may be silent, or a server that was elected may not have begun.
