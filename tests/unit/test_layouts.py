@@ -34,7 +34,8 @@ def unpacked(number: int, tmp_path: Path) -> Path:
     """Return a copy of the store of a layout."""
     path = tmp_path / "store"
     with tarfile.open(STORES[number]) as archive:
-        archive.extractall(path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has no filters.
+        archive.extractall(path)
     return path
 
 
