@@ -10,6 +10,7 @@ was so a moment ago only decides where is looked first, since a queue may be del
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
@@ -123,9 +124,10 @@ class QueueClaimer:
         return Found(ready, told)
 
     def claiming(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
-        """The statement that puts the candidates that are still ready under a claim."""
-        still_ready = self._client.where(self._key, _id={"$in": [found["_id"] for found in candidates]}, **_ready(now))
-        return {"q": still_ready, "u": layout.claiming(request, now), "multi": True, "hint": "_id_"}
+        """Return the statement that puts the candidates that are still as they were found under a claim."""
+        ids = [found["_id"] for found in candidates]
+        unchanged = self._client.where(self._key, _id={"$in": ids}, **_unchanged(candidates, now))
+        return {"q": unchanged, "u": layout.claiming(request, now), "multi": True, "hint": "_id_"}
 
     def _serve(self, attempts: Sequence[ClaimAttempt]) -> Sequence[ClaimAttempt]:
         now = max(attempt.now for attempt in attempts)
@@ -226,8 +228,9 @@ class QueueClaimer:
     def _remove_all(self, pops: Sequence[Candidates], session: Session) -> None:
         now = pops[0][0].now
         for history in {attempt.history for attempt, _ in pops}:
-            doc_ids = [found["_id"] for attempt, some in pops if attempt.history == history for found in some]
-            finish(self._client, session, self._key, doc_ids, Ending(Outcome.POPPED, now, history), _ready(now))
+            popped = [found for attempt, some in pops if attempt.history == history for found in some]
+            doc_ids, unchanged = [found["_id"] for found in popped], _unchanged(popped, now)
+            finish(self._client, session, self._key, doc_ids, Ending(Outcome.POPPED, now, history), unchanged)
 
 
 class QueueClaimers:
@@ -272,6 +275,21 @@ class QueueClaimers:
 def _expect(attempts: Sequence[ClaimAttempt]) -> bool:
     """Whether one of them expects certain metadata."""
     return any(attempt.expected is not None for attempt in attempts)
+
+
+def _unchanged(candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
+    """Return the condition that found messages are ready and as they were found.
+
+    Another process may have claimed and released one since, which raises its claim count, or moved it within its queue
+    with another body, which gives it another sequence.
+    """
+    by_count: defaultdict[int | None, list[str]] = defaultdict(list)
+    for found in candidates:
+        by_count[found["c"]["n"] if "c" in found else None].append(found["_id"])
+    sequences: BsonDocument = {"k": {"$in": [found["k"] for found in candidates]}, **_ready(now)}
+    if len(by_count) == 1:
+        return {**sequences, "c.n": next(iter(by_count))}
+    return {**sequences, "$or": [{"_id": {"$in": ids}, "c.n": count} for count, ids in by_count.items()]}
 
 
 def _ready(now: int) -> BsonDocument:

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Claims and pops on MongoDB while another server handles the messages that they have found."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from tests.stores import MongoServer
+from zq.clock import ManualClock
+from zq.conformance.builders import DEADLINE, Scene, ids_of
+from zq.model import ClaimRequest, Grip, Handled, Lease, Move, QueueRef, Settlement
+from zq.storage.mongodb import connect
+from zq.storage.mongodb.queue_claimer import QueueClaimer
+
+
+@pytest.fixture
+def servers(mongodb: MongoServer, request: pytest.FixtureRequest) -> Iterator[list[Scene]]:
+    """Two servers on one store, at one queue."""
+    storages = [connect(mongodb.uri_of("claims"), timeout=DEADLINE) for _ in range(2)]
+    clock = ManualClock(storages[0].now())
+    yield [Scene(storage, clock, QueueRef("acme", f"q{crc32(request.node.name.encode())}")) for storage in storages]
+    for storage in storages:
+        storage.close()
+
+
+@pytest.fixture
+def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Return a function that runs another one between the next search for ready messages and what follows."""
+
+    def plan(action: Callable[[], object]) -> None:
+        search = QueueClaimer.search
+
+        def interrupted(self: QueueClaimer, *arguments: Any, **terms: Any) -> object:
+            found = search(self, *arguments, **terms)
+            monkeypatch.setattr(QueueClaimer, "search", search)
+            action()
+            return found
+
+        monkeypatch.setattr(QueueClaimer, "search", interrupted)
+
+    return plan
+
+
+def claimed_and_released(scene: Scene) -> None:
+    """Claim every ready message and return it at once."""
+    scene.take(10, name="other", ttl=60)
+    scene.release("other")
+
+
+def moved_in_place(scene: Scene) -> None:
+    """Claim every ready message and give it another body in the same queue."""
+    claim = scene.take(10, name="other", ttl=60)
+    moves = [Move(id, scene.queue.name, body=b'"new"', reason="retry") for id in ids_of(claim.messages)]
+    scene.storage.claims.settle(scene.queue, "other", Settlement(move=moves), scene.now)
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("action", [claimed_and_released, moved_in_place])
+def test_a_claim_of_messages_that_changed_meanwhile_returns_them_as_they_are(
+    servers: list[Scene], meanwhile: Callable, action: Callable[[Scene], None], named: bool
+) -> None:
+    """The holder sees the body, and may delete by the claim count that it was given."""
+    here, there = servers
+    here.post(2)
+    meanwhile(lambda: action(there))
+    request = ClaimRequest(Lease("mine", 60, 60), 2, named=named)
+    claim = here.storage.claims.create(here.queue, request, here.now).claim
+    assert claim is not None
+    stored = here.walk()
+    assert [(one.id, one.body, one.claim_count) for one in claim.messages] == [
+        (one.id, one.body, one.claim_count) for one in stored
+    ]
+    grips = [Grip(one.id, "mine", one.claim_count) for one in claim.messages]
+    assert here.storage.claims.handle(here.queue, grips, here.now) == [Handled.DONE] * 2
+
+
+def test_a_pop_of_messages_that_changed_meanwhile_returns_them_as_they_are(
+    servers: list[Scene], meanwhile: Callable
+) -> None:
+    """A popped message has the body that it had when it was removed."""
+    here, there = servers
+    here.post(2)
+    meanwhile(lambda: moved_in_place(there))
+    popped = here.storage.messages.pop(here.queue, 2, here.now)
+    assert [one.body for one in popped] == [b'"new"'] * 2
