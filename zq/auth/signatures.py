@@ -65,11 +65,18 @@ def scope_of(queue: str, methods: Iterable[str]) -> str:
 
 
 def moment(text: str) -> Seconds:
-    """An ISO 8601 date and time, in UTC where it names no zone, without its fraction. Raises ``ValueError``."""
+    """Return the moment of an ISO 8601 date and time, in UTC if it names no zone, without its fraction.
+
+    Raises ``ValueError``, also for a moment outside the years 1 to 9999 of UTC, which ``shown`` cannot write.
+    """
     if _MOMENT.fullmatch(text) is None:
         raise ValueError("no date and time")
     parsed = datetime.fromisoformat(text.replace(",", "."))
-    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).replace(microsecond=0).timestamp()
+    aware = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).replace(microsecond=0)
+    try:
+        return aware.astimezone(UTC).timestamp()
+    except OverflowError:
+        raise ValueError("no year from 1 to 9999 in UTC") from None
 
 
 def shown(expires: Seconds) -> str:
@@ -254,7 +261,7 @@ def _read(values: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str]
     try:
         limits.project_id(project)
         until = moment(expires)
-    except (InvalidName, ValueError, OverflowError):
+    except (InvalidName, ValueError):
         return None
     if _CONFIRM.fullmatch(paths) and methods == "PUT":
         return project, (paths,), frozenset({"PUT"}), until

@@ -45,7 +45,7 @@ class QueueShare:
             return min(now + DEFAULT, last)
         try:
             asked = moment(terms.expires)
-        except (ValueError, OverflowError) as error:
+        except ValueError as error:
             raise InvalidBody("expires must be a date and a time by ISO 8601, as 2030-01-01T00:00:00.") from error
         if not now < asked <= last:
             raise Invalid(f"expires must be from now until {shown(last)}; it is {shown(asked)}.")

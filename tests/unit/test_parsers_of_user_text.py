@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every text of a user is parsed or refused with the parser's own error, so that no text is answered 500."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from zq.auth import signatures, sigv4
+from zq.broker.pools import Pools, shown_uri
+from zq.broker.subscribers import TYPES, check_options, check_subscriber
+from zq.clock import ManualClock
+from zq.delivery.targets import Judge, TargetPolicy
+from zq.errors import Invalid, StartRefused, Unavailable
+from zq.limits import Limits, pattern
+from zq.storage import connect
+from zq.storage.mongodb import startup
+from zq.storage.redis import address
+from zq.wire.extensions import moment
+
+MARKS = "@<>()[]{}:;,.%?#&=+-*/\\\"' \t0129abTZ\u0660é\0"
+TEXTS = st.one_of(st.text(MARKS, max_size=40), st.text(max_size=40))
+DATES = st.one_of(
+    TEXTS,
+    st.text("0123456789-:.,+ TZWGMTFriJan", max_size=32),
+    st.from_regex(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.,][0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})?"),
+    st.from_regex(r"[A-Z][a-z]{2}, [0-9]{1,3} [A-Z][a-z]{2} [0-9]{2,5} [0-9]{2}:[0-9]{2}:[0-9]{2} [+-][0-9]{4,6}"),
+)
+STORES = st.builds(
+    "{}{}{}".format,
+    st.sampled_from(["redis://", "rediss://", "unix://", "mongodb://", "mongodb://h/", "memory:", "redis:", "", "://"]),
+    TEXTS,
+    st.one_of(st.just(""), st.builds("?{}={}".format, st.sampled_from(["db", "tls", "replicaSet", "w", "x"]), TEXTS)),
+)
+quick = settings(max_examples=200, deadline=None)
+
+
+@quick
+@given(scheme=st.sampled_from([*TYPES, ""]), between=st.sampled_from([":", "://", ""]), text=TEXTS)
+@example("mailto", ":", "<a@b.org>")
+@example("mailto", ":", "@b.org")
+@example("http", "://", "[::1")
+def test_a_subscriber_is_returned_or_refused(scheme: str, between: str, text: str) -> None:
+    uri = scheme + between + text
+    try:
+        assert check_subscriber(uri) == uri
+    except Invalid:
+        return
+    with suppress(Invalid):
+        TargetPolicy().check_url(uri.removeprefix("trust+"))
+
+
+@quick
+@given(name=TEXTS, value=TEXTS)
+def test_options_are_returned_or_refused(name: str, value: str) -> None:
+    for options in ({"post_headers": {name: value}}, {"from": value}, {"post_data": value}, {name: value}):
+        try:
+            assert check_options(options) == options
+        except Invalid:
+            continue
+
+
+@quick
+@given(text=DATES)
+@example("0001-01-01T00:00:00+14:00")
+@example("9999-12-31T23:59:59-14:00")
+def test_a_moment_is_read_or_none(text: str) -> None:
+    found = moment(text)
+    assert found is None or found >= 0
+
+
+@quick
+@given(text=DATES)
+@example("0001-01-01T00:00:00+14:00")
+@example("9999-12-31T23:59:59-14:00")
+def test_an_expiry_of_a_signed_url_is_read_and_written_or_refused(text: str) -> None:
+    try:
+        found = signatures.moment(text)
+    except ValueError:
+        return
+    assert signatures.shown(found)
+
+
+@quick
+@given(text=DATES, header=st.sampled_from(["x-amz-date", "date"]))
+@example("00010101T000000Z", "date")
+@example("Fri, 31 Dec 9999 23:59:59 -1400", "date")
+def test_a_moment_of_a_signed_request_is_read_or_refused(text: str, header: str) -> None:
+    credential = "Credential=k/20300101/r/sqs/aws4_request"
+    given = {"authorization": f"{sigv4.ALGORITHM} {credential}, SignedHeaders=host, Signature={'0' * 64}"}
+    try:
+        sigv4.check_moment(sigv4.read(sigv4.Head("POST", "/", "", given | {header: text}, False)), 0.0)
+    except sigv4.Refusal:
+        return
+
+
+@quick
+@given(text=TEXTS)
+def test_a_pattern_is_returned_or_refused(text: str) -> None:
+    try:
+        pattern(text)
+    except Invalid:
+        return
+
+
+def _open(uri: str) -> None:
+    if uri.startswith("mongodb"):
+        startup.parse(uri, 1.0, "zq", "majority", True)
+    elif not uri.startswith("memory"):
+        address.parse(uri)
+
+
+@quick
+@given(uri=STORES)
+@example("redis://[::1/0")
+def test_a_uri_of_a_pool_is_taken_or_refused(uri: str) -> None:
+    store = connect("memory:")
+    pools = Pools(store.documents, ManualClock(store.now()), Limits(), _open, _Everything, "memory:")
+    try:
+        pools._check_uri(uri)
+        pools._try(uri, False)
+    except Invalid:
+        return
+    finally:
+        store.close()
+    assert shown_uri(uri)
+
+
+class _Everything:
+    """Hosts of which every one is allowed."""
+
+    def __contains__(self, _host: object) -> bool:
+        return True
+
+
+@quick
+@given(uri=STORES)
+@pytest.mark.parametrize("parse", [address.parse, lambda uri: startup.parse(uri, 1.0, "zq", "majority", True)])
+def test_a_uri_of_a_store_is_parsed_or_refused(parse: Callable[[str], object], uri: str) -> None:
+    try:
+        parse(uri)
+    except (StartRefused, Unavailable):
+        return
+
+
+def test_a_host_that_cannot_be_encoded_is_judged_later() -> None:
+    """A label of more than 63 characters, and one that IDNA does not take."""
+    judge = Judge(TargetPolicy())
+    for host in ("a" * 64, "xn--a", "a..b", "é" * 64):
+        judge(f"http://{host}.example:8080/")
