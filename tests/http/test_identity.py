@@ -26,7 +26,7 @@ from zq.auth.credentials import BURST, Bearers
 from zq.auth.proxy import ProxySecrets, read_secrets
 from zq.auth.tokens import Grant, Tokens, TokenVerifier, write
 from zq.clock import ManualClock
-from zq.errors import NotAuthenticated, StartRefused
+from zq.errors import NotAuthenticated, StartRefused, TooManyRequests
 from zq.model.identity import AuthOptions, Identity
 from zq.storage.api import Storage
 
@@ -217,6 +217,72 @@ def test_an_address_that_fails_too_often_is_not_looked_up(
     other.get("/v2/queues", 401, bad)
     moment[0] += 0.2
     one.get("/v2/queues", 401, bad)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_credential_that_was_valid_is_looked_up_whatever_its_address_did(
+    compose: Compose, storage: Storage, clock: ManualClock, tokens: Tokens, ends: bool
+) -> None:
+    """It is valid beyond the seconds for which it is remembered; a revoked one is 401 once, and then limited."""
+    moment = [1000.0]
+    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
+    api = compose(app={"strategy": strategy})
+    made = tokens.create(Grant(project=api.project))
+    for _ in range(3):
+        api.get("/v2/queues", 200, bearer(made.text))
+        strategy.forget({made.token.id})
+        for _ in range(2 * BURST):
+            api.get("/v2/queues", None, bearer("zq_x"))
+        moment[0] += 5.1
+        for _ in range(2 * BURST):
+            api.get("/v2/queues", None, bearer("zq_x"))
+        api.get("/v2/queues", 429, bearer("zq_x"))
+        assert strategy.known({"HTTP_AUTHORIZATION": f"Bearer {made.text}"}, "127.0.0.1") is None
+    api.get("/v2/queues", 200, bearer(made.text))
+    if ends:
+        tokens.revoke(made.token.id)
+        moment[0] += 5.1
+        for _ in range(2 * BURST):
+            api.get("/v2/queues", None, bearer("zq_x"))
+        api.get("/v2/queues", 401, bearer(made.text))
+        moment[0] += 1.1
+        for _ in range(2 * BURST):
+            api.get("/v2/queues", None, bearer("zq_x"))
+        api.get("/v2/queues", 429, bearer(made.text))
+
+
+def test_a_token_of_keystone_that_was_valid_is_looked_up_whatever_its_address_did() -> None:
+    """The middleware is asked; a token that it refuses is limited from then on."""
+    pytest.importorskip("keystonemiddleware")
+    from zq.auth.keystone import Keystone
+
+    keystone = Keystone(None, ManualClock(1.0))
+    valid, answers = {"good"}, []
+
+    def middleware(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        if environ["HTTP_X_AUTH_TOKEN"] in valid:
+            environ |= {"HTTP_X_IDENTITY_STATUS": "Confirmed", "HTTP_X_PROJECT_ID": "acme"}
+            return list(keystone._behind(environ, start_response))
+        start_response("401 Unauthorized", [])
+        return []
+
+    def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
+        start_response("429" if isinstance(environ["zq.keystone"], TooManyRequests) else "200", [])
+        return []
+
+    keystone._middleware = middleware  # type: ignore[assignment]
+    wrapped = keystone.wrapped(app, lambda _: None, lambda _: "10.0.0.1", lambda *_: None)
+
+    def asked(token: str) -> str:
+        environ = {"PATH_INFO": "/v2/queues", "HTTP_X_AUTH_TOKEN": token}
+        list(wrapped(environ, lambda status, *_: answers.append(status[:3])))
+        return answers[-1]
+
+    assert asked("good") == "200"
+    assert [asked("bad") for _ in range(BURST + 1)][-1] == "429"
+    assert asked("good") == "200"
+    valid.clear()
+    assert [asked("good"), asked("good")] == ["401", "429"]
 
 
 def test_behind_a_proxy_the_forwarded_address_counts(compose: Compose, storage: Storage, clock: ManualClock) -> None:

@@ -274,6 +274,31 @@ def test_wrong_signatures_beyond_the_rate_of_an_address_are_429(compose: Compose
     assert statuses(4) == [404] * 2 + [429] * 2
 
 
+def test_a_signature_that_was_right_is_verified_whatever_its_address_did(compose: Compose) -> None:
+    """Beyond the seconds of its memory, and though others have revoked theirs; its own revocation ends it."""
+    moment = [1000.0]
+    api = compose(app={**OPTIONS, "monotonic": lambda: moment[0]})
+    shared = share(api)
+    right, wrong = headers_of(shared), headers_of(shared, **{"URL-Signature": "0" * 64})
+
+    def exceed() -> None:
+        for _ in range(60):
+            api.call("GET", f"{QUEUE}/messages", None, headers=wrong)
+
+    for _ in range(2):
+        api.get(f"{QUEUE}/messages", 200, headers=right)
+        api.tenant("other").post("/v2/share/revoke", 204)
+        exceed()
+        moment[0] += 5.1
+        exceed()
+        api.get(f"{QUEUE}/messages", 429, headers=wrong)
+    api.get(f"{QUEUE}/messages", 200, headers=right)
+    api.post("/v2/share/revoke", 204)
+    exceed()
+    api.get(f"{QUEUE}/messages", 404, headers=right)
+    api.get(f"{QUEUE}/messages", 429, headers=right)
+
+
 def test_no_log_or_store_holds_a_key(api: Api, storage: Storage, clock: ManualClock) -> None:
     """D2: what a revocation leaves is a number, and keys that it makes differ by project."""
     api.post("/v2/share/revoke", 204)

@@ -121,6 +121,37 @@ def test_an_address_that_guesses_is_slowed(keys: SqsKeys, clock: ManualClock, pr
     assert lookup.find(made.key.id, "192.0.2.2").project == f"guess{project_suffix}"
 
 
+def test_a_key_that_was_valid_is_looked_up_whatever_its_address_did(
+    keys: SqsKeys, clock: ManualClock, project_suffix: str
+) -> None:
+    """Beyond the second for which it is remembered; one that ended is limited from then on."""
+    now = [100.0]
+    lookup = SqsKeyLookup(keys, clock, lambda: now[0])
+    made = keys.create(f"neighbour{project_suffix}")
+    assert lookup.find(made.key.id, "192.0.2.1")
+    for number in range(60):
+        with pytest.raises((Refusal, TooManyRequests)):
+            lookup.find(f"ZQGUESS{number}", "192.0.2.1")
+    now[0] += 1.1
+    for number in range(60):
+        with pytest.raises((Refusal, TooManyRequests)):
+            lookup.find(f"ZQGUESS{number}", "192.0.2.1")
+    assert lookup.find(made.key.id, "192.0.2.1")
+    keys.disable(made.key.id)
+    now[0] += 1.1
+    for number in range(60):
+        with pytest.raises((Refusal, TooManyRequests)):
+            lookup.find(f"ZQGUESS{number}", "192.0.2.1")
+    with pytest.raises(Refusal):
+        lookup.find(made.key.id, "192.0.2.1")
+    now[0] += 1.1
+    for number in range(60):
+        with pytest.raises((Refusal, TooManyRequests)):
+            lookup.find(f"ZQGUESS{number}", "192.0.2.1")
+    with pytest.raises(TooManyRequests):
+        lookup.find(made.key.id, "192.0.2.1")
+
+
 def test_administrators_make_and_end_keys(compose: Compose, keys: SqsKeys) -> None:
     """The secret is shown once; lists go page by page; nobody else may."""
     administrator = compose(app={"sqs_keys": keys, "trusting": True})

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bearer credentials: found in a request, remembered for seconds, and refused before any look-up to who guesses."""
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -8,7 +9,7 @@ from hashlib import blake2b
 from typing import Any, Final, Protocol
 
 from cachetools import FIFOCache
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from zq.auth.certificates import Certificates
 from zq.errors import NotAuthenticated, TooManyRequests, Unavailable
@@ -97,6 +98,7 @@ class Bearers:
         self._failures = FailureLimit(monotonic)
         self._lock = threading.Lock()
         # By the digest of a header's value: no secret is kept. A plain dictionary, for every request looks into it.
+        # An entry whose time is over stays: a credential that was valid is looked up again whatever its address did.
         self._valid: dict[bytes, Known] = {}
         self._invalid: FIFOCache[bytes, Known] = FIFOCache(MOST)
 
@@ -128,7 +130,9 @@ class Bearers:
         if known is not None and now < known.until:
             return True
         text, known = self._text(env, value), self._invalid.get(key)
-        if self._failures.exceeded(peer) or (known is not None and now < known.until):
+        if known is not None and now < known.until:
+            return False
+        if key not in self._valid and self._failures.exceeded(peer):
             return False
         return None if any(each.takes(text) for each in self._verifiers) else False
 
@@ -146,7 +150,7 @@ class Bearers:
         with self._lock:
             for key, known in list(self._valid.items()):
                 if known.identity is not None and known.identity.credential in credentials:
-                    del self._valid[key]
+                    self._valid[key] = structs.replace(known, until=-math.inf)
 
     def _text(self, env: Mapping[str, Any], value: str) -> str:
         """The credential itself; "" if the header has none of ours."""
@@ -155,7 +159,9 @@ class Bearers:
         return value[len(BEARER) :].strip() if value[: len(BEARER)].lower() == BEARER else ""
 
     def _look_up(self, key: bytes, text: str, peer: str) -> Known:
-        self._failures.check(peer)
+        """Raises ``TooManyRequests`` for a credential that was never valid here, ``Unavailable``."""
+        if key not in self._valid:
+            self._failures.check(peer)
         now = self._monotonic()
         known: Known | None = self._invalid.get(key)
         if known is not None and now < known.until:

@@ -6,15 +6,18 @@ the middleware says is taken away behind, when it has become an identity.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, Final
 
+from cachetools import FIFOCache
 from keystoneauth1.exceptions import ClientException
 from keystonemiddleware.auth_token import AuthProtocol, ksm_exceptions
 from webob.exc import HTTPException
 
-from zq.auth.credentials import FailureLimit
+from zq.auth.credentials import MOST, FailureLimit
 from zq.auth.trusts import Trusts
 from zq.clock import Clock
 from zq.errors import NotAuthenticated, StartRefused, TooManyRequests, Unavailable, ZqError
@@ -48,6 +51,9 @@ class Keystone:
         """``path``: the configuration file; the environment counts too."""
         self._clock = clock
         self._failures = FailureLimit()
+        self._lock = threading.Lock()
+        # Digests of tokens that the middleware found valid when it was asked last.
+        self._valid: FIFOCache[bytes, None] = FIFOCache(MOST)
         self._app: Application = lambda _, __: ()
         self._refused: Callable[[Mapping[str, Any], str], None] = lambda _, __: None
         conf = {"oslo_config_project": "zq", "oslo_config_file": path, "delay_auth_decision": False}
@@ -80,7 +86,8 @@ class Keystone:
             set_aside(environ)
             peer = peer_of(environ)
             try:
-                self._failures.check(peer)
+                if _digest(environ) not in self._valid:
+                    self._failures.check(peer)
                 return self._middleware(environ, self._beginning(environ, start_response, peer))  # type: ignore[no-any-return]
             except TooManyRequests as error:
                 environ[FOUND] = error
@@ -133,6 +140,8 @@ class Keystone:
     def _behind(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """What the middleware calls for a request with a valid token."""
         environ[FOUND] = identity(environ)
+        with self._lock:
+            self._valid[_digest(environ)] = None
         for name in [name for name in environ if name.startswith(SAID)]:
             del environ[name]
         return self._app(environ, start_response)
@@ -145,6 +154,8 @@ class Keystone:
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
             if status.startswith(("401", "503")) and FOUND not in environ:
                 if status.startswith("401"):
+                    with self._lock:
+                        self._valid.pop(_digest(environ), None)
                     self._failures.count(peer)
                     self._refused(environ, peer)
                 if environ.get("CONTENT_LENGTH") not in (None, "", "0") or "HTTP_TRANSFER_ENCODING" in environ:
@@ -152,6 +163,12 @@ class Keystone:
             return start_response(status, headers, *error)
 
         return begin
+
+
+def _digest(environ: Mapping[str, Any]) -> bytes:
+    """Return the digest of the request's token, so that no secret is kept."""
+    token: str = environ.get("HTTP_X_AUTH_TOKEN") or environ.get("HTTP_X_STORAGE_TOKEN", "")
+    return blake2b(token.encode()).digest()
 
 
 def identity(environ: MutableMapping[str, Any]) -> Identity | None:

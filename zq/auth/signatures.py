@@ -7,6 +7,7 @@ key is derived: a revocation ends all that was signed before, within five second
 """
 
 import hmac
+import math
 import re
 import threading
 import time
@@ -16,7 +17,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from cachetools import FIFOCache
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from zq import limits
 from zq.auth.credentials import FailureLimit
@@ -160,7 +161,9 @@ class Signatures:
         values = (project, *[env.get(name, "") for name in FIELDS])
         share = self._fresh(values)
         if share is None:
-            self._failures.check(peer)
+            # A signature that was right is verified again, whatever others behind its address did.
+            if values not in self._shares:
+                self._failures.check(peer)
             share = self._verified(values)
         if share is None or not self._covers(share, env):
             self._failures.count(peer)
@@ -169,10 +172,12 @@ class Signatures:
 
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
         """Whether ``authenticate`` would find somebody, counting nothing; None if the store must be asked."""
-        share = self._fresh((project, *[env.get(name, "") for name in FIELDS]))
+        values = (project, *[env.get(name, "") for name in FIELDS])
+        share = self._fresh(values)
         if share is not None:
             return self._covers(share, env)
-        return None if self.options().secrets and not self._failures.exceeded(peer) else False
+        limited = values not in self._shares and self._failures.exceeded(peer)
+        return None if self.options().secrets and not limited else False
 
     def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool:
         """The same; asks the store. No, if that cannot be asked."""
@@ -197,7 +202,8 @@ class Signatures:
         """Look everything up again."""
         with self._lock:
             self._epochs.clear()
-            self._shares.clear()
+            for values, share in list(self._shares.items()):
+                self._shares[values] = structs.replace(share, until=-math.inf)
 
     def _fresh(self, values: tuple[str, ...]) -> Share | None:
         share: Share | None = self._shares.get(values)
@@ -223,6 +229,8 @@ class Signatures:
         ]
         matches = [hmac.compare_digest(each.encode(), given.encode()) for each in ours]
         if parts is None or not any(matches):
+            with self._lock:
+                self._shares.pop(values, None)
             return None
         _, _, things, queue, *_ = paths[0].split("/")
         name = f"share:{blake2b(given.encode(), digest_size=4).hexdigest()}"

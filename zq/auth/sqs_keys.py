@@ -21,7 +21,7 @@ from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
-from cachetools import TTLCache
+from cachetools import FIFOCache, TTLCache
 from msgspec import Struct, structs
 
 from zq.auth.credentials import FailureLimit
@@ -222,6 +222,8 @@ class SqsKeyLookup:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: TTLCache[str, Holder | None] = TTLCache(MOST_REMEMBERED, REMEMBERED, monotonic)
+        # Ids of keys that were valid when they were looked up last.
+        self._valid: FIFOCache[str, None] = FIFOCache(MOST_REMEMBERED)
         self.failures = FailureLimit(monotonic)
         """Of addresses: they have named keys that are not valid."""
 
@@ -233,12 +235,16 @@ class SqsKeyLookup:
     def find(self, id: str, peer: str) -> Holder:
         """Whom the key is of. Raises ``Refusal``, ``TooManyRequests``, ``Unavailable``."""
         with self._lock:
-            found, known = self._known.get(id), id in self._known
+            found, known, was_valid = self._known.get(id), id in self._known, id in self._valid
         if not known:
-            self.failures.check(peer)
+            if not was_valid:
+                self.failures.check(peer)
             found = self._keys.holder(id)
             with self._lock:
                 self._known[id] = found
+                self._valid.pop(id, None)
+                if found is not None:
+                    self._valid[id] = None
         if found is None or not found.lives(self._clock.now()):
             self.failures.count(peer)
             raise Refusal(UNKNOWN_KEY, NO_SUCH_KEY)
