@@ -1,19 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """What authentication tells engines of a head: whose body is to be read (attack A4, ``zq.http.heads.Judge``)."""
 
+import time
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from falcon.testing import create_environ
 
-from tests.http.stores import BrokenStore, untouched
+from tests.http.stores import BrokenStore, down, untouched
 from zq.auth.credentials import BURST, Bearers
 from zq.auth.proxy import ProxySecrets
 from zq.auth.signatures import Signatures
+from zq.auth.sqs_keys import SqsKeyLookup, SqsKeys
 from zq.auth.tokens import Grant, Tokens, TokenVerifier, write
+from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.errors import NotAuthenticated, TooManyRequests
+from zq.http import heads
+from zq.http.app import create_app
 from zq.http.authentication import Authentication
+from zq.http.sqs.authentication import SignedCallers
 from zq.model.identity import ShareOptions
 from zq.storage import connect
 
@@ -77,3 +88,39 @@ def test_a_proxy_is_known_by_its_secret(tmp_path: Path) -> None:
     judge = judging(None, ProxySecrets(lambda: str(secrets)))
     assert judge.known(head()) is False
     assert judge.known(head() | {"HTTP_X_ZQ_PROXY_SECRET": "s" * 32}) is True
+
+
+def test_a_credential_of_a_store_that_does_not_answer_is_neither_valid_nor_invalid() -> None:
+    """For tokens, signatures and keys of SQS: who is answered 401 throws a credential away."""
+    store, clock = BrokenStore(down), ManualClock(1_700_000_000.0)
+    documents: Any = store.documents
+    token = head(f"Bearer {write('0' * 10, '0' * 43)}")
+    assert judging(Bearers(TokenVerifier(documents, clock), bare=True)).look_up(token) is None
+    signatures = Signatures(lambda: ShareOptions(secrets=("s" * 32,)), documents, clock)
+    signed = {"HTTP_URL_SIGNATURE": "0" * 64, "HTTP_X_PROJECT_ID": "acme", "HTTP_URL_PATHS": "/v2/queues/q/messages"}
+    assert Authentication(None, None, False, signatures).look_up(head() | signed) is None
+    request = AWSRequest("POST", "http://localhost/", headers={"X-Amz-Target": "AmazonSQS.ListQueues"}, data=b"{}")
+    SigV4Auth(Credentials("k" * 20, "s"), "sqs", "us-east-1").add_auth(request)
+    headers = {f"HTTP_{name.upper().replace('-', '_')}": value for name, value in request.headers.items()}
+    keys = SignedCallers(SqsKeyLookup(SqsKeys(documents, clock, {}), clock), time.time, False)
+    assert keys.look_up(head(path="/") | headers | {"HTTP_HOST": "localhost", "QUERY_STRING": ""}) is None
+
+
+@pytest.mark.parametrize("mark", [True, heads.UNKNOWN])
+@pytest.mark.parametrize("length", [{"CONTENT_LENGTH": "30"}, {"HTTP_TRANSFER_ENCODING": "chunked"}])
+def test_a_body_that_was_withheld_of_a_valid_caller_is_503(mark: object, length: dict[str, str]) -> None:
+    """The store has hesitated when the head was judged, and answers now: the caller is to come again."""
+    storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
+    token = Tokens(storage.documents, clock).create(Grant(project="acme")).text
+    app = create_app(Broker(storage, clock), strategy=Bearers(TokenVerifier(storage.documents, clock), bare=True))
+    said = {"Authorization": f"Bearer {token}", "Client-ID": "30387f00c63a4a30ac1f3e2cf1b0c3a1", "Host": "localhost"}
+    environ = create_environ(path="/v2/queues/q/messages", method="POST", headers=said)
+    environ |= {"CONTENT_TYPE": "application/json", heads.WITHHELD: mark, "wsgi.input": BytesIO(), **length}
+    environ["wsgi.input_terminated"] = True
+    answered: list[Any] = []
+    b"".join(app(environ, lambda *given: answered.extend(given)))
+    assert answered[0].startswith("503"), answered
+    headers = {name.lower(): value for name, value in answered[1]}
+    assert headers["connection"] == "close"
+    assert "retry-after" in headers
+    storage.close()

@@ -136,13 +136,15 @@ class Bearers:
             return False
         return None if any(each.takes(text) for each in self._verifiers) else False
 
-    def look_up(self, env: Mapping[str, Any], peer: str) -> bool:
-        """The same; asks the store. No, if that cannot be asked."""
+    def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
+        """Look the credential up in the store; return None if the store does not answer."""
         value: str = env.get("HTTP_AUTHORIZATION") or env.get("HTTP_X_AUTH_TOKEN", "")
         try:
             found = self._look_up(blake2b(value.encode()).digest(), self._text(env, value), peer)
-        except (TooManyRequests, Unavailable):
+        except TooManyRequests:
             return False
+        except Unavailable:
+            return None
         return found.identity is not None
 
     def forget(self, credentials: Collection[str]) -> None:

@@ -179,12 +179,12 @@ class Signatures:
         limited = values not in self._shares and self._failures.exceeded(peer)
         return None if self.options().secrets and not limited else False
 
-    def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool:
-        """The same; asks the store. No, if that cannot be asked."""
+    def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
+        """Verify the signature; return None if the store does not answer."""
         try:
             return self._covers(self._verified((project, *[env.get(name, "") for name in FIELDS])), env)
         except Unavailable:
-            return False
+            return None
 
     def revoke(self, project: str) -> None:
         """End all that was signed for the project so far. Raises ``MetadataConflict``, ``Unavailable``."""

@@ -104,9 +104,9 @@ class Exchange:
         elif await self._read():
             await self._serve()
 
-    def withhold(self) -> None:
-        """It is answered without its body, which stays unread."""
-        self._environ[heads.WITHHELD] = True
+    def withhold(self, unknown: bool = False) -> None:
+        """Leave the body unread; ``unknown``: the store could not be asked for the credential."""
+        self._environ[heads.WITHHELD] = heads.UNKNOWN if unknown else True
         self._sender.closes = True
 
     def turn_away(self) -> None:
@@ -136,8 +136,8 @@ class Exchange:
     async def _read(self) -> bool:
         """Read the body; False if it did not come in time, or not whole."""
         try:
-            if not await self._wanted():
-                self.withhold()
+            if not (wanted := await self._wanted()):
+                self.withhold(unknown=wanted is None)
                 return True
             self._body, self._sender.closes = await intake.read(self._process, self._environ, self._receive)
             return True
@@ -149,13 +149,13 @@ class Exchange:
             self.turn_away()
         return False
 
-    async def _wanted(self) -> bool:
-        """Whether the caller may send a body. Raises ``Crowded``."""
+    async def _wanted(self) -> bool | None:
+        """Return whether the caller may send a body, None if the store does not answer. Raises ``Crowded``."""
         judge = self._process.judge
         if judge is None or not intake.announces(self._environ):
             return True
         known = judge.known(self._environ)
-        return bool(await self._process.pool.do(partial(judge.look_up, self._environ)) if known is None else known)
+        return await self._process.pool.do(partial(judge.look_up, self._environ)) if known is None else known
 
     async def refuse_by(self, refuse: Callable[[], object]) -> None:
         """Refuse it so, and be done with it."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import falcon
 
-from zq.errors import Invalid, InvalidHeader, NotAuthorized
+from zq.errors import Invalid, InvalidHeader, NotAuthorized, Unavailable
 from zq.http import heads, query
 
 # The keys of the environment under which some servers leave the raw target.
@@ -41,6 +41,8 @@ class Admission:
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
         _check_head(req.env)
+        if req.env.get(heads.WITHHELD) == heads.UNKNOWN:
+            raise Unavailable("The store does not answer, so that the credential is not known. Try again later.")
         # By SQS, links change something too.
         may_change = req.method not in READING or "sqs" in req.context
         if req.env.get("HTTP_SEC_FETCH_SITE") == "cross-site" and may_change:

@@ -41,8 +41,8 @@ class Strategy(Protocol):
         """Whether ``authenticate`` would return, counting nothing; None if the store must be asked."""
         ...
 
-    def look_up(self, env: Mapping[str, Any], peer: str) -> bool:
-        """The same; asks the store."""
+    def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
+        """Look the credential up in the store; return None if the store does not answer."""
         ...
 
 
@@ -59,7 +59,7 @@ class SignatureCheck(Protocol):
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None: ...
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None: ...
-    def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool: ...
+    def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None: ...
 
 
 class Signed:
@@ -77,7 +77,7 @@ class Signed:
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
         return self._signatures.known(_named(env), env, peer)
 
-    def look_up(self, env: Mapping[str, Any], peer: str) -> bool:
+    def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
         return self._signatures.look_up(_named(env), env, peer)
 
 
@@ -149,8 +149,8 @@ class Authentication:
             return self._proxy is None or self._proxy.known(env)
         return strategy.known(env, peer_of(env, self._behind_proxy))
 
-    def look_up(self, env: Mapping[str, Any]) -> bool:
-        """The same, if the store must be asked for it."""
+    def look_up(self, env: Mapping[str, Any]) -> bool | None:
+        """Look the credential up in the store; return None if the store does not answer."""
         if self._apart(env):
             return self._judge is None or self._judge.look_up(env)
         strategy = self._signed if SIGNATURE in env else self._strategy

@@ -11,8 +11,10 @@ from typing import Any, Final, Protocol
 
 # The key of the environment that holds the sentence; absent if the head is well.
 REFUSED: Final = "zq.refused"
-# The key of the environment that says: the body that is announced was not read, for its sender may send none.
+# The key of the environment that is set if the announced body was not read, for lack of a valid credential.
 WITHHELD: Final = "zq.withheld"
+# Its value if the credential is neither valid nor invalid: the store did not answer. The request is answered 503.
+UNKNOWN: Final = "unknown"
 # The key of the environment under which the application says that the request was refused as too much of its project.
 SLOWED: Final = "zq.slowed"
 # Seconds for which its caller is then kept from asking on: less than any ``Retry-After``.
@@ -43,15 +45,16 @@ TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
 class Judge(Protocol):
     """Tells by the head of a request, as an environment without a body, whether that body is to be read (attack A4).
 
-    The application judges the request again; a body that is withheld is one for which it answers 401 or 429.
+    The application judges the request again. A request whose body is withheld is answered 401 or 429, and 503 if its
+    credential is valid by then, or if nothing is known of it.
     """
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
         """Whether; None if the store must be asked."""
         ...
 
-    def look_up(self, env: Mapping[str, Any]) -> bool:
-        """Whether; asks the store."""
+    def look_up(self, env: Mapping[str, Any]) -> bool | None:
+        """Look the credential up in the store; return None if the store does not answer."""
         ...
 
 

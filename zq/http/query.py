@@ -7,7 +7,7 @@ from typing import Any, Final
 import falcon
 
 from zq import limits
-from zq.errors import Invalid, InvalidBody, InvalidHeader, InvalidParameter, NotAuthenticated
+from zq.errors import Invalid, InvalidBody, InvalidHeader, InvalidParameter, Unavailable
 from zq.http import heads
 from zq.model import Fence
 from zq.model.scopes import Kind, Verb
@@ -162,9 +162,9 @@ def _unannounced(req: falcon.Request, bound: int, form: bool) -> bytes:
 
 
 def _refuse_withheld(req: falcon.Request) -> None:
-    """A credential that has become valid since the engine left the body unread: it is to come again."""
+    """Raise ``Unavailable`` if the body was left unread and the credential has proved valid since."""
     if heads.WITHHELD in req.env:
-        raise NotAuthenticated(None, 'Bearer realm="zq"')
+        raise Unavailable("The credential could not be checked in time. Try again later.")
 
 
 def _read(req: falcon.Request, size: int) -> bytes:

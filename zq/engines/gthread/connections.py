@@ -96,6 +96,8 @@ class Connection:
         self.judged = True
         """Whether it is known if the request's body is to be read; asked once that is waited for."""
         self.withheld = False
+        self.unknown = False
+        """The body is withheld because the store could not be asked for the credential."""
         """Whether its body is not to be read."""
         self.unread = False
         """Whether something of it is left, which nobody reads."""
@@ -218,9 +220,10 @@ class Connection:
         if self.request is not None and self.request.expects:
             answers.send(self.sock, CONTINUE)
 
-    def withhold_body(self) -> None:
-        """The request is to be answered without its body: nothing of it is read, and nothing follows it."""
+    def withhold_body(self, unknown: bool = False) -> None:
+        """Have the request answered without its body: nothing of it is read, and nothing follows it."""
         self.judged = self.withheld = True
+        self.unknown = unknown
         self.state = State.WORK
         self._data.clear()
         self._chunks = None

@@ -214,13 +214,13 @@ class LoopWorker(Worker):  # type: ignore[misc]
         else:
             self._go_on(connection, known)
 
-    def _go_on(self, connection: Connection, wanted: bool) -> None:
-        """Read the body, or have the request answered without it: at once, for it will be refused."""
+    def _go_on(self, connection: Connection, wanted: bool | None) -> None:
+        """Read the body, or have the request refused at once without it; None: the store could not be asked."""
         if wanted:
             connection.want_body()
             self._advance(connection)
         else:
-            connection.withhold_body()
+            connection.withhold_body(unknown=wanted is None)
             self._serve(connection)
 
     def _dispatch(self, connection: Connection) -> None:
@@ -320,7 +320,7 @@ class LoopWorker(Worker):  # type: ignore[misc]
         if request.refusal:
             environ[heads.REFUSED] = request.refusal
         if connection.withheld:
-            environ[heads.WITHHELD] = True
+            environ[heads.WITHHELD] = heads.UNKNOWN if connection.unknown else True
         if request.incomplete or not self.alive or not self._limits.idle:
             answer.force_close()
         pieces = self.wsgi(environ, answer.start_response)

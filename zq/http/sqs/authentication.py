@@ -59,13 +59,15 @@ class SignedCallers:
         claim = self._claim(env)
         return claim is not None and self._keys.known(claim.key)
 
-    def look_up(self, env: Mapping[str, Any]) -> bool:
-        """The same; asks the store. No, if that cannot be asked."""
+    def look_up(self, env: Mapping[str, Any]) -> bool | None:
+        """Look the key up in the store; return None if the store does not answer."""
         claim = self._claim(env)
         try:
             return claim is not None and bool(self._keys.find(claim.key, peer_of(env, self._behind_proxy)))
-        except (Refusal, TooManyRequests, Unavailable):
+        except (Refusal, TooManyRequests):
             return False
+        except Unavailable:
+            return None
 
     def _claim(self, env: Mapping[str, Any]) -> Claim | None:
         """What the head says of its signature; None if that is right with no key."""
