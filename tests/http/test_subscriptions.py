@@ -7,9 +7,13 @@ import pytest
 
 from tests.http.api import PATCH_TYPE, Api
 from tests.http.conftest import Compose
+from tests.http.scoped import Scoped
 from tests.tables import every_row
+from zq.auth.signatures import confirming_key_of, signature
 from zq.broker import Broker
+from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
+from zq.http.app import create_app
 from zq.model import ClaimRequest, Lease, new_ids
 from zq.model.identity import ShareOptions
 from zq.model.subscriptions import Source
@@ -141,6 +145,39 @@ def test_the_same_subscriber_is_asked_again_until_it_agrees(api: Api, path: str)
     assert confirmed.headers["Location"] == f"{item}/confirm"
     assert api.get(item, 200).json["confirmed"] is True
     assert api.post(path, 409, {"subscriber": TARGET}).headers["Location"] == path
+
+
+@pytest.mark.parametrize("subscriber", [TARGET, "mailto:ann@example.org"])
+@pytest.mark.parametrize("required", [True, False])
+def test_the_owner_of_a_subscription_does_not_confirm_it(
+    scoped: Scoped, storage: Storage, clock: ManualClock, path: str, subscriber: str, required: bool
+) -> None:
+    """Criterion E4: only the subscriber, by its signature, and an administrator. The owner may end it; without
+    ``require_confirmation`` it may confirm as in Zaqar, but mail goes to nobody who has not agreed."""
+    broker = Broker(storage, clock)
+    broker.subscriptions.policy = SubscriptionPolicy(confirm=required)
+    app = create_app(broker, strategy=scoped.strategy, **OPTIONS)
+    owner = scoped.api(app=app)
+    item = f"{path}/{subscribe(owner, path, subscriber=subscriber)['subscription_id']}"
+    protected = required or subscriber != TARGET
+    for _ in range(2):
+        refused = owner.put(f"{item}/confirm", 403 if protected else 204, {"confirmed": True})
+        assert not protected or refused.json["description"].startswith("Only the subscriber")
+        assert owner.get(item, 200).json["confirmed"] is not protected
+        owner.put(f"{item}/confirm", 204, {"confirmed": False})
+        assert owner.get(item, 200).json["confirmed"] is False
+    scoped.api(app=app, roles=frozenset({"admin"})).put(f"{item}/confirm", 204, {"confirmed": True})
+    assert owner.get(item, 200).json["confirmed"] is True
+    owner.put(f"{item}/confirm", 204, {"confirmed": False})
+    expires = "2099-01-01T00:00:00"
+    key = confirming_key_of("s" * 32, owner.project, 0)
+    signed = {
+        "URL-Signature": signature(key, [f"{item}/confirm"], ["PUT"], owner.project, expires),
+        **{"URL-Methods": "PUT", "URL-Paths": f"{item}/confirm", "URL-Expires": expires},
+        **{"X-Project-ID": owner.project, "X-Auth-Token": None},
+    }
+    owner.put(f"{item}/confirm", 204, {"confirmed": True}, headers=signed)
+    assert owner.get(item, 200).json["confirmed"] is True
 
 
 @every_row("body", [{}, {"confirmed": 1}, {"confirmed": "true"}, {"confirmed": None}])

@@ -27,7 +27,7 @@ from zq.broker.subscribers import (
 from zq.broker.subscription_documents import TRIES, SubscriptionDocuments
 from zq.broker.values import Seen
 from zq.clock import Clock
-from zq.errors import Invalid, InvalidBody, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
+from zq.errors import Invalid, InvalidBody, NotAuthorized, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
 from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Copies, Draft, Page, QueueRef, Seconds, new_ids
 from zq.model.documents import DocumentRef
@@ -48,6 +48,10 @@ MOST_ASKED: Final = 3
 HOUR: Final = 3600.0
 # Deliveries of which each was posted by the one before; what comes by so many is not delivered any further.
 MOST_HOPS: Final = 5
+# The sentence of a 403 of an owner who confirms in the subscriber's place.
+NOT_THE_SUBSCRIBER: Final = (
+    "Only the subscriber, by the signature of its confirmation, or an administrator may confirm this subscription."
+)
 # Seconds for which a former secret signs, too.
 ROTATION: Final = 86400
 
@@ -148,7 +152,7 @@ class Subscribing:
                     raise QuotaExceeded(f"A {source.kind} may have {MOST_OF_SOURCE} subscriptions.")
                 new = self._stored.from_next(source, all, made)
                 return all.replace(new), new
-            if pushed or (same.confirmed is not None and self._has_agreed(same)):
+            if pushed or (same.confirmed is not None and self._must_agree(same)):
                 raise SubscriptionExists("The subscriber is subscribed, and has agreed.")
             return all, same
 
@@ -210,11 +214,17 @@ class Subscribing:
         if moved:
             self._ask(source, new, "SubscriptionConfirmation")
 
-    def confirm(self, source: Source, id: str, agreed: bool) -> None:
-        """The subscriber agrees, or does not any more (contract 9.6). Raises ``SubscriptionNotFound``."""
+    def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
+        """Record that the subscriber agrees, or does not any more (contract 9.6).
+
+        ``by_owner``: the caller may manage the source, and is neither the subscriber nor an administrator. Raises
+        ``SubscriptionNotFound``, and ``NotAuthorized`` if an owner confirms where the subscriber has to.
+        """
 
         def change(all: Subscriptions) -> tuple[Subscriptions, Subscription | None]:
             found = _there(all, id)
+            if by_owner and agreed and self._must_agree(found):
+                raise NotAuthorized(NOT_THE_SUBSCRIBER)
             if (found.confirmed is not None) == agreed:
                 return all, None
             new = msgspec.structs.replace(found, confirmed=0 if agreed else None)
@@ -315,7 +325,8 @@ class Subscribing:
             return 0
         return None if self.policy.confirm or uri.startswith("mailto:") else 0
 
-    def _has_agreed(self, one: Subscription) -> bool:
+    def _must_agree(self, one: Subscription) -> bool:
+        """Return whether nothing is delivered before the subscriber itself has agreed."""
         if one.subscriber.startswith(CONNECTION):
             return False
         return self.policy.confirm or one.subscriber.startswith("mailto:")
@@ -327,7 +338,7 @@ class Subscribing:
 
     def _ask(self, source: Source, one: Subscription, confirmation: str) -> None:
         """Leave a notice that asks for confirmation, unless its target was asked often enough."""
-        if not self._has_agreed(one) or not self._may_ask(one.subscriber):
+        if not self._must_agree(one) or not self._may_ask(one.subscriber):
             return
         now = self._clock.now()
         notice = Notice(new_ids(1, now)[0], source.kind, source.name, b"null", one.ttl, confirmation=confirmation)

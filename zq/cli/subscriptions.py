@@ -138,11 +138,12 @@ def delete(session: Session, source: str, subscriptions: Ids, topic: bool) -> No
 @subscription_group.command("confirm")
 @source_argument
 @id_argument
-@click.option("--not", "refused", is_flag=True, help="It does not want any more.")
+@click.option("--not", "refused", is_flag=True, help="End its deliveries.")
 @topic_option
 @pass_session
 def confirm(session: Session, source: str, subscription: str, refused: bool, topic: bool) -> None:
-    """Agree in the subscriber's place."""
+    """Confirm a subscription in the subscriber's place: as an administrator, where the server has authentication and
+    requires confirmation."""
     source_of(session, source, topic).confirm_subscription(subscription, not refused)
     session.out.result({"id": subscription, "confirmed": not refused})
 

@@ -93,7 +93,11 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @operation
     def confirm_subscription(self, id: str, agreed: bool = True) -> Call[None]:
-        """Agree in the subscriber's place, or say that it does not want to be delivered to any more."""
+        """Confirm a subscription in the subscriber's place, or end its deliveries.
+
+        With authentication only an administrator may confirm while the server requires confirmation; else
+        ``NotAuthorized`` is raised.
+        """
         body = wire.encode({"confirmed": agreed})
         return Call(method="PUT", path=self._path(_SEGMENT, id, "confirm"), body=body, read=nothing)
 

@@ -11,7 +11,8 @@ from zq.broker.subscribers import shown_options
 from zq.broker.subscriptions import Terms
 from zq.errors import InvalidBody
 from zq.http import query
-from zq.http.authentication import token_of
+from zq.http.authentication import SIGNATURE, token_of
+from zq.model.identity import ADMIN, Identity
 from zq.model.subscriptions import Source
 from zq.wire import answers
 from zq.wire.subscriptions import CONNECTION, shown
@@ -88,9 +89,15 @@ class SubscriptionConfirmation(_Resource):
         agreed = wire.json_object(query.needed_body(req)).get("confirmed")
         if not isinstance(agreed, bool):
             raise InvalidBody("confirmed must be true or false.")
-        self._subscriptions.confirm(self._source(req), subscription, agreed)
+        self._subscriptions.confirm(self._source(req), subscription, agreed, _is_owner(req))
         resp.set_header("Location", req.path)
         resp.status = falcon.HTTP_204
+
+
+def _is_owner(req: falcon.Request) -> bool:
+    """Return whether the caller is authenticated, is no administrator, and does not have the subscriber's signature."""
+    identity: Identity = req.context.identity
+    return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
 
 
 class SubscriptionSecret(_Resource):

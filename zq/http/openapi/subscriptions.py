@@ -66,7 +66,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 "Agree to what is delivered, or not any more",
                 changed,
                 body=body("Agreement", required=True),
-                errors=(404,),
+                errors=(403, 404),
             )
         },
         f"{path}/{{subscription}}/secret": {
