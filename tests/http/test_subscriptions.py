@@ -211,6 +211,29 @@ def test_a_subscription_is_changed(api: Api, path: str, clock: ManualClock) -> N
     assert api.get(item, 200).json["options"] == {"b": 2}
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_another_subscriber_gets_no_secret_of_the_former_one(
+    compose: Compose, storage: Storage, clock: ManualClock, path: str, named: bool
+) -> None:
+    """Criterion E6: the values of headers, and what deliveries are signed with; what is given anew stays."""
+    api, broker = compose(app=OPTIONS), Broker(storage, clock)
+    options = {"post_headers": {"X-Api-Key": "s3cret", "X-Plain": "p"}, "post_data": "d", "a": 1}
+    id = subscribe(api, path, options=options)["subscription_id"]
+    source = Source(api.project, path.split("/")[2][:-1], "jobs")
+    before = broker.subscriptions.get(source, id).value
+    api.post(f"{path}/{id}/secret", 200)
+    kept = api.get(f"{path}/{id}", 200).json["options"]
+    api.patch(f"{path}/{id}", 204, {"subscriber": TARGET, "options": kept})
+    same = broker.subscriptions.get(source, id).value
+    assert (same.options, same.former[0]) == (options, before.secret)
+    kept["post_headers"]["X-New"] = "n"
+    api.patch(f"{path}/{id}", 204, {"subscriber": "http://other.me"} | ({"options": kept} if named else {}))
+    after = broker.subscriptions.get(source, id).value
+    assert after.options == {"post_data": "d", "a": 1} | ({"post_headers": {"X-New": "n"}} if named else {})
+    assert after.secret not in (b"", before.secret, same.secret)
+    assert after.former is None
+
+
 @every_row("body", [b"", b"{}", b"[]", b'{"x": 1}', b'{"ttl": null}', b'{"ttl": 1}', b'{"subscriber": "x"}'])
 def test_a_change_that_is_none_is_refused(api: Api, path: str, body: bytes) -> None:
     """9.5 [T, Q]: before the id is looked at."""

@@ -166,6 +166,15 @@ def shown_options(options: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
+def moved_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for another subscriber: without headers whose values are hidden from the caller."""
+    result = {name: value for name, value in options.items() if name != "post_headers"}
+    if isinstance(headers := options.get("post_headers"), dict):
+        given = {name: value for name, value in headers.items() if value != HIDDEN}
+        return result | ({"post_headers": given} if given else {})
+    return result
+
+
 def restored_options(given: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
     """Options as a caller means them who may have read them: what was hidden from him stays as it was."""
     result = dict(given)

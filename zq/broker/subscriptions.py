@@ -22,7 +22,9 @@ from zq.broker.subscribers import (
     check_options,
     check_subscriber,
     entrusted,
+    moved_options,
     restored_options,
+    shown_options,
 )
 from zq.broker.subscription_documents import TRIES, SubscriptionDocuments
 from zq.broker.values import Seen
@@ -177,6 +179,8 @@ class Subscribing:
     def update(self, source: Source, id: str, terms: Terms, token: str = "") -> None:
         """Change what the terms name (contract 9.5). Another subscriber has to agree anew.
 
+        Another subscriber gets a new secret, and only those values of headers that the terms give.
+
         ``token``: the caller's, whose trust takes the place of the former one: what he changes goes in his name.
 
         Raises ``Invalid``, ``SubscriptionNotFound``, ``SubscriptionExists``.
@@ -204,7 +208,10 @@ class Subscribing:
             if moved:
                 if any(each.subscriber == uri for each in all.items):
                     raise SubscriptionExists("Another subscription has this subscriber.")
-                changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri))}
+                # Whoever may change a subscription need not know its secrets: none goes to another subscriber.
+                known = shown_options(found.options) if options in (None, UNSET) else options
+                changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri)), "options": moved_options(known)}
+                changes |= {"secret": self.sealer.seal(new_secret()), "former": None}
             new = self._judged(msgspec.structs.replace(found, **changes))
             new = msgspec.structs.replace(new, options=entrusted(new.options, trust))
             new = self._stored.from_next(source, all, new) if moved else new

@@ -81,7 +81,11 @@ class SubscriptionVerbs(ResourceVerbs):
         ttl: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Call[None]:
-        """Change what is given. Another subscriber has to agree anew. Raises ``SubscriptionExists``."""
+        """Change what is given. Raises ``SubscriptionExists``.
+
+        Another subscriber has to agree anew. It gets no ``post_headers`` but those that are given, and a new secret;
+        call ``rotate_secret`` for one that you know.
+        """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         body = wire.encode({name: value for name, value in terms.items() if value is not None})
         return Call(method="PATCH", path=self._path(_SEGMENT, id), body=body, read=nothing)
