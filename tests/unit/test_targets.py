@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.sink import Sink
+from zq.auth import jwks
 from zq.delivery.options import MailOptions
 from zq.delivery.retries import Outcome
 from zq.delivery.running import targets_of
@@ -91,6 +92,43 @@ def post(url: str, policy: TargetPolicy) -> Outcome:
 
 def test_only_public_addresses_are_allowed() -> None:
     assert [address for address in [*INSIDE, *OUTSIDE] if TargetPolicy().allows(address, 80)] == OUTSIDE
+
+
+# The IANA special-purpose registries, address space that is no unicast, and metadata services of clouds.
+REGISTRIES = [
+    "0.0.0.0/8", "0.0.0.0/32", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+    "192.0.0.0/24", "192.0.0.0/29", "192.0.0.8/32", "192.0.0.9/32", "192.0.0.10/32", "192.0.0.170/32", "192.0.0.171/32",
+    "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.88.99.2/32", "192.168.0.0/16",
+    "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+    "255.255.255.255/32", "::1/128", "::/128", "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/23", "2001::/32",
+    "2001:1::1/128", "2001:1::2/128", "2001:1::3/128", "2001:2::/48", "2001:3::/32", "2001:4:112::/48", "2001:10::/28",
+    "2001:20::/28", "2001:30::/28", "2001:db8::/32", "2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7",
+    "fe80::/10", "fec0::/10", "ff00::/8", "4000::/3", "::8.8.8.8/128",
+    "169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "192.0.0.192/32", "100.100.100.200/32",
+    "fd00:ec2::254/128", "fd20:ce::254/128", "fd00:42::42/128",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("registered", REGISTRIES)
+def test_no_address_of_the_special_purpose_registries_is_public(registered: str) -> None:
+    """The first and the last of each block, as they are and as IPv6 carries them; for webhooks and for sets of keys."""
+    block = ipaddress.ip_network(registered)
+    for address in (block[0], block[-1]):
+        forms = [str(address)]
+        if isinstance(address, ipaddress.IPv4Address):
+            number = int(address)
+            forms += [f"::ffff:{address}", f"64:ff9b::{address}", f"2002:{number >> 16:x}:{number & 0xFFFF:x}::1"]
+        assert not any(map(TargetPolicy().allows, forms, [443] * 4)), forms
+        assert not any(map(jwks.is_public, forms)), forms
+
+
+def test_the_neighbours_of_the_registries_are_public() -> None:
+    neighbours = [
+        *("1.0.0.0", "9.255.255.255", "11.0.0.0", "168.63.129.15", "168.63.129.17", "191.255.255.255", "192.0.1.0"),
+        *("192.31.195.255", "192.31.197.0", "192.88.98.255", "198.17.255.255", "198.20.0.0", "223.255.255.255"),
+        *("2001:200::1", "2620:4f:8001::1", "3ffe:ffff::1", "2606:4700::1111", "::ffff:8.8.8.8", "2002:808:808::1"),
+    ]
+    assert [each for each in neighbours if TargetPolicy().allows(each, 443) and jwks.is_public(each)] == neighbours
 
 
 def test_a_disguised_address_is_refused_at_subscription_and_at_the_socket(sink: Sink) -> None:
@@ -179,7 +217,7 @@ def test_a_proxy_of_the_environment_is_not_asked(sink: Sink, monkeypatch: pytest
 def test_nothing_is_sent_to_the_service_itself(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
     """Where its address is public, unless the operator allows it by its network."""
     port = int(sink.url.rpartition(":")[2])
-    monkeypatch.setattr("zq.delivery.targets._is_public", lambda _address: True)
+    monkeypatch.setattr("zq.delivery.targets.is_public", lambda _address: True)
     assert TargetPolicy().allows("127.0.0.1", port)
     own = TargetPolicy(own=(port,))
     assert not own.allows("127.0.0.1", port)

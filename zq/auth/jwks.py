@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.client import HTTPException, HTTPSConnection
-from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -22,6 +21,7 @@ import jwt
 from msgspec import Struct
 
 from zq.errors import StartRefused, Unavailable
+from zq.model.addresses import is_public
 
 LOG = logging.getLogger(__name__)
 # Bytes of a set of keys.
@@ -32,8 +32,6 @@ TIMEOUT: Final = 5.0
 REFRESH: Final = 600.0
 # Seconds between two fetches that unknown keys, or failures, ask for.
 HURRY: Final = 60.0
-# Addresses of IPv6 that carry one of IPv4.
-NAT64: Final = IPv6Network("64:ff9b::/96")
 # Bits of the smallest RSA key.
 MIN_RSA: Final = 2048
 # What kind of key, and on which curves, each algorithm needs.
@@ -220,15 +218,3 @@ class _Pinned(HTTPSConnection):
         if self.sock is not None:
             with suppress(OSError):
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
-
-
-def is_public(text: str) -> bool:
-    """Whether an address may be connected to: of the internet, whatever it is wrapped in (attack E1)."""
-    address = ip_address(text.partition("%")[0])
-    if isinstance(address, IPv6Address):
-        if address in NAT64:
-            return is_public(str(ip_address(int(address) & 0xFFFFFFFF)))
-        inner = address.ipv4_mapped or address.sixtofour or (address.teredo[1] if address.teredo else None)
-        if inner is not None and not is_public(str(inner)):
-            return False
-    return address.is_global and not address.is_multicast and not address.is_reserved

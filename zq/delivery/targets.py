@@ -7,7 +7,7 @@ no second look, so that no name means something else by then.
 
 import ipaddress
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -15,19 +15,8 @@ from msgspec import Struct
 
 from zq.delivery.threads import Threads
 from zq.errors import Invalid
+from zq.model.addresses import Address, Network, carried, is_public
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-# What carries an IPv4 address in an IPv6 one, with how many bits stand behind it.
-_CARRIERS: Final = tuple(
-    (ipaddress.IPv6Network(network), shift)
-    for network, shift in (("::ffff:0:0/96", 0), ("64:ff9b::/96", 0), ("::/96", 0), ("2002::/16", 80))
-)
-_TEREDO: Final = ipaddress.IPv6Network("2001::/32")
-# Networks that ``ipaddress`` calls global, or not private, and that are nobody's to be sent to.
-_NOBODYS: Final = tuple(
-    map(ipaddress.ip_network, ("100.64.0.0/10", "192.88.99.0/24", "198.18.0.0/15", "64:ff9b:1::/48", "2001::/23"))
-)
 # Ports below 1024 that are open to all.
 PORTS: Final = (80, 443)
 
@@ -50,11 +39,11 @@ class TargetPolicy(Struct, frozen=True):
             found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        if any((str(one), port) in self.stores for one in _carried(found)):
+        if any((str(one), port) in self.stores for one in carried(found)):
             return False
         if any(found in network for network in self.networks):
             return True
-        return all(_is_public(one) for one in _carried(found)) and not (port in self.own and _is_here(found))
+        return is_public(found) and not (port in self.own and _is_here(found))
 
     def check_url(self, url: str) -> None:
         """Raise ``Invalid`` for a port to which nothing is sent, and for a store's name."""
@@ -70,30 +59,6 @@ def port_of(url: str) -> int:
     """The port that a URL names, or that of its scheme."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _carried(address: Address) -> Iterable[Address]:
-    """The address, and those of IPv4 that stand in it."""
-    yield address
-    if isinstance(address, ipaddress.IPv6Address):
-        for network, shift in _CARRIERS:
-            if address in network:
-                yield ipaddress.IPv4Address(int(address) >> shift & 0xFFFFFFFF)
-        if address in _TEREDO:
-            yield ipaddress.IPv4Address(int(address) >> 64 & 0xFFFFFFFF)
-            yield ipaddress.IPv4Address(~int(address) & 0xFFFFFFFF)
-
-
-def _is_public(address: Address) -> bool:
-    if isinstance(address, ipaddress.IPv6Address) and any(address in network for network, _ in _CARRIERS):
-        return True  # what it carries is judged
-    return (
-        address.is_global
-        and not address.is_multicast
-        and not address.is_reserved
-        and not (isinstance(address, ipaddress.IPv6Address) and address.is_site_local)
-        and not any(address in network for network in _NOBODYS if network.version == address.version)
-    )
 
 
 def _is_here(address: Address) -> bool:

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Public addresses: those to which the server connects by a name that others choose, or may point elsewhere.
+
+Webhooks, deliveries with a token of Keystone and fetches of key sets use this one list (criterion E1).
+"""
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# The IANA IPv4 Special-Purpose Address Registry, whole: its globally reachable entries are services of the network, and
+# no hosts of subscribers.
+_SPECIAL_IPV4: Final = (
+    *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
+    *("192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24"),
+    *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "255.255.255.255/32"),
+)
+# The IANA IPv6 Special-Purpose Address Registry, but for the networks that carry an IPv4 address.
+_SPECIAL_IPV6: Final = (
+    *("::1/128", "::/128", "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/23", "2001:db8::/32"),
+    *("2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10"),
+)
+# Metadata services of clouds, with those whose addresses are in the registries: Amazon, Google, Azure, OpenStack and
+# others; tasks of Amazon's ECS; Azure's host; Oracle; Alibaba; Amazon and Google by IPv6; Scaleway.
+_METADATA: Final = (
+    *("169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "192.0.0.192/32", "100.100.100.200/32"),
+    *("fd00:ec2::254/128", "fd20:ce::254/128", "fd00:42::42/128"),
+)
+_MULTICAST: Final = ("224.0.0.0/4", "ff00::/8")
+_REFUSED: Final = tuple(map(ipaddress.ip_network, (*_SPECIAL_IPV4, *_SPECIAL_IPV6, *_METADATA, *_MULTICAST)))
+# The only unicast addresses of IPv6 that are given out.
+_GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+# Networks of IPv6 whose addresses carry one of IPv4, which is judged in their place, and the number of bits behind it.
+_CARRIERS: Final = tuple(
+    (ipaddress.IPv6Network(network), shift)
+    for network, shift in (("::ffff:0:0/96", 0), ("64:ff9b::/96", 0), ("2002::/16", 80))
+)
+# Addresses that carry one of IPv4, and are no public ones themselves.
+_COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
+_TEREDO: Final = ipaddress.IPv6Network("2001::/32")
+
+
+def carried(address: Address) -> Iterable[Address]:
+    """Yield the address and each IPv4 address that it carries."""
+    yield address
+    if isinstance(address, ipaddress.IPv6Address):
+        for network, shift in (*_CARRIERS, (_COMPATIBLE, 0)):
+            if address in network:
+                yield ipaddress.IPv4Address(int(address) >> shift & 0xFFFFFFFF)
+        if address in _TEREDO:
+            yield ipaddress.IPv4Address(int(address) >> 64 & 0xFFFFFFFF)
+            yield ipaddress.IPv4Address(~int(address) & 0xFFFFFFFF)
+
+
+def is_public(address: str | Address) -> bool:
+    """Return whether the address, and each that it carries, is public; False for a text that is no address."""
+    if isinstance(address, str):
+        try:
+            address = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+    return all(map(_is_allowed, carried(address)))
+
+
+def _is_allowed(address: Address) -> bool:
+    if isinstance(address, ipaddress.IPv6Address):
+        if any(address in network for network, _ in _CARRIERS):
+            return True
+        if address not in _GLOBAL_UNICAST:
+            return False
+    return not any(address in network for network in _REFUSED)
