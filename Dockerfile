@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# docker build -t zq . && docker run -p 127.0.0.1:8888:8888 -e OS_SERVER__TRUST_NETWORK=true -v zq:/var/lib/zq zq
-# Nobody is authenticated: who says so by the variable answers for it that only the right ones reach the port.
+# docker build -t zq . && docker run --name zq -p 127.0.0.1:8888:8888 -v zq:/var/lib/zq zq
+# Clients need a token: docker exec zq zq-server token create --project acme --store rocksdb:///var/lib/zq
 
 FROM python:3.11-slim AS build
 # The compiler builds gunicorn's C parser and stays behind in this stage.
@@ -18,7 +18,7 @@ FROM python:3.11-slim
 RUN useradd --system --uid 8888 --home-dir /var/lib/zq --shell /usr/sbin/nologin zq \
     && install --directory --owner=zq --group=zq --mode=0700 /var/lib/zq
 COPY --from=build /opt/zq /opt/zq
-ENV PATH=/opt/zq/bin:$PATH PYTHONUNBUFFERED=1
+ENV PATH=/opt/zq/bin:$PATH PYTHONUNBUFFERED=1 OS_DEFAULT__AUTH_STRATEGY=token
 USER zq
 WORKDIR /var/lib/zq
 VOLUME /var/lib/zq

@@ -85,9 +85,14 @@ def test_any_other_host_is_misdirected(gate: Callable[..., Api], host: str, path
     assert refused["description"] == "This Host is not one of [server] allowed_hosts."
 
 
-def test_who_trusts_the_network_serves_any_host(gate: Callable[..., Api]) -> None:
-    """Tenancy 1: and believes roles."""
-    gate(trusting=True).get("/healthz", 200, {"Host": "evil.example"})
+def test_a_trusted_network_has_no_foreign_host_either(gate: Callable[..., Api]) -> None:
+    """S8: a page that a browser of that network shows may point its name at this server; ``*`` waives the check."""
+    gate(trusting=True).get("/healthz", 421, {"Host": "evil.example"})
+    gate(trusting=True).get("/healthz", 200, {"Host": "localhost:8888"})
+    gate(trusting=True, allowed_hosts=lambda: ("zq",)).get("/healthz", 200, {"Host": "zq:8888"})
+    for trusting in (True, False):
+        waived = gate(trusting=trusting, allowed_hosts=lambda: ("zq", "*"))
+        waived.get("/healthz", 200, {"Host": "evil.example"})
 
 
 @pytest.mark.parametrize(

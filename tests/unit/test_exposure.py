@@ -183,6 +183,7 @@ def test_a_dollar_is_written_twice(tmp_path: Path) -> None:
 def test_allowed_hosts_are_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """In lower case; a port, a scheme or a blank is refused with the option's name."""
     assert chosen(monkeypatch, allowed_hosts="A.example, b").allowed_hosts == ("a.example", "b")
-    for wrong in ("a:80", "http://a", "a b", "*", "é"):
+    assert chosen(monkeypatch, allowed_hosts="*").allowed_hosts == ("*",)
+    for wrong in ("a:80", "http://a", "a b", "*.a", "é"):
         with pytest.raises(StartRefused, match="allowed_hosts"):
             chosen(monkeypatch, allowed_hosts=wrong)

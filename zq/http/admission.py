@@ -21,6 +21,8 @@ from zq.http import heads, query
 TARGET, OTHER_TARGET = "RAW_URI", "REQUEST_URI"
 # The value of a Host header.
 HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::[0-9]*)?", re.ASCII)
+# The entry of allowed_hosts that stands for every Host.
+ANY_HOST: Final = "*"
 # The sentence of a 421.
 NOT_OURS: Final = "This Host is not one of [server] allowed_hosts."
 # The sentence of a 403 of what a browser sends for a page of another site.
@@ -32,11 +34,14 @@ READING: Final = frozenset({"GET", "HEAD"})
 class Admission:
     """Falcon middleware, before any that reads more of a request. ``allowed_hosts`` are in lower case, without ports.
 
-    ``trusting``: the operator answers for the network, so that a request may come under any name.
+    ``guarded``: callers have credentials, which no page of another name has, so that any ``Host`` is served; else
+    ``ANY_HOST`` among ``allowed_hosts`` waives the check. ``trusting``: the operator answers for the network, so that a
+    request of HTTP/1.0 needs no ``Host``.
     """
 
-    def __init__(self, trusting: bool, allowed_hosts: Callable[[], Collection[str]]) -> None:
-        self._trusting = trusting
+    def __init__(self, trusting: bool, guarded: bool, allowed_hosts: Callable[[], Collection[str]]) -> None:
+        self._needs_host = not (trusting or guarded)
+        self._guarded = guarded
         self._allowed_hosts = allowed_hosts
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
@@ -49,10 +54,14 @@ class Admission:
             raise NotAuthorized(CROSS_SITE)
         name = req.env.get("HTTP_HOST")
         if name is None:
-            if not self._trusting or req.env.get("SERVER_PROTOCOL") != "HTTP/1.0":
+            if self._needs_host or req.env.get("SERVER_PROTOCOL") != "HTTP/1.0":
                 raise InvalidHeader("Invalid header value", "The header Host is missing.")
-        elif not self._trusting and not _is_literal(name) and _host(name) not in self._allowed_hosts():
+        elif not (self._guarded or _is_literal(name) or self._is_allowed(_host(name))):
             raise falcon.HTTPError(falcon.HTTP_421, title=falcon.HTTP_421, description=NOT_OURS)
+
+    def _is_allowed(self, host: str) -> bool:
+        allowed = self._allowed_hosts()
+        return host in allowed or ANY_HOST in allowed
 
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool

@@ -111,7 +111,7 @@ def create_app(
     sqs: SqsOptions | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
-    """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed, and any ``Host``.
+    """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed.
 
     ``policy`` tells which roles a rule asks for; by default the table in ``zq.auth.policy``. ``tells_rates``: whether
     answers say what is left of a project's rates.
@@ -138,7 +138,7 @@ def create_app(
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
         *(() if sqs is None else (Recognition(),)),
-        Admission(trusting or guarded, allowed_hosts),
+        Admission(trusting, guarded, allowed_hosts),
         authentication,
         Tenant(broker.limits, strict_client_id, trusting),
         authorization,

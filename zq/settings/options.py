@@ -53,16 +53,16 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         cfg.BoolOpt(
             "trust_network",
             default=False,
-            help="Serve though nobody is authenticated: beyond this machine, with admin_mode, under any Host, and with "
-            "the roles that callers name. Each start warns of it.",
+            help="Serve though nobody is authenticated: beyond this machine, with admin_mode, and with the roles that "
+            "callers name. Each start warns of it.",
         ),
         cfg.ListOpt(
             "allowed_hosts",
             default=[],
             sample_default=["queues.example.org"],
             mutable=True,
-            help="Names, without ports, that the header Host may have besides addresses and localhost; with "
-            "trust_network it may have any. Between several a comma.",
+            help="Names, without ports, that the header Host may have besides addresses and localhost; * "
+            "allows any. With an auth_strategy any is allowed. Between several a comma.",
         ),
         CONTROL,
         *TLS,

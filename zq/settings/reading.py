@@ -36,7 +36,7 @@ from zq.settings.transport import BOUNDS
 from zq.settings.websocket import WebSocketOptions, websocket_options
 
 # A host of allowed_hosts.
-HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}", re.ASCII)
+HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}|\*", re.ASCII)
 # An entry of queue_ttl: a pattern of names, and a default ttl.
 QUEUE_TTL: Final = re.compile(r"\s*([A-Za-z0-9_.*?-]{1,64})\s*:\s*([0-9]{1,12})\s*", re.ASCII)
 # From here on two names are taken for one, misspelt; 1 is equal.
@@ -242,7 +242,7 @@ def _allowed_hosts(given: Sequence[str]) -> Iterator[str]:
     for name in given:
         if HOST_NAME.fullmatch(name) is None:
             raise StartRefused(
-                f"[server] allowed_hosts must be names of hosts, without ports and schemes; one is {name[:100]!r}."
+                f"[server] allowed_hosts must be * or names of hosts, without ports and schemes; one is {name[:100]!r}."
             )
         yield name.lower()
 
