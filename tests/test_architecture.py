@@ -214,7 +214,6 @@ APART: dict[str, str] = {
     "zq.delivery.process": "imports what extras bring; the command says in a sentence that one is missing",
     "zq.websocket.running": "imports what extras bring; the command says in a sentence that one is missing",
     "zq.spark.source": "imports pyspark, which the package does without until the data source is asked for",
-    "zq.http.admission": "middleware is a step of its own; the app's table of contents stays one",
     "zq.http.sqs.json_protocol": "one of two protocols, as its neighbour is",
     "zq.http.openapi.pooling": "what only the documents of servers with pools have",
 }

@@ -112,7 +112,7 @@ def test_changes_are_kept_for_administrators(broker: Broker, served: Serve, acco
     caller = Caller(served(), account)
     caller.json("CreateQueue", QueueName="jobs")
     caller.json("TagQueue", QueueUrl="jobs", Tags={"a": "b"})
-    caller.link({"Action": "DeleteQueue", "QueueUrl": "jobs"})
+    caller.form({"Action": "DeleteQueue", "QueueUrl": "jobs"})
     dead = said(caller.json("CreateQueue", QueueName="dead"))["QueueUrl"]
     arn = f"arn:aws:sqs:eu-north-1:{account}:dead"
     policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": 3})

@@ -19,6 +19,8 @@ from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
 from zq.http.sqs import errors, json_protocol, query_protocol
+from zq.http.sqs.endpoint import READING
+from zq.http.sqs.operations import OPERATIONS
 from zq.model.sqs import SqsOptions
 
 Serve = Callable[..., TestApp]
@@ -442,17 +444,39 @@ def test_a_page_of_another_site_can_ask_for_nothing() -> None:
     caller.form({"Action": "ListQueues"}, status=403, **{"Sec-Fetch-Site": "cross-site"})
     told = caller.app.get(link, headers={"Host": "evil.example"}, status=421)
     assert texts(told, "Error/Type") == ["Sender"]
+    for form in ({"Action": "PurgeQueue", "QueueUrl": "x/000000000000/q"}, {"Action": "ListQueues"}):
+        for origin in ("http://evil.example", "null", "http://localhost:81", "https://localhost", "http://localhost@x"):
+            refused = caller.form(form, status=403, Origin=origin)
+            assert texts(refused, "Error/Code") == ["AccessDenied"], origin
+
+
+@pytest.mark.one_store
+@pytest.mark.parametrize("operation", sorted(OPERATIONS.keys() - READING))
+def test_a_link_changes_nothing_without_a_signature(operation: str) -> None:
+    """Browsers follow links, and load pictures, without saying from which page."""
+    broker = Broker(BrokenStore(untouched), ManualClock(time.time()))
+    caller = Caller(TestApp(create_app(broker, sqs=SqsOptions(enabled=True, auth="none"))), "1" * 12)
+    for path in ("/", f"/{'1' * 12}/q"):
+        refused = caller.link({"Action": operation, "QueueUrl": "x/000000000000/q"}, path, status=403)
+        assert texts(refused, "Error/Code") == ["AccessDenied"]
+
+
+def test_a_page_of_the_server_itself_and_a_link_that_reads_are_answered(caller: Caller) -> None:
+    for origin in ("http://localhost:80", "http://localhost"):
+        caller.form({"Action": "CreateQueue", "QueueName": "jobs"}, Origin=origin)
+    assert texts(caller.link({"Action": "ListQueues"}), "ListQueuesResult/QueueUrl")
 
 
 @pytest.mark.one_store
 def test_the_project_is_that_of_the_key(served: Serve, account: str) -> None:
     """3: in the mode ``none``: an account as the access key, be it in a link, else the project of the options."""
     app = served(project=f"acme-{account}", region="eu-west-9")
+    Caller(app, account).form({"Action": "CreateQueue", "QueueName": "jobs"})
     for link in (
-        f"/?Action=CreateQueue&QueueName=jobs&AWSAccessKeyId={account}",
-        f"/?Action=CreateQueue&QueueName=jobs&X-Amz-Credential={account}%2F20261125%2Fap-south-1%2Fsqs%2Faws4_request",
+        f"/?Action=GetQueueUrl&QueueName=jobs&AWSAccessKeyId={account}",
+        f"/?Action=GetQueueUrl&QueueName=jobs&X-Amz-Credential={account}%2F20261125%2Fap-south-1%2Fsqs%2Faws4_request",
     ):
-        (queue,) = texts(app.get(link), "CreateQueueResult/QueueUrl")
+        (queue,) = texts(app.get(link), "GetQueueUrlResult/QueueUrl")
         assert queue == f"http://localhost:80/{account}/jobs"
     asked = (
         f"&QueueUrl=jobs&AttributeName=QueueArn&X-Amz-Credential={account}%2F20261125%2Fap-south-1%2Fsqs%2Faws4_request"
@@ -460,7 +484,7 @@ def test_the_project_is_that_of_the_key(served: Serve, account: str) -> None:
     told = app.get(f"/?Action=GetQueueAttributes{asked}")
     assert texts(told, "GetQueueAttributesResult/Attribute/Value") == [f"arn:aws:sqs:ap-south-1:{account}:jobs"]
     (own,) = texts(
-        Caller(app, "AKIAIOSFODNN7EXAMPLE").link({"Action": "CreateQueue", "QueueName": "jobs"}),
+        Caller(app, "AKIAIOSFODNN7EXAMPLE").form({"Action": "CreateQueue", "QueueName": "jobs"}),
         "CreateQueueResult/QueueUrl",
     )
     assert account not in own

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any, Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import falcon
 
@@ -18,7 +18,8 @@ from zq.auth import sigv4
 from zq.auth.sigv4 import Claim, Head, Refusal
 from zq.auth.sqs_keys import Holder, SqsKeyLookup
 from zq.broker.accounts import ACCOUNT
-from zq.errors import TooManyRequests, Unavailable
+from zq.errors import NotAuthorized, TooManyRequests, Unavailable
+from zq.http.admission import CROSS_SITE
 from zq.http.authentication import peer_of
 from zq.http.sqs.call import Authenticate, Who
 from zq.http.sqs.errors import SqsError
@@ -113,11 +114,17 @@ def _translated() -> Iterator[None]:
 
 
 def believed(options: SqsOptions) -> Authenticate:
-    """An access key id that is an account names the project; all others are of the one that the options name."""
+    """Return what believes each caller, but a page of another origin, which a browser names in ``Origin``.
+
+    An access key id that is an account names the project; all others are of the one that the options name.
+    """
 
     anybody = Who(options.project, "")
 
     def authenticate(req: falcon.Request) -> Callable[[bytes], Who]:
+        origin = req.env.get("HTTP_ORIGIN")
+        if origin is not None and not _is_own(origin, req, options.public_url):
+            raise NotAuthorized(CROSS_SITE)
         said = req.env.get("HTTP_AUTHORIZATION") or unquote(req.query_string)
         if not said:
             return lambda _body: anybody
@@ -129,3 +136,21 @@ def believed(options: SqsOptions) -> Authenticate:
         return lambda _body: Who(project, "", region)
 
     return authenticate
+
+
+def _is_own(origin: str, req: falcon.Request, public_url: str) -> bool:
+    """Return whether an ``Origin`` is the server itself: by the ``Host`` of the request, or by its public URL."""
+    own = _parts(f"{req.scheme}://{req.env.get('HTTP_HOST', '')}"), _parts(public_url)
+    return (named := _parts(origin)) is not None and named in own
+
+
+def _parts(url: str) -> tuple[str, str, int] | None:
+    """Return scheme, host and port of a URL; None for another text."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    if not parts.hostname or "@" in parts.netloc:
+        return None
+    return parts.scheme, parts.hostname, port or (443 if parts.scheme == "https" else 80)

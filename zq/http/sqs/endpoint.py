@@ -133,6 +133,8 @@ class Endpoint:
         req.context.operation = f"{UNKNOWN}:{name}"
         if who.actions is not None and name not in who.actions:
             raise errors.access_denied(f"This access key does not allow {name}.")
+        if self._options.auth == "none" and req.method == "GET" and name not in READING:
+            raise errors.access_denied(f"{name} must be sent by POST, since this server looks at no signature.")
         if name in RULES:
             req.context.rule, req.context.audited = RULES[name], True
         if state is not ACTIVE:
