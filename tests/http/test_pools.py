@@ -175,6 +175,31 @@ def test_hosts_and_schemes_of_pools_are_those_that_the_options_allow(admin: Admi
     assert "allowed_hosts" in refused.json["description"]
 
 
+@every_row(
+    "uri",
+    [
+        *(
+            f"mongodb://localhost/zq?{name}=/etc/hostname"
+            for name in ("tlsCAFile", "tlscertificatekeyfile", "tlsCRLFile")
+        ),
+        *("mongodb://localhost/zq?w=1;tlsCAFile=/etc/hostname", "mongodb://localhost/zq#?tlsCAFile=/etc/hostname"),
+        *("mongodb://localhost/zq?authMechanismProperties=ENVIRONMENT:k8s", "mongodb://localhost/zq?proxyHost=evil"),
+        *(f"rediss://localhost/0?{name}=/etc/hostname" for name in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile")),
+        *("rediss://localhost/0?ssl_keyfile=/etc/hostname", "rediss://localhost/0?ssl%5Fca_certs=/etc/hostname"),
+        *("s3://localhost/zq?endpoint=http://evil.example", "memory:?x=1", "other://localhost/zq?x=1"),
+    ],
+)
+def test_options_of_a_pool_name_no_file_of_the_server_and_no_other_host(admin: Admin, uri: str) -> None:
+    """H4: only options of the list may be given; the refusal names the option, and no value."""
+    refused = admin.put("/v2/pools/p", 400, {"uri": uri, "weight": 1})
+    assert refused.json["title"] == "Unable to create pool"
+    assert "option" in refused.json["description"]
+    assert "/etc/hostname" not in refused.text
+    admin.pool("p", "mongodb://localhost/zq?replicaSet=rs0&authSource=admin&TLS=true&w=majority")
+    admin.patch("/v2/pools/p", 400, {"uri": uri})
+    admin.pool("q", "rediss://localhost,localhost:1/0?master=m&sentinel_password=a&ssl_cert_reqs=none")
+
+
 @pytest.mark.parametrize("weight", [-1, 2**32 + 1, "big", None, 1.5])
 def test_a_wrong_weight_is_refused(admin: Admin, weight: Any) -> None:
     """11 [T]"""
@@ -213,7 +238,7 @@ def test_an_unreachable_store_is_no_pool(admin: Admin, deployment: Deployment) -
     assert refused.json["title"] == "Unable to create pool"
 
 
-@pytest.mark.parametrize("uri", [URI, URI + "?a=b", URI.replace("//", "//zoe@"), "mongodb://own:1/zq"])
+@pytest.mark.parametrize("uri", [URI, URI + "?appName=b", URI.replace("//", "//zoe@"), "mongodb://own:1/zq"])
 def test_two_pools_never_share_a_store(admin: Admin, uri: str) -> None:
     """11 [T]: 409, however it is spelt; nor does one with the catalogue."""
     admin.pool("p")

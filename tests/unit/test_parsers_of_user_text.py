@@ -15,7 +15,7 @@ from zq.clock import ManualClock
 from zq.delivery.targets import Judge, TargetPolicy
 from zq.errors import Invalid, StartRefused, Unavailable
 from zq.limits import Limits, pattern
-from zq.storage import connect
+from zq.storage import connect, mongodb
 from zq.storage.mongodb import startup
 from zq.storage.redis import address
 from zq.wire.extensions import moment
@@ -150,3 +150,11 @@ def test_a_host_that_cannot_be_encoded_is_judged_later() -> None:
     judge = Judge(TargetPolicy())
     for host in ("a" * 64, "xn--a", "a..b", "é" * 64):
         judge(f"http://{host}.example:8080/")
+
+
+@pytest.mark.parametrize("option", ["tlsCAFile", "tlsCertificateKeyFile", "tlsCRLFile"])
+@pytest.mark.parametrize("file", ["/dev/null", "/nonexistent", "/"])
+def test_a_file_of_a_mongodb_uri_that_cannot_be_read_is_refused(option: str, file: str) -> None:
+    """PyMongo raises ``OSError`` for it, as its parser reads the URI, or as the client is constructed."""
+    with pytest.raises(StartRefused, match="option"):
+        mongodb.connect(f"mongodb://127.0.0.1:1/x?tls=true&replicaSet=a&{option}={file}", timeout=0.1)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on pools and flavors (contract 11, 12)."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import SplitResult
@@ -40,6 +41,28 @@ ALL: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
 VOLATILE: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
 # Stores of one process, which have no host.
 EMBEDDED: Final = ("memory", "rocksdb")
+# The options that the URI of a pool may have. An administrator of pools need not be one of the server: no option names
+# a file of the server, a host besides those of the URI, or where the server's own credentials come from.
+_MONGODB: Final = frozenset(
+    {
+        *("appname", "authmechanism", "authsource", "compressors", "connecttimeoutms", "directconnection"),
+        *("heartbeatfrequencyms", "journal", "loadbalanced", "localthresholdms", "maxconnecting", "maxidletimems"),
+        *("maxpoolsize", "minpoolsize", "readconcernlevel", "readpreference", "replicaset", "retryreads"),
+        *("retrywrites", "serverselectiontimeoutms", "sockettimeoutms", "ssl", "timeoutms", "tls"),
+        *("tlsallowinvalidcertificates", "tlsallowinvalidhostnames", "tlsinsecure", "w", "waitqueuetimeoutms"),
+        *("wtimeoutms", "zlibcompressionlevel"),
+    }
+)
+_REDIS: Final = frozenset({"cluster", "db", "master", "sentinel_password", "sentinel_username"})
+_BY_SCHEME: Final[Mapping[str, frozenset[str]]] = {
+    "mongodb": _MONGODB,
+    "mongodb+srv": _MONGODB | {"srvmaxhosts", "srvservicename"},
+    "redis": _REDIS,
+    "rediss": _REDIS | {"ssl_cert_reqs", "ssl_check_hostname"},
+    "s3": frozenset({"region"}),
+    "swift": frozenset({"auth"}),
+}
+_SEPARATORS: Final = re.compile("[&;]")
 
 _FIELDS: Final[dict[str, Any]] = {
     "uri": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT},
@@ -212,6 +235,7 @@ class Pools:
             raise PoolRefused(f"uri must not hold {HIDDEN}, which stands for what is not shown.")
         if not parts.scheme or ("://" not in uri and parts.scheme not in EMBEDDED):
             raise PoolRefused("uri must begin with the scheme of a store, as in redis://host/0.")
+        _check_options(parts)
         allowed = self._allowed()
         if parts.scheme in EMBEDDED:
             if f"{parts.scheme}:" not in allowed:
@@ -330,6 +354,21 @@ def _split(uri: str) -> SplitResult:
         return store_uri.split(uri)
     except ValueError:
         raise PoolRefused("uri cannot be read.") from None
+
+
+def _check_options(parts: SplitResult) -> None:
+    """Raise ``PoolRefused`` for an option that a pool's URI may not have, and for a fragment.
+
+    Names are compared as they are written: an encoded one is refused, whatever a driver reads into it.
+    """
+    if parts.fragment:
+        raise PoolRefused("uri must have no #, and so no options behind it.")
+    known = _BY_SCHEME.get(parts.scheme, frozenset())
+    for option in filter(None, _SEPARATORS.split(parts.query)):
+        name = option.partition("=")[0]
+        if name.lower() not in known:
+            allowed = f"use one of {', '.join(sorted(known))}" if known else "leave it away"
+            raise PoolRefused(f"The option {name[:64]!r} must not be in the uri of a {parts.scheme}: pool: {allowed}.")
 
 
 def _address(parts: SplitResult) -> tuple[str, ...]:

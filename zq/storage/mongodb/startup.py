@@ -66,6 +66,10 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
         if uri.startswith("mongodb+srv:") and not isinstance(error, ValueError) and "option" not in str(error).lower():
             raise Unavailable("The DNS records of the store's mongodb+srv address cannot be read.") from error
         raise StartRefused(f"The store's URI has an option that cannot be used: {_reason(error, uri)}") from error
+    except OSError as error:
+        raise StartRefused(
+            f"An option of the store's URI names a file that cannot be read: {_reason(error, uri)}"
+        ) from error
     if found.get("collection"):
         raise StartRefused(
             "The store's URI names a database with a dot in it. A name has none of / \\ . \" $ * < > : | ?"
@@ -126,7 +130,7 @@ def _client(address: Address) -> Client:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return MongoClient(address.uri, readPreference="primary", **chosen)
-    except (ConfigurationError, InvalidName, ValueError, TypeError) as error:
+    except (ConfigurationError, InvalidName, ValueError, TypeError, OSError) as error:
         reason = _reason(error, address.uri)
         raise StartRefused(f"The store's URI has options that cannot be used together: {reason}") from error
     except PyMongoError as error:
