@@ -51,7 +51,7 @@ class ClaimController:
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
         moment, keys = layout.ms(now), layout.keys(queue)
-        terms = _request_terms(request, keys.name, moment)
+        terms = _request_terms(request, keys.full, moment)
         for _ in range(MAX_LOOKS):
             blob = checked(self._store.run(scripts.CLAIM, queue, *terms, more=[keys.fences]))
             if blob[0] == OTHER:
