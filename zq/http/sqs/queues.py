@@ -77,7 +77,7 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
 
 def _check_name(name: str, fifo: str | None) -> bool:
     """Whether the queue is to be a FIFO queue. Raises ``SqsError`` for a name that it may not have."""
-    is_fifo = fifo == "true"
+    is_fifo = bool(queue_attributes.boolean(fifo or ""))
     plain = name.removesuffix(FIFO) if is_fifo else name
     if (
         not 1 <= len(plain) <= len(name) <= MAX_LONG_NAME
