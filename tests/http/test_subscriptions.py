@@ -129,6 +129,45 @@ def test_a_body_that_is_no_object_is_refused(api: Api, path: str, body: bytes) -
     api.call("POST", path, 400, body)
 
 
+@every_row(
+    ("method", "below", "body", "sentence"),
+    [
+        ("POST", "", b"xxx", "body could not be parsed"),
+        ("PUT", "/none/confirm", b"xxx", "body could not be parsed"),
+        ("PATCH", "/none", b"xxx", "body could not be parsed"),
+        ("POST", "", b"", "Missing parameter"),
+        ("POST", "", b"{}", "Missing parameter"),
+        ("POST", "", b'{"subscriber": "fake"}', "must be supported in the list"),
+        ("POST", "", b'{"subscriber": "email://fake"}', "must be supported in the list"),
+        ("POST", "", b'{"subscriber": "http://trigger.me", "options": "a"}', "must be a dict"),
+        ("PATCH", "/none", b'{"options": "a"}', "must be a dict"),
+        ("POST", "", b'{"subscriber": "http://trigger.me", "ttl": "a"}', "must be an integer"),
+    ],
+)
+def test_a_refusal_holds_the_words_that_clients_look_for(
+    api: Api, path: str, method: str, below: str, body: bytes, sentence: str
+) -> None:
+    """0.2 [T]."""
+    assert sentence in api.call(method, path + below, 400, body).json["description"]
+
+
+@every_row(
+    ("method", "below", "body", "sentence"),
+    [
+        ("PATCH", "/none", b"[1]", "Subscriptions must be a dict."),
+        ("POST", "", b"[1]", "Subscriptions must be a dict."),
+        ("PUT", "/none/confirm", b'{"confirmed": 123}', "The 'confirmed' should be boolean."),
+        ("PUT", "/none/confirm", b"{}", "The 'confirmed' should be boolean."),
+        ("PUT", "/none/confirm", b"[1]", "The 'confirmed' should be boolean."),
+    ],
+)
+def test_a_refusal_is_the_sentence_that_clients_compare(
+    api: Api, path: str, method: str, below: str, body: bytes, sentence: str
+) -> None:
+    """0.2 [T]."""
+    assert api.call(method, path + below, 400, body).json["description"] == sentence
+
+
 def test_the_same_subscriber_is_asked_again_until_it_agrees(api: Api, path: str) -> None:
     """9.2 [T]: the same id, nothing is changed; then 409, with the place."""
     made = subscribe(api, path)
