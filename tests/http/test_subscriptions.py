@@ -182,6 +182,26 @@ def test_the_same_subscriber_is_asked_again_until_it_agrees(api: Api, path: str)
     assert api.post(path, 409, {"subscriber": TARGET}).headers["Location"] == path
 
 
+@pytest.mark.parametrize("needed", [True, False])
+def test_who_has_confirmed_cannot_subscribe_again(compose: Compose, path: str, needed: bool) -> None:
+    """9.1, 9.2 [T]: a new subscription is not confirmed, whether it has to be or not."""
+    api = compose(app=OPTIONS, require_confirmation=needed)
+    made = subscribe(api, path)
+    item = f"{path}/{made['subscription_id']}"
+    assert api.get(item, 200).json["confirmed"] is False
+    assert api.post(path, 201, {"subscriber": TARGET}).json == {"subscription_id": made["subscription_id"]}
+    api.put(f"{item}/confirm", 204, {"confirmed": True})
+    assert api.get(item, 200).json["confirmed"] is True
+    api.post(path, 409, {"subscriber": TARGET})
+    api.call("PATCH", item, 204, {"subscriber": f"{TARGET}/other"})
+    assert api.get(item, 200).json["confirmed"] is False
+    api.post(path, 201, {"subscriber": f"{TARGET}/other"})
+    api.put(f"{item}/confirm", 204, {"confirmed": True})
+    api.put(f"{item}/confirm", 204, {"confirmed": False})
+    assert api.get(item, 200).json["confirmed"] is False
+    api.post(path, 201, {"subscriber": f"{TARGET}/other"})
+
+
 @every_row("body", [{}, {"confirmed": 1}, {"confirmed": "true"}, {"confirmed": None}])
 def test_what_confirms_is_a_boolean(api: Api, path: str, body: object) -> None:
     """9.6 [T]: it is looked at before the id."""
@@ -310,6 +330,19 @@ class TestNotices:
         item = f"{self.PATH}/{subscribe(api, self.PATH)['subscription_id']}"
         api.put(f"{item}/confirm", 204, {"confirmed": True})
         return item
+
+    def test_where_confirmation_is_not_needed_messages_go_to_a_subscriber_until_it_declines(
+        self, compose: Compose, storage: Storage, clock: ManualClock
+    ) -> None:
+        """9.7: before it confirms, and as before afterwards."""
+        api = compose(app=OPTIONS, require_confirmation=False)
+        item = f"{self.PATH}/{subscribe(api, self.PATH)['subscription_id']}"
+        api.send("jobs", "unconfirmed")
+        api.put(f"{item}/confirm", 204, {"confirmed": True})
+        api.send("jobs", "confirmed")
+        api.put(f"{item}/confirm", 204, {"confirmed": False})
+        api.send("jobs", "declined")
+        assert self.notices(storage, api, clock) == [b'"unconfirmed"', b'"confirmed"']
 
     def test_a_post_leaves_a_notice_of_each_message_where_somebody_has_agreed(
         self, api: Api, storage: Storage, clock: ManualClock

@@ -135,7 +135,7 @@ class Subscribing:
         secret = "" if pushed else new_secret()
         made = Subscription(new_ids(1, self._clock.now())[0], uri, ttl, self._clock.now(), options)
         sealed = b"" if pushed else self.sealer.seal(secret)
-        made = msgspec.structs.replace(made, secret=sealed, confirmed=self._at_once(uri))
+        made = msgspec.structs.replace(made, secret=sealed, confirmed=self._at_once(uri), agreed=pushed)
         made = self._judged(made)
         known = any(each.subscriber == uri for each in self._stored.of(source).items)
         trust = "" if known else self._trust(uri, token, made.expires)
@@ -148,7 +148,7 @@ class Subscribing:
                     raise QuotaExceeded(f"A {source.kind} may have {MOST_OF_SOURCE} subscriptions.")
                 new = self._stored.from_next(source, all, made)
                 return all.replace(new), new
-            if pushed or (same.confirmed is not None and self._has_agreed(same)):
+            if pushed or same.has_agreed:
                 raise SubscriptionExists("The subscriber is subscribed, and has agreed.")
             return all, same
 
@@ -200,7 +200,7 @@ class Subscribing:
             if moved:
                 if any(each.subscriber == uri for each in all.items):
                     raise SubscriptionExists("Another subscription has this subscriber.")
-                changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri))}
+                changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri)), "agreed": False}
             new = self._judged(msgspec.structs.replace(found, **changes))
             new = msgspec.structs.replace(new, options=entrusted(new.options, trust))
             new = self._stored.from_next(source, all, new) if moved else new
@@ -215,10 +215,13 @@ class Subscribing:
 
         def change(all: Subscriptions) -> tuple[Subscriptions, Subscription | None]:
             found = _there(all, id)
-            if (found.confirmed is not None) == agreed:
+            is_sent_to = found.confirmed is not None
+            if found.has_agreed == agreed and is_sent_to == agreed:
                 return all, None
-            new = msgspec.structs.replace(found, confirmed=0 if agreed else None)
-            new = self._stored.from_next(source, all, new)
+            new = msgspec.structs.replace(found, agreed=agreed)
+            if is_sent_to != agreed:
+                new = msgspec.structs.replace(new, confirmed=0 if agreed else None)
+                new = self._stored.from_next(source, all, new)
             return all.replace(new), None if agreed else new
 
         if (left := self._stored.change(source, change)) is not None:
@@ -315,7 +318,7 @@ class Subscribing:
             return 0
         return None if self.policy.confirm or uri.startswith("mailto:") else 0
 
-    def _has_agreed(self, one: Subscription) -> bool:
+    def _is_asked(self, one: Subscription) -> bool:
         if one.subscriber.startswith(CONNECTION):
             return False
         return self.policy.confirm or one.subscriber.startswith("mailto:")
@@ -327,7 +330,7 @@ class Subscribing:
 
     def _ask(self, source: Source, one: Subscription, confirmation: str) -> None:
         """Leave a notice that asks for confirmation, unless its target was asked often enough."""
-        if not self._has_agreed(one) or not self._may_ask(one.subscriber):
+        if not self._is_asked(one) or not self._may_ask(one.subscriber):
             return
         now = self._clock.now()
         notice = Notice(new_ids(1, now)[0], source.kind, source.name, b"null", one.ttl, confirmation=confirmation)
