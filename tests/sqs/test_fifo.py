@@ -143,6 +143,20 @@ def test_an_attempt_that_is_repeated_gets_what_it_holds(sqs: Any, fifo: str, tak
     assert bodies(take(fifo, ReceiveRequestAttemptId="try")) == ["2"]
 
 
+def test_nobody_holds_the_messages_of_an_attempt_for_more_than_twelve_hours(
+    sqs: Any, fifo: str, take: Take, clock: ManualClock
+) -> None:
+    """Counted from when they were received, or from the last repetition."""
+    send(sqs, fifo, "1")
+    [held] = take(fifo, ReceiveRequestAttemptId="try", VisibilityTimeout=60)
+    clock.advance(30)
+    wanted = {"QueueUrl": fifo, "ReceiptHandle": held["ReceiptHandle"]}
+    code, sentence = refusal(sqs.change_message_visibility, **wanted, VisibilityTimeout=43_200)
+    assert code == "InvalidParameterValue"
+    assert "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]" in sentence
+    sqs.change_message_visibility(**wanted, VisibilityTimeout=43_100)
+
+
 def test_what_a_fifo_queue_needs_and_does_not_have(sqs: Any, fifo: str, queue: str) -> None:
     """A group, an id if bodies do not count, the queue's delay alone; what is asked of a standard queue it refuses."""
     assert refusal(sqs.send_message, QueueUrl=fifo, MessageBody="1") == (

@@ -224,7 +224,7 @@ def written(call: Call, terms: SqsTerms, letter: Letter) -> tuple[Outgoing, Rece
 def hiding(call: Call, queue: QueueRef, handle: str, seconds: int) -> Grip:
     """What a receipt handle has a grip on, to be hidden for so long. Raises ``SqsError``."""
     held = receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", LONGEST_HOLD))
-    if call.broker.sqs.is_too_long(held):
+    if call.broker.sqs.is_too_long(queue, held):
         raise errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
     return held
 
