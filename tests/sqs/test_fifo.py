@@ -189,6 +189,20 @@ def test_what_a_fifo_queue_needs_and_does_not_have(sqs: Any, fifo: str, queue: s
     assert refusal(sqs.receive_message, QueueUrl=queue, ReceiveRequestAttemptId="a")[0] == "InvalidParameterValue"
 
 
+@pytest.mark.parametrize("name", ["MessageGroupId", "MessageDeduplicationId"])
+def test_an_empty_id_is_refused_and_not_taken_for_none(sqs: Any, fifo: str, queue: str, name: str) -> None:
+    """In queues of both kinds, by itself and in a batch."""
+    sentence = (
+        f"Value  for parameter {name} is invalid. Reason: {name} can only include alphanumeric and punctuation "
+        "characters. 1 to 128 in length."
+    )
+    for url, terms in ((queue, {}), (fifo, {"MessageGroupId": "g", "MessageDeduplicationId": "1"})):
+        letter = {"MessageBody": "1", **terms, name: ""}
+        assert refusal(sqs.send_message, QueueUrl=url, **letter) == ("InvalidParameterValue", sentence)
+        [failed] = sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "a", **letter}])["Failed"]
+        assert (failed["Code"], failed["Message"]) == ("InvalidParameterValue", sentence)
+
+
 def test_attributes_of_a_fifo_queue(sqs: Any, fifo: str, queue: str) -> None:
     """They are shown, the same queue may be made again, and its dead letters go to one of its kind."""
     shown = sqs.get_queue_attributes(QueueUrl=fifo, AttributeNames=["All"])["Attributes"]
