@@ -219,7 +219,7 @@ def test_attributes_of_a_fifo_queue(sqs: Any, fifo: str, queue: str) -> None:
         {"DeduplicationScope": "all"},
         {"ContentBasedDeduplication": "maybe"},
         {"FifoThroughputLimit": "perMessageGroupId"},
-        {"FifoQueue": "true"},
+        {"FifoQueue": "false"},
     ):
         assert refusal(change, QueueUrl=fifo, Attributes=bad)[0] == "InvalidAttributeValue"
     arns = [

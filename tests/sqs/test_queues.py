@@ -155,11 +155,18 @@ def test_a_queue_is_fifo_or_standard_for_ever(sqs: Any) -> None:
             created(sqs, name, FifoQueue="true")
     with refused("InvalidAttributeName", "Unknown Attribute FifoQueue."):
         created(sqs, "jobs", FifoQueue="false")
-    with refused(
-        "InvalidAttributeValue",
-        "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
-    ):
-        sqs.set_queue_attributes(QueueUrl=created(sqs, "jobs"), Attributes={"FifoQueue": "true"})
+    standard, fifo = created(sqs, "jobs"), created(sqs, "jobs.fifo", FifoQueue="true")
+    for value in ("true", "false"):
+        with refused("InvalidAttributeName", "Unknown Attribute FifoQueue."):
+            sqs.set_queue_attributes(QueueUrl=standard, Attributes={"FifoQueue": value})
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"FifoQueue": "True", "DelaySeconds": "3"})
+    assert attributes(sqs, fifo, "FifoQueue", "DelaySeconds") == {"FifoQueue": "true", "DelaySeconds": "3"}
+    for value in ("false", "yes"):
+        with refused(
+            "InvalidAttributeValue",
+            "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
+        ):
+            sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"FifoQueue": value})
 
 
 BOOLEANS = ("FifoQueue", "ContentBasedDeduplication", "SqsManagedSseEnabled")
