@@ -259,6 +259,15 @@ def test_an_answer_in_xml_has_the_form_of_the_model(caller: Caller) -> None:
     assert [child.tag for child in ElementTree.fromstring(gone.body)] == [f"{NAMESPACE}ResponseMetadata"]
 
 
+def test_an_empty_result_in_xml_is_one_element(caller: Caller) -> None:
+    """As AWS writes it; an operation without output has none."""
+    caller.json("CreateQueue", QueueName="jobs")
+    received = caller.form({"Action": "ReceiveMessage", "QueueUrl": "jobs"}).text
+    assert "<ReceiveMessageResult/>" in received
+    assert "<PurgeQueueResponse" in (purged := caller.form({"Action": "PurgeQueue", "QueueUrl": "jobs"}).text)
+    assert "Result" not in purged
+
+
 def test_an_answer_in_json_leaves_out_what_is_empty(caller: Caller) -> None:
     """1: but for the one list that the model requires; operations without output answer nothing."""
     made = caller.json("CreateQueue", QueueName="jobs")
