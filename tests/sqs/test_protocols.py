@@ -19,6 +19,7 @@ from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
 from zq.http.sqs import errors, json_protocol, query_protocol
+from zq.http.sqs.operations import OPERATIONS
 from zq.model.sqs import SqsOptions
 
 Serve = Callable[..., TestApp]
@@ -344,6 +345,27 @@ def test_a_queue_may_be_named_by_the_path(caller: Caller, account: str) -> None:
             assert texts(ask({"Action": "ListQueueTags"}, path), "ListQueueTagsResult/Tag/Key") == ["a"]
     told = caller.app.put(f"/{account}/jobs", status=405)
     assert texts(told, "Error/Code") == ["MalformedInput"]
+
+
+OF_THE_SERVICE = [name for name in OPERATIONS if "Task" in name or name in ("CreateQueue", "GetQueueUrl", "ListQueues")]
+
+
+@pytest.mark.parametrize("action", OF_THE_SERVICE)
+def test_a_queue_url_takes_no_operation_of_the_service(caller: Caller, account: str, action: str) -> None:
+    """1: in the query protocol, by GET and by POST; and nothing is done."""
+    caller.json("CreateQueue", QueueName="jobs")
+    form = {"Action": action, "QueueName": "other"}
+    for answered in (caller.link(form, f"/{account}/jobs", 400), caller.form(form, f"/{account}/jobs", 400)):
+        assert texts(answered, "Error/Code") == ["InvalidAction"]
+        assert texts(answered, "Error/Message") == [f"The action {action} is not valid for this endpoint."]
+    assert [url.rpartition("/")[2] for url in said(caller.json("ListQueues"))["QueueUrls"]] == ["jobs"]
+
+
+def test_a_get_of_a_queue_url_without_an_action_finds_nothing(caller: Caller, account: str) -> None:
+    """1: as AWS says it; the queue does not matter."""
+    for queue in ("jobs", "none"):
+        answered = caller.link({}, f"/{account}/{queue}", 404)
+        assert (answered.content_type, answered.text) == ("text/xml", "<UnknownOperationException/>")
 
 
 def test_parameters_are_read_leniently(caller: Caller) -> None:

@@ -136,6 +136,9 @@ def answer(resp: falcon.Response, operation: str, given: Answer, request_id: str
 
 def refuse(resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
     """Tell an error; its status is set."""
+    if error.query_code == errors.NO_OPERATION:
+        resp.content_type, resp.data = MEDIA, f"<{errors.NO_OPERATION}/>".encode()
+        return
     resp.set_header("x-amzn-query-error", f"{error.query_code};{error.fault}")
     said = {"Type": error.fault, "Code": error.query_code, "Message": error.query_message}
     told = _xml_members("", said)
