@@ -23,6 +23,7 @@ from tests.routers import known_routes
 from tests.servers import wait_for
 from tests.stores import Stores, options_of
 from zq.broker import Broker
+from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
 from zq.figures import Figures
 from zq.figures.counting import Counts
@@ -89,6 +90,7 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
         encryption_keys: dict[str, bytes] | None = None,
         max_counted: int = 10_000,
         counts: Counts | None = None,
+        require_confirmation: bool = True,
         **limits: int,
     ) -> Api:
         counts = counts or Counts()
@@ -106,6 +108,7 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             max_counted=max_counted,
             events=counts,
         )
+        broker.subscriptions.policy = SubscriptionPolicy(confirm=require_confirmation)
         own = {"strict_client_id": True, "admin_mode": False, "figures": Figures(broker, counts)}
         built = create_app(broker, **{**own, **(app or {})})
         return Api(Promptly(built) if storage.prompt else built, project_suffix)

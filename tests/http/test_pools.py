@@ -301,6 +301,16 @@ def test_pools_of_a_flavor_can_the_same(admin: Admin) -> None:
     assert admin.put("/v2/pools/q", 400, body).json["title"] == "Unable to create pool"
 
 
+def test_the_only_pool_of_a_flavor_keeps_its_capabilities(admin: Admin) -> None:
+    """11 [T]: as long as it stays in the flavor, whichever verb gives it another store."""
+    admin.pool("p", flavor="f")
+    other = {"uri": "redis://localhost/0", "weight": 1, "flavor": "f"}
+    assert admin.put("/v2/pools/p", 400, other).json["title"] == "Unable to create pool"
+    admin.patch("/v2/pools/p", 400, {"uri": other["uri"]})
+    admin.pool("p", OTHER, flavor="f")
+    admin.pool("p", other["uri"], flavor="g")
+
+
 # Flavors -------------------------------------------------------------------------------------------------------------
 
 

@@ -249,6 +249,7 @@ def test_one_task_of_a_queue_runs_at_a_time(world: World) -> None:
     """Another one may follow, and the latest are kept."""
     world.one.start()
     refused = world.other.ask("StartMessageMoveTask", 400, SourceArn=world.one.arn("dead"))
+    assert refused["__type"].endswith("InvalidParameterValueException")
     assert refused["message"].startswith("There is already a task running.")
     for _ in range(KEPT + 2):
         world.one.step()

@@ -133,6 +133,45 @@ def test_a_body_that_is_no_object_is_refused(api: Api, path: str, body: bytes) -
     api.call("POST", path, 400, body)
 
 
+@every_row(
+    ("method", "below", "body", "sentence"),
+    [
+        ("POST", "", b"xxx", "body could not be parsed"),
+        ("PUT", "/none/confirm", b"xxx", "body could not be parsed"),
+        ("PATCH", "/none", b"xxx", "body could not be parsed"),
+        ("POST", "", b"", "Missing parameter"),
+        ("POST", "", b"{}", "Missing parameter"),
+        ("POST", "", b'{"subscriber": "fake"}', "must be supported in the list"),
+        ("POST", "", b'{"subscriber": "email://fake"}', "must be supported in the list"),
+        ("POST", "", b'{"subscriber": "http://trigger.me", "options": "a"}', "must be a dict"),
+        ("PATCH", "/none", b'{"options": "a"}', "must be a dict"),
+        ("POST", "", b'{"subscriber": "http://trigger.me", "ttl": "a"}', "must be an integer"),
+    ],
+)
+def test_a_refusal_holds_the_words_that_clients_look_for(
+    api: Api, path: str, method: str, below: str, body: bytes, sentence: str
+) -> None:
+    """0.2 [T]."""
+    assert sentence in api.call(method, path + below, 400, body).json["description"]
+
+
+@every_row(
+    ("method", "below", "body", "sentence"),
+    [
+        ("PATCH", "/none", b"[1]", "Subscriptions must be a dict."),
+        ("POST", "", b"[1]", "Subscriptions must be a dict."),
+        ("PUT", "/none/confirm", b'{"confirmed": 123}', "The 'confirmed' should be boolean."),
+        ("PUT", "/none/confirm", b"{}", "The 'confirmed' should be boolean."),
+        ("PUT", "/none/confirm", b"[1]", "The 'confirmed' should be boolean."),
+    ],
+)
+def test_a_refusal_is_the_sentence_that_clients_compare(
+    api: Api, path: str, method: str, below: str, body: bytes, sentence: str
+) -> None:
+    """0.2 [T]."""
+    assert api.call(method, path + below, 400, body).json["description"] == sentence
+
+
 def test_the_same_subscriber_is_asked_again_until_it_agrees(api: Api, path: str) -> None:
     """9.2 [T]: the same id, nothing is changed; then 409, with the place."""
     made = subscribe(api, path)
@@ -178,6 +217,26 @@ def test_the_owner_of_a_subscription_does_not_confirm_it(
     }
     owner.put(f"{item}/confirm", 204, {"confirmed": True}, headers=signed)
     assert owner.get(item, 200).json["confirmed"] is True
+
+
+@pytest.mark.parametrize("needed", [True, False])
+def test_who_has_confirmed_cannot_subscribe_again(compose: Compose, path: str, needed: bool) -> None:
+    """9.1, 9.2 [T]: a new subscription is not confirmed, whether it has to be or not."""
+    api = compose(app=OPTIONS, require_confirmation=needed)
+    made = subscribe(api, path)
+    item = f"{path}/{made['subscription_id']}"
+    assert api.get(item, 200).json["confirmed"] is False
+    assert api.post(path, 201, {"subscriber": TARGET}).json == {"subscription_id": made["subscription_id"]}
+    api.put(f"{item}/confirm", 204, {"confirmed": True})
+    assert api.get(item, 200).json["confirmed"] is True
+    api.post(path, 409, {"subscriber": TARGET})
+    api.call("PATCH", item, 204, {"subscriber": f"{TARGET}/other"})
+    assert api.get(item, 200).json["confirmed"] is False
+    api.post(path, 201, {"subscriber": f"{TARGET}/other"})
+    api.put(f"{item}/confirm", 204, {"confirmed": True})
+    api.put(f"{item}/confirm", 204, {"confirmed": False})
+    assert api.get(item, 200).json["confirmed"] is False
+    api.post(path, 201, {"subscriber": f"{TARGET}/other"})
 
 
 @every_row("body", [{}, {"confirmed": 1}, {"confirmed": "true"}, {"confirmed": None}])
@@ -331,6 +390,19 @@ class TestNotices:
         item = f"{self.PATH}/{subscribe(api, self.PATH)['subscription_id']}"
         api.put(f"{item}/confirm", 204, {"confirmed": True})
         return item
+
+    def test_where_confirmation_is_not_needed_messages_go_to_a_subscriber_until_it_declines(
+        self, compose: Compose, storage: Storage, clock: ManualClock
+    ) -> None:
+        """9.7: before it confirms, and as before afterwards."""
+        api = compose(app=OPTIONS, require_confirmation=False)
+        item = f"{self.PATH}/{subscribe(api, self.PATH)['subscription_id']}"
+        api.send("jobs", "unconfirmed")
+        api.put(f"{item}/confirm", 204, {"confirmed": True})
+        api.send("jobs", "confirmed")
+        api.put(f"{item}/confirm", 204, {"confirmed": False})
+        api.send("jobs", "declined")
+        assert self.notices(storage, api, clock) == [b'"unconfirmed"', b'"confirmed"']
 
     def test_a_post_leaves_a_notice_of_each_message_where_somebody_has_agreed(
         self, api: Api, storage: Storage, clock: ManualClock

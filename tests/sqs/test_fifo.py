@@ -143,6 +143,20 @@ def test_an_attempt_that_is_repeated_gets_what_it_holds(sqs: Any, fifo: str, tak
     assert bodies(take(fifo, ReceiveRequestAttemptId="try")) == ["2"]
 
 
+def test_nobody_holds_the_messages_of_an_attempt_for_more_than_twelve_hours(
+    sqs: Any, fifo: str, take: Take, clock: ManualClock
+) -> None:
+    """Counted from when they were received, or from the last repetition."""
+    send(sqs, fifo, "1")
+    [held] = take(fifo, ReceiveRequestAttemptId="try", VisibilityTimeout=60)
+    clock.advance(30)
+    wanted = {"QueueUrl": fifo, "ReceiptHandle": held["ReceiptHandle"]}
+    code, sentence = refusal(sqs.change_message_visibility, **wanted, VisibilityTimeout=43_200)
+    assert code == "InvalidParameterValue"
+    assert "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]" in sentence
+    sqs.change_message_visibility(**wanted, VisibilityTimeout=43_100)
+
+
 def test_what_a_fifo_queue_needs_and_does_not_have(sqs: Any, fifo: str, queue: str) -> None:
     """A group, an id if bodies do not count, the queue's delay alone; what is asked of a standard queue it refuses."""
     assert refusal(sqs.send_message, QueueUrl=fifo, MessageBody="1") == (
@@ -175,6 +189,20 @@ def test_what_a_fifo_queue_needs_and_does_not_have(sqs: Any, fifo: str, queue: s
     assert refusal(sqs.receive_message, QueueUrl=queue, ReceiveRequestAttemptId="a")[0] == "InvalidParameterValue"
 
 
+@pytest.mark.parametrize("name", ["MessageGroupId", "MessageDeduplicationId"])
+def test_an_empty_id_is_refused_and_not_taken_for_none(sqs: Any, fifo: str, queue: str, name: str) -> None:
+    """In queues of both kinds, by itself and in a batch."""
+    sentence = (
+        f"Value  for parameter {name} is invalid. Reason: {name} can only include alphanumeric and punctuation "
+        "characters. 1 to 128 in length."
+    )
+    for url, terms in ((queue, {}), (fifo, {"MessageGroupId": "g", "MessageDeduplicationId": "1"})):
+        letter = {"MessageBody": "1", **terms, name: ""}
+        assert refusal(sqs.send_message, QueueUrl=url, **letter) == ("InvalidParameterValue", sentence)
+        [failed] = sqs.send_message_batch(QueueUrl=url, Entries=[{"Id": "a", **letter}])["Failed"]
+        assert (failed["Code"], failed["Message"]) == ("InvalidParameterValue", sentence)
+
+
 def test_attributes_of_a_fifo_queue(sqs: Any, fifo: str, queue: str) -> None:
     """They are shown, the same queue may be made again, and its dead letters go to one of its kind."""
     shown = sqs.get_queue_attributes(QueueUrl=fifo, AttributeNames=["All"])["Attributes"]
@@ -191,7 +219,7 @@ def test_attributes_of_a_fifo_queue(sqs: Any, fifo: str, queue: str) -> None:
         {"DeduplicationScope": "all"},
         {"ContentBasedDeduplication": "maybe"},
         {"FifoThroughputLimit": "perMessageGroupId"},
-        {"FifoQueue": "true"},
+        {"FifoQueue": "false"},
     ):
         assert refusal(change, QueueUrl=fifo, Attributes=bad)[0] == "InvalidAttributeValue"
     arns = [

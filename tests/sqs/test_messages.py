@@ -101,6 +101,20 @@ def test_nobody_holds_a_message_for_more_than_twelve_hours(
     sqs.change_message_visibility(**wanted, VisibilityTimeout=43_100)
 
 
+@pytest.mark.every_store
+def test_a_message_that_was_received_for_no_time_can_be_hidden_and_deleted(sqs: Any, queue: str, take: Take) -> None:
+    """7: by its last receiver, as long as nobody else has received it."""
+    sqs.send_message(QueueUrl=queue, MessageBody="a")
+    [held] = take(VisibilityTimeout=0)
+    handle = {"QueueUrl": queue, "ReceiptHandle": held["ReceiptHandle"]}
+    sqs.change_message_visibility(**handle, VisibilityTimeout=60)
+    assert take() == []
+    sqs.change_message_visibility(**handle, VisibilityTimeout=0)
+    [held] = take(VisibilityTimeout=0)
+    sqs.delete_message(QueueUrl=queue, ReceiptHandle=held["ReceiptHandle"])
+    assert take() == []
+
+
 def test_who_is_late_and_alone_still_deletes_and_hides(sqs: Any, queue: str, take: Take, clock: ManualClock) -> None:
     """Nobody took the message since."""
     sqs.send_message(QueueUrl=queue, MessageBody="a")

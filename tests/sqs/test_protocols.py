@@ -19,7 +19,7 @@ from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
 from zq.http.sqs import errors, json_protocol, query_protocol
-from zq.http.sqs.endpoint import READING
+from zq.http.sqs.endpoint import OF_THE_SERVICE, READING
 from zq.http.sqs.operations import OPERATIONS
 from zq.model.sqs import SqsOptions
 
@@ -261,6 +261,15 @@ def test_an_answer_in_xml_has_the_form_of_the_model(caller: Caller) -> None:
     assert [child.tag for child in ElementTree.fromstring(gone.body)] == [f"{NAMESPACE}ResponseMetadata"]
 
 
+def test_an_empty_result_in_xml_is_one_element(caller: Caller) -> None:
+    """As AWS writes it; an operation without output has none."""
+    caller.json("CreateQueue", QueueName="jobs")
+    received = caller.form({"Action": "ReceiveMessage", "QueueUrl": "jobs"}).text
+    assert "<ReceiveMessageResult/>" in received
+    assert "<PurgeQueueResponse" in (purged := caller.form({"Action": "PurgeQueue", "QueueUrl": "jobs"}).text)
+    assert "Result" not in purged
+
+
 def test_an_answer_in_json_leaves_out_what_is_empty(caller: Caller) -> None:
     """1: but for the one list that the model requires; operations without output answer nothing."""
     made = caller.json("CreateQueue", QueueName="jobs")
@@ -337,6 +346,27 @@ def test_a_queue_may_be_named_by_the_path(caller: Caller, account: str) -> None:
             assert texts(ask({"Action": "ListQueueTags"}, path), "ListQueueTagsResult/Tag/Key") == ["a"]
     told = caller.app.put(f"/{account}/jobs", status=405)
     assert texts(told, "Error/Code") == ["MalformedInput"]
+
+
+OF_THE_SERVICE = [name for name in OPERATIONS if "Task" in name or name in ("CreateQueue", "GetQueueUrl", "ListQueues")]
+
+
+@pytest.mark.parametrize("action", OF_THE_SERVICE)
+def test_a_queue_url_takes_no_operation_of_the_service(caller: Caller, account: str, action: str) -> None:
+    """1: in the query protocol, by GET and by POST; and nothing is done."""
+    caller.json("CreateQueue", QueueName="jobs")
+    form = {"Action": action, "QueueName": "other"}
+    for answered in (caller.link(form, f"/{account}/jobs", 400), caller.form(form, f"/{account}/jobs", 400)):
+        assert texts(answered, "Error/Code") == ["InvalidAction"]
+        assert texts(answered, "Error/Message") == [f"The action {action} is not valid for this endpoint."]
+    assert [url.rpartition("/")[2] for url in said(caller.json("ListQueues"))["QueueUrls"]] == ["jobs"]
+
+
+def test_a_get_of_a_queue_url_without_an_action_finds_nothing(caller: Caller, account: str) -> None:
+    """1: as AWS says it; the queue does not matter."""
+    for queue in ("jobs", "none"):
+        answered = caller.link({}, f"/{account}/{queue}", 404)
+        assert (answered.content_type, answered.text) == ("text/xml", "<UnknownOperationException/>")
 
 
 def test_parameters_are_read_leniently(caller: Caller) -> None:
@@ -456,7 +486,7 @@ def test_a_link_changes_nothing_without_a_signature(operation: str) -> None:
     """Browsers follow links, and load pictures, without saying from which page."""
     broker = Broker(BrokenStore(untouched), ManualClock(time.time()))
     caller = Caller(TestApp(create_app(broker, sqs=SqsOptions(enabled=True, auth="none"))), "1" * 12)
-    for path in ("/", f"/{'1' * 12}/q"):
+    for path in ("/",) if operation in OF_THE_SERVICE else ("/", f"/{'1' * 12}/q"):
         refused = caller.link({"Action": operation, "QueueUrl": "x/000000000000/q"}, path, status=403)
         assert texts(refused, "Error/Code") == ["AccessDenied"]
 

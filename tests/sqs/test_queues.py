@@ -155,11 +155,45 @@ def test_a_queue_is_fifo_or_standard_for_ever(sqs: Any) -> None:
             created(sqs, name, FifoQueue="true")
     with refused("InvalidAttributeName", "Unknown Attribute FifoQueue."):
         created(sqs, "jobs", FifoQueue="false")
-    with refused(
-        "InvalidAttributeValue",
-        "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
-    ):
-        sqs.set_queue_attributes(QueueUrl=created(sqs, "jobs"), Attributes={"FifoQueue": "true"})
+    standard, fifo = created(sqs, "jobs"), created(sqs, "jobs.fifo", FifoQueue="true")
+    for value in ("true", "false"):
+        with refused("InvalidAttributeName", "Unknown Attribute FifoQueue."):
+            sqs.set_queue_attributes(QueueUrl=standard, Attributes={"FifoQueue": value})
+    sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"FifoQueue": "True", "DelaySeconds": "3"})
+    assert attributes(sqs, fifo, "FifoQueue", "DelaySeconds") == {"FifoQueue": "true", "DelaySeconds": "3"}
+    for value in ("false", "yes"):
+        with refused(
+            "InvalidAttributeValue",
+            "Invalid value for the parameter FifoQueue. Reason: Modifying queue type is not supported.",
+        ):
+            sqs.set_queue_attributes(QueueUrl=fifo, Attributes={"FifoQueue": value})
+
+
+BOOLEANS = ("FifoQueue", "ContentBasedDeduplication", "SqsManagedSseEnabled")
+
+
+@pytest.mark.parametrize("spelling", ["true", "True", "TRUE"])
+def test_booleans_of_attributes_have_any_case(sqs: Any, spelling: str) -> None:
+    """6: when a queue is made, or made again, and in changes; they are shown in small letters."""
+    given, shown = dict.fromkeys(BOOLEANS, spelling), dict.fromkeys(BOOLEANS, "true")
+    queue = created(sqs, "jobs.fifo", **given)
+    assert attributes(sqs, queue, *BOOLEANS) == shown
+    assert created(sqs, "jobs.fifo", **given) == created(sqs, "jobs.fifo", **shown) == queue
+    false = {"true": "false", "True": "False", "TRUE": "FALSE"}[spelling]
+    for name in BOOLEANS[1:]:
+        with refused("QueueAlreadyExists"):
+            created(sqs, "jobs.fifo", **given | {name: false})
+        for value, text in ((false, "false"), (spelling, "true")):
+            sqs.set_queue_attributes(QueueUrl=queue, Attributes={name: value})
+            assert attributes(sqs, queue, name) == {name: text}
+        for wrong in ("", "yes", "1"):
+            with refused("InvalidAttributeValue", f"Invalid value for the parameter {name}."):
+                sqs.set_queue_attributes(QueueUrl=queue, Attributes={name: wrong})
+    for refusing in (false, "yes", ""):
+        with refused("InvalidAttributeName", "Unknown Attribute FifoQueue."):
+            created(sqs, "jobs", FifoQueue=refusing)
+    with refused("InvalidAttributeName", errors.two_encryptions().message):
+        created(sqs, "other", KmsMasterKeyId="alias/mine", SqsManagedSseEnabled=spelling)
 
 
 def test_names_of_new_queues(sqs: Any, account: str) -> None:

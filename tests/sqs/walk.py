@@ -160,7 +160,7 @@ class Walk:
             assert len(self.done("SendMessageBatch", QueueUrl=dead, Entries=sent)["Successful"]) == 10
         move = {"SourceArn": source, "DestinationArn": to, "MaxNumberOfMessagesPerSecond": 1}
         handle = self.done("StartMessageMoveTask", **move)["TaskHandle"]
-        self.refused("UnsupportedOperation", "StartMessageMoveTask", **move)
+        self.refused("InvalidParameterValue", "StartMessageMoveTask", **move)
         (task,) = self.done("ListMessageMoveTasks", SourceArn=source)["Results"]
         assert (task["Status"], task["TaskHandle"]) == ("RUNNING", handle)
         self.refused("ResourceNotFoundException", "ListMessageMoveTasks", SourceArn=f"{source}-2")

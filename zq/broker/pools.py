@@ -220,7 +220,7 @@ class Pools:
             self._refuse_address(name, address)
         others = [other for named, other in self._all().items() if named != name]
         if pool.flavor is not None:
-            alike = [other for other in others if other.flavor == pool.flavor]
+            alike = [other for other in (before, *others) if other is not None and other.flavor == pool.flavor]
             if alike and capabilities(alike[0].uri) != capabilities(pool.uri):
                 raise PoolRefused(f"The pools of the flavor {pool.flavor} have other capabilities than this store.")
         if moves and before is not None:

@@ -222,10 +222,17 @@ class SqsMessages:
             self._events.finished(queue, Outcome.DELETED, len(deleted))
         return handled
 
-    def is_too_long(self, grip: Grip) -> bool:
+    def is_too_long(self, queue: QueueRef, grip: Grip) -> bool:
         """Whether its message would be held for longer than any may be, counted from when it was received."""
-        received: Seconds = int(grip.claim[:MOMENT], 16) / 1000
-        return int(self._clock.now() - received) + (grip.hold or 0) > LONGEST_HOLD
+        now = self._clock.now()
+        if grip.claim.startswith(ATTEMPT):
+            try:
+                received = self._storage.claims.get(queue, grip.claim, now).created
+            except ClaimNotFound:  # its time is up, and the handle good for nothing
+                return False
+        else:
+            received = int(grip.claim[:MOMENT], 16) / 1000
+        return int(now - received) + (grip.hold or 0) > LONGEST_HOLD
 
     def _rules(self, queue: QueueRef) -> Rules:
         """The queue's rules as this server remembers them, if they can only be those of a queue that is there."""

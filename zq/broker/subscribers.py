@@ -47,13 +47,15 @@ _OUR_PREFIXES: Final = ("content-", "webhook-", "proxy-", "zq-")
 
 def check_subscriber(uri: object, types: tuple[str, ...] = TYPES) -> str:
     """The URI, if it has the form of one that may be subscribed. Raises ``Invalid``."""
+    if uri is None:
+        raise Invalid("Missing parameter subscriber: it must be a URI.")
     if not isinstance(uri, str) or not uri:
         raise Invalid("subscriber must be a URI.")
     if len(uri) > MAX_URI:
         raise Invalid(f"subscriber must be at most {MAX_URI} characters; it has {len(uri)}.")
     scheme = uri.partition(":")[0].lower()
     if ":" not in uri or scheme not in types:
-        raise Invalid(f"subscriber must be a URI of one of these schemes: {', '.join(types)}.")
+        raise Invalid(f"The scheme of subscriber must be supported in the list {', '.join(types)}.")
     if _UNPRINTED.search(uri):
         raise Invalid("subscriber must hold no spaces and no control characters.")
     if scheme == "mailto":
@@ -94,7 +96,7 @@ def check_options(options: object) -> dict[str, Any]:
     if options is None:
         return {}
     if not isinstance(options, dict):
-        raise Invalid("options must be an object.")
+        raise Invalid("options must be a dict, that is, a JSON object.")
     nesting("options", options)
     if len(size := wire.encode(options)) > MAX_OPTIONS:
         raise Invalid(f"options must be at most {MAX_OPTIONS} bytes; they have {len(size)}.")

@@ -141,7 +141,7 @@ class Subscribing:
         secret = "" if pushed else new_secret()
         made = Subscription(new_ids(1, self._clock.now())[0], uri, ttl, self._clock.now(), options)
         sealed = b"" if pushed else self.sealer.seal(secret)
-        made = msgspec.structs.replace(made, secret=sealed, confirmed=self._at_once(uri))
+        made = msgspec.structs.replace(made, secret=sealed, confirmed=self._at_once(uri), agreed=pushed)
         made = self._judged(made)
         known = any(each.subscriber == uri for each in self._stored.of(source).items)
         trust = "" if known else self._trust(uri, token, made.expires)
@@ -154,7 +154,7 @@ class Subscribing:
                     raise QuotaExceeded(f"A {source.kind} may have {MOST_OF_SOURCE} subscriptions.")
                 new = self._stored.from_next(source, all, made)
                 return all.replace(new), new
-            if pushed or (same.confirmed is not None and self._must_agree(same)):
+            if pushed or same.has_agreed:
                 raise SubscriptionExists("The subscriber is subscribed, and has agreed.")
             return all, same
 
@@ -211,7 +211,7 @@ class Subscribing:
                 # Whoever may change a subscription need not know its secrets: none goes to another subscriber.
                 known = shown_options(found.options) if options in (None, UNSET) else options
                 changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri)), "options": moved_options(known)}
-                changes |= {"secret": self.sealer.seal(new_secret()), "former": None}
+                changes |= {"agreed": False, "secret": self.sealer.seal(new_secret()), "former": None}
             new = self._judged(msgspec.structs.replace(found, **changes))
             new = msgspec.structs.replace(new, options=entrusted(new.options, trust))
             new = self._stored.from_next(source, all, new) if moved else new
@@ -232,10 +232,13 @@ class Subscribing:
             found = _there(all, id)
             if by_owner and agreed and self._must_agree(found):
                 raise NotAuthorized(NOT_THE_SUBSCRIBER)
-            if (found.confirmed is not None) == agreed:
+            is_sent_to = found.confirmed is not None
+            if found.has_agreed == agreed and is_sent_to == agreed:
                 return all, None
-            new = msgspec.structs.replace(found, confirmed=0 if agreed else None)
-            new = self._stored.from_next(source, all, new)
+            new = msgspec.structs.replace(found, agreed=agreed)
+            if is_sent_to != agreed:
+                new = msgspec.structs.replace(new, confirmed=0 if agreed else None)
+                new = self._stored.from_next(source, all, new)
             return all.replace(new), None if agreed else new
 
         if (left := self._stored.change(source, change)) is not None:

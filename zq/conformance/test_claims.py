@@ -5,9 +5,24 @@ import pytest
 
 from zq.conformance.builders import EVERYTHING, Scene, ids_of, near
 from zq.errors import ClaimNotFound
-from zq.model import ListFilter
+from zq.model import Grip, Handled, ListFilter
 
 pytestmark = pytest.mark.pools
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_claim_that_lasts_no_time_has_the_id_that_was_requested(scene: Scene, named: bool):
+    """So that its holder can still delete, or hide, what no one has claimed since."""
+    first, second = scene.post(2)
+    taken = scene.take(2, ttl=0, name="c1", named=named)
+    assert (taken.id, taken.ttl, ids_of(taken.messages)) == ("c1", 0, [first, second])
+    assert [message.claim for message in taken.messages] == ["", ""]
+    grips = [Grip(first, taken.id, 1, None), Grip(second, taken.id, 1, 60)]
+    assert list(scene.storage.claims.handle(scene.queue, grips, scene.now, late=True)) == [Handled.DONE] * 2
+    assert scene.get([first]) == []
+    assert scene.claimable() == []
+    scene.tick(61)
+    assert scene.claimable() == [second]
 
 
 def test_a_claim_takes_the_oldest_and_says_what_it_holds(scene: Scene):

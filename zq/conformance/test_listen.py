@@ -5,11 +5,12 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from msgspec import structs
 
 from zq.broker.redelivery import DeadLetters
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, OpenStore, Scene, drafts, ids_of
-from zq.model import Copies, Handled, Move, QueueRef, Release
+from zq.model import ClaimRef, Copies, Grouping, Handled, Lease, Move, QueueRef, Release
 from zq.storage.api import Storage
 
 pytestmark = [pytest.mark.needs_part("listen"), pytest.mark.every_server, pytest.mark.fresh_store]
@@ -102,6 +103,46 @@ def committed(scene: Scene) -> None:
     assert scene.commit(1, [scene.queue.name], producer=scene.queue.name).published == 2
 
 
+def head_claimed(scene: Scene) -> None:
+    """One group, whose head is claimed: what stands behind it is not ready."""
+    assert scene.storage.queues.create(scene.queue, b"{}", Grouping.ORDERED)
+    new = [structs.replace(draft, group="a") for draft in drafts(2, scene.now)]
+    scene.storage.messages.post(scene.queue, new, scene.now)
+    scene.take(1, name="c1")
+
+
+def head_deleted_by_claim(scene: Scene) -> None:
+    [head] = scene.held("c1")
+    scene.delete(head, "c1")
+
+
+def head_deleted(scene: Scene) -> None:
+    scene.delete_many(scene.held("c1"))
+
+
+def head_settled(scene: Scene) -> None:
+    scene.settle("c1", delete=scene.held("c1"))
+
+
+def head_settled_away(scene: Scene) -> None:
+    [head] = scene.held("c1")
+    scene.settle("c1", move=[Move(head, scene.queue.name + ".target")])
+
+
+def head_buried(scene: Scene) -> None:
+    [head] = scene.held("c1")
+    scene.settle("c1", move=[Move(head, scene.queue.name + ".target", reason="rejected")])
+
+
+def head_handled(scene: Scene) -> None:
+    assert scene.handle(scene.get(scene.held("c1"))) == [Handled.DONE]
+
+
+def head_committed(scene: Scene) -> None:
+    claim = ClaimRef(scene.queue, "c1", 0)
+    assert scene.commit(1, settle=[claim], producer=scene.queue.name).deleted == 1
+
+
 WAYS: dict[str, tuple[Preparation, Deed]] = {
     "post": (nothing, lambda scene: scene.post()),
     "post.with.copies": (nothing, copied),
@@ -113,6 +154,13 @@ WAYS: dict[str, tuple[Preparation, Deed]] = {
     "move": (posted, moved),
     "dead.letter": (posted, dead_lettered),
     "commit": (staged, committed),
+    "group.delete.by.claim": (head_claimed, head_deleted_by_claim),
+    "group.delete": (head_claimed, head_deleted),
+    "group.settle.delete": (head_claimed, head_settled),
+    "group.settle.move": (head_claimed, head_settled_away),
+    "group.settle.bury": (head_claimed, head_buried),
+    "group.handle": (head_claimed, head_handled),
+    "group.commit": (head_claimed, head_committed),
 }
 
 
@@ -153,6 +201,24 @@ def test_a_listener_hears_what_another_process_does(open_store: OpenStore, prepa
     acting = open_store()
     check(prepared, acting)
     acting.close()
+
+
+def test_a_listener_hears_of_a_groups_next_head_once_a_claimed_one_has_expired(storage: Storage, scene: Scene):
+    """Or the store says when that is, so that a timer wakes those who wait."""
+    assert storage.queues.create(scene.queue, b"{}", Grouping.ORDERED)
+    for ttl in (60, 3600):
+        [draft] = drafts(1, scene.now, ttl=ttl)
+        storage.messages.post(scene.queue, [structs.replace(draft, group="a")], scene.now)
+    request = structs.replace(scene.request(1), lease=Lease("c1", 300, 0, prolong=False))
+    assert storage.claims.create(scene.queue, request, scene.now).claim is not None
+    known = scene.due()
+    expiry = scene.tick(61)
+    if known is None or known > expiry:
+        ear = Ear()
+        storage.listen(ear)
+        storage.maintain(scene.now)
+        assert ear.hears(scene.queue)
+    assert scene.ready() == 1
 
 
 def test_a_listener_that_waits_wakes_a_claimer(storage: Storage, scene: Scene):

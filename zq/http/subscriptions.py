@@ -31,9 +31,11 @@ class _Resource:
 
 
 def _terms(req: falcon.Request, needed: bool) -> Terms:
-    """Members that mean nothing here are ignored."""
+    """Members that mean nothing here are ignored. Clients compare the sentences (contract 0.2)."""
     raw = query.needed_body(req) if needed else query.body(req)
-    given = wire.json_object(raw) if raw else {}
+    given = wire.json_value(raw) if raw else {}
+    if not isinstance(given, dict):
+        raise InvalidBody("Subscriptions must be a dict.")
     return Terms(**{name: given[name] for name in Terms.__struct_fields__ if name in given})
 
 
@@ -86,9 +88,10 @@ class SubscriptionConfirmation(_Resource):
     policy = {"PUT": "subscription:confirm"}
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        agreed = wire.json_object(query.needed_body(req)).get("confirmed")
+        given = wire.json_value(query.needed_body(req))
+        agreed = given.get("confirmed") if isinstance(given, dict) else None
         if not isinstance(agreed, bool):
-            raise InvalidBody("confirmed must be true or false.")
+            raise InvalidBody("The 'confirmed' should be boolean.")
         self._subscriptions.confirm(self._source(req), subscription, agreed, _is_owner(req))
         resp.set_header("Location", req.path)
         resp.status = falcon.HTTP_204

@@ -114,7 +114,8 @@ class Notice(Struct, frozen=True, array_like=True):
 class Subscription(Struct, frozen=True, omit_defaults=True):
     """A subscription as stored; ``started``: when its life of ``ttl`` seconds began.
 
-    ``confirmed``: from which ``Subscriptions.generation`` on messages go there; None = none does. ``secret``: what
+    ``confirmed``: from which ``Subscriptions.generation`` on messages go there; None = none does. ``agreed``: whether
+    the subscriber has confirmed, which some need not; None, of earlier versions: if messages go there. ``secret``: what
     deliveries are signed with, sealed; ``former``: the one before, and until when it is used too.
     """
 
@@ -126,6 +127,12 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     confirmed: int | None = None
     secret: bytes = b""
     former: tuple[bytes, Seconds] | None = None
+    agreed: bool | None = None
+
+    @property
+    def has_agreed(self) -> bool:
+        """Whether the subscriber has confirmed."""
+        return self.confirmed is not None if self.agreed is None else self.agreed
 
     @property
     def expires(self) -> Seconds:
@@ -135,7 +142,7 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     def gets(self, notice: Notice) -> bool:
         """Whether it is sent there: whoever agreed after a message came does not get it, and is not asked again."""
         if notice.confirmation:
-            return self.confirmed is None
+            return not self.has_agreed
         return self.confirmed is not None and self.confirmed <= notice.generation
 
 

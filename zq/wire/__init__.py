@@ -85,6 +85,7 @@ _terms_decoder: Final = msgspec.json.Decoder(ClaimTerms)
 _purge_decoder: Final = msgspec.json.Decoder(Purge)
 _patch_decoder: Final = msgspec.json.Decoder(list[Operation])
 _object_decoder: Final = msgspec.json.Decoder(dict[str, Any])
+_value_decoder: Final = msgspec.json.Decoder()
 _delay_decoder: Final = msgspec.json.Decoder(int)
 
 
@@ -126,6 +127,11 @@ def json_object(raw: bytes) -> dict[str, Any]:
     return decode(_object_decoder, raw)
 
 
+def json_value(raw: bytes) -> Any:
+    """Any JSON value. Raises ``InvalidBody``."""
+    return decode(_value_decoder, raw)
+
+
 def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
     """Decode and validate in one pass, then check what the decoder lets through: encoding and giant integers."""
     try:
@@ -136,8 +142,10 @@ def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
         raise InvalidBody(f"The body must be UTF-8; byte {error.start} is not.") from error
     except RecursionError as error:
         raise InvalidBody("The body is nested too deeply.") from error
-    except msgspec.MsgspecError as error:
+    except msgspec.ValidationError as error:
         raise InvalidBody(f"The body cannot be used: {error}.") from error
+    except msgspec.MsgspecError as error:
+        raise InvalidBody(f"The body could not be parsed: {error}.") from error
     if _SOME_OF_IT in raw[::4].translate(_DIGITS) and _LONG_NUMBER in raw.translate(_DIGITS):
         _check_integers(raw)
     return value

@@ -36,7 +36,7 @@ def shown(source: str, one: Subscription, options: dict[str, Any], now: Seconds)
         "ttl": one.ttl,
         "age": max(0, int(now - one.started)),
         "options": options,
-        "confirmed": one.confirmed is not None,
+        "confirmed": one.has_agreed,
     }
 
 

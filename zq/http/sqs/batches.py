@@ -175,9 +175,9 @@ def _handled(
 def _check_ids(entries: Sequence[SendEntry], terms: SqsTerms) -> None:
     """Raise ``SqsError`` for an entry that a FIFO queue cannot place or cannot tell from others."""
     for entry in entries:
-        if not entry.message_group_id:
+        if entry.message_group_id is None:
             raise errors.invalid_parameter("The request must contain the parameter MessageGroupId.")
-        if not entry.message_deduplication_id and not terms.content_dedup:
+        if entry.message_deduplication_id is None and not terms.content_dedup:
             raise errors.invalid_parameter(NO_ID)
 
 

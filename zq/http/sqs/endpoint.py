@@ -21,7 +21,7 @@ from zq.http import faults, query
 from zq.http.authorization import ACTIVE, Answer, Authorization
 from zq.http.sqs import errors, json_protocol, names, query_protocol
 from zq.http.sqs.call import Authenticate, Call, Who
-from zq.http.sqs.operations import OPERATIONS
+from zq.http.sqs.operations import OF_THE_SERVICE, OPERATIONS
 from zq.http.sqs.permissions import entered
 from zq.http.tenant import Audience
 from zq.limits import MAX_SQS_BODY
@@ -128,7 +128,10 @@ class Endpoint:
 
     def _permit(self, req: falcon.Request, who: Who, name: str, state: State) -> None:
         """Raise ``SqsError`` or ``NotAuthorized`` unless there is such an operation, and the caller may do it."""
-        if name not in OPERATIONS:
+        of_queue = req.context.sqs is query_protocol and req.path != "/"
+        if of_queue and not name and req.method == "GET":
+            raise errors.no_operation()
+        if name not in OPERATIONS or (of_queue and name in OF_THE_SERVICE):
             raise errors.unknown_operation(name)
         req.context.operation = f"{UNKNOWN}:{name}"
         if who.actions is not None and name not in who.actions:

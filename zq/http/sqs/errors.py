@@ -11,6 +11,8 @@ from typing import Final
 PREFIX: Final = "AWS.SimpleQueueService."
 # What a message's body may be made of.
 CHARACTERS: Final = "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
+# The code of an error that the query protocol writes as an element of this name.
+NO_OPERATION: Final = "UnknownOperationException"
 
 
 class SqsError(Exception):
@@ -184,6 +186,11 @@ def request_throttled(message: str) -> SqsError:
 def unknown_operation(name: str) -> SqsError:
     message = f"The action {name} is not valid for this endpoint."
     return SqsError("UnknownOperationException", "InvalidAction", message)
+
+
+def no_operation() -> SqsError:
+    """A GET of a queue's URL that names no operation."""
+    return SqsError("UnknownOperationException", NO_OPERATION, "The request names no operation.", 404)
 
 
 def malformed(message: str) -> SqsError:

@@ -58,8 +58,8 @@ class Letter(Params, frozen=True, kw_only=True):
     delay_seconds: int | None = None
     message_attributes: dict[str, AttributeValue] = {}
     message_system_attributes: dict[str, AttributeValue] = {}
-    message_deduplication_id: str = ""
-    message_group_id: str = ""
+    message_deduplication_id: str | None = None
+    message_group_id: str | None = None
 
 
 class SendMessage(Letter, frozen=True, kw_only=True):
@@ -213,18 +213,18 @@ def written(call: Call, terms: SqsTerms, letter: Letter) -> tuple[Outgoing, Rece
     if letter.message_system_attributes:
         trace = message_attributes.checked_system(letter.message_system_attributes)
         receipt.system_attributes_sum = message_attributes.sum_of(letter.message_system_attributes)
-    group, once = letter.message_group_id, letter.message_deduplication_id
-    if group or once or terms.fifo:
+    group, once = letter.message_group_id, ""
+    if group is not None or letter.message_deduplication_id is not None or terms.fifo:
         once = _checked_ids(letter, terms, raw)
     if attributes or trace or once:
         extra = message_attributes.encoded(Extra(attributes, once, trace))
-    return Outgoing(body or wire.encode(text), size, delay, extra, group, once), receipt
+    return Outgoing(body or wire.encode(text), size, delay, extra, group or "", once), receipt
 
 
 def hiding(call: Call, queue: QueueRef, handle: str, seconds: int) -> Grip:
     """What a receipt handle has a grip on, to be hidden for so long. Raises ``SqsError``."""
     held = receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", LONGEST_HOLD))
-    if call.broker.sqs.is_too_long(held):
+    if call.broker.sqs.is_too_long(queue, held):
         raise errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
     return held
 
@@ -258,15 +258,15 @@ def _checked_ids(letter: Letter, terms: SqsTerms, raw: bytes) -> str:
         ("MessageGroupId", letter.message_group_id),
         ("MessageDeduplicationId", letter.message_deduplication_id),
     ):
-        if id and not GROUP.fullmatch(id):
+        if id is not None and not GROUP.fullmatch(id):
             raise errors.invalid_value(id, name, f"{name} {GROUP_REASON}")
     if not terms.fifo:
-        if letter.message_deduplication_id:
+        if letter.message_deduplication_id is not None:
             raise errors.invalid_value(letter.message_deduplication_id, "MessageDeduplicationId", NOT_HERE)
         return ""
-    if not letter.message_group_id:
+    if letter.message_group_id is None:
         raise errors.missing_parameter("MessageGroupId")
-    if not letter.message_deduplication_id and not terms.content_dedup:
+    if letter.message_deduplication_id is None and not terms.content_dedup:
         raise errors.invalid_parameter(NO_ID)
     return letter.message_deduplication_id or sha256(raw).hexdigest()
 

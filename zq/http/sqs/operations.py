@@ -90,6 +90,10 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
 }
 
+# Operations that are about no queue, or name it otherwise: a queue's URL does not take them.
+OF_THE_SERVICE: Final = frozenset(
+    name for name, operation in OPERATIONS.items() if "QueueUrl" not in _required(operation.params)
+)
 # What reads the JSON of an operation on a queue at once; where that fails, ``read`` finds out why.
 DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     name: msgspec.json.Decoder(operation.params, strict=False)

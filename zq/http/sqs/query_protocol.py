@@ -128,13 +128,17 @@ def _elements(node: Any) -> list[Any]:
 def answer(resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
     """Tell what an operation has answered."""
     members = to_builtins(given)
-    result = "" if members is None else f"<{operation}Result>{_xml_members(operation, members)}</{operation}Result>"
+    content = "" if members is None else _xml_members(operation, members)
+    result = f"<{operation}Result>{content}</{operation}Result>" if content else f"<{operation}Result/>"
     metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
-    _send(resp, f"{operation}Response", result + metadata)
+    _send(resp, f"{operation}Response", metadata if members is None else result + metadata)
 
 
 def refuse(resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
     """Tell an error; its status is set."""
+    if error.query_code == errors.NO_OPERATION:
+        resp.content_type, resp.data = MEDIA, f"<{errors.NO_OPERATION}/>".encode()
+        return
     resp.set_header("x-amzn-query-error", f"{error.query_code};{error.fault}")
     said = {"Type": error.fault, "Code": error.query_code, "Message": error.query_message}
     told = _xml_members("", said)

@@ -43,6 +43,7 @@ ALL: Final = "All"
 USUAL_REUSE: Final = SQS_NUMBERS["KmsDataKeyReusePeriodSeconds"][2]
 # The sentence about a throughput that is bound for each group.
 NEEDS_SCOPE: Final = f"{THROUGHPUT_LIMITS[1]} needs a DeduplicationScope of {DEDUPLICATION_SCOPES[1]}."
+_BOOLEANS: Final = {"true": True, "false": False}
 _DIGITS: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
@@ -92,6 +93,11 @@ def with_own(metadata: Metadata, **changes: Any) -> Metadata:
     return metadata | {SQS: msgspec.to_builtins(structs.replace(own, **changes))}
 
 
+def boolean(text: str) -> bool | None:
+    """Return the boolean that an attribute's text is, in letters of any case; None if it is neither."""
+    return _BOOLEANS.get(text.lower())
+
+
 def check_names(attributes: Iterable[str], fifo: bool) -> None:
     """Raise ``SqsError`` for a name that is none of an attribute that may be set on such a queue."""
     for name in attributes:
@@ -104,7 +110,7 @@ def check_names(attributes: Iterable[str], fifo: bool) -> None:
 def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[str, str]) -> Metadata:
     """Metadata with these attributes set, whose names have been checked. Raises ``SqsError``."""
     own = msgspec.convert(metadata.get(SQS) or {}, Own)
-    if attributes.get("KmsMasterKeyId") and attributes.get("SqsManagedSseEnabled") == "true":
+    if attributes.get("KmsMasterKeyId") and boolean(attributes.get("SqsManagedSseEnabled", "")):
         raise errors.two_encryptions()
     edit = Edit(call, ref, dict(metadata), own)
     for name, value in attributes.items():
@@ -133,6 +139,13 @@ def _number(name: str, value: str) -> int:
     if _DIGITS.fullmatch(value) is None or not low <= int(value) <= high:
         raise errors.invalid_attribute_value(name)
     return int(value)
+
+
+def _boolean(name: str, value: str) -> bool:
+    found = boolean(value)
+    if found is None:
+        raise errors.invalid_attribute_value(name)
+    return found
 
 
 def _sets_key(key: str) -> Callable[[Edit, str, str], None]:
@@ -232,16 +245,12 @@ def _set_kms_reuse(edit: Edit, name: str, value: str) -> None:
 
 
 def _set_managed(edit: Edit, name: str, value: str) -> None:
-    if value.lower() not in ("true", "false"):
-        raise errors.invalid_attribute_value(name)
-    managed = value.lower() == "true"
+    managed = _boolean(name, value)
     edit.keep(kms=structs.replace(edit.own.kms, managed=managed, key="" if managed else edit.own.kms.key))
 
 
 def _set_content_deduplication(edit: Edit, name: str, value: str) -> None:
-    if value.lower() not in ("true", "false"):
-        raise errors.invalid_attribute_value(name)
-    edit.keep(content_dedup=value.lower() == "true")
+    edit.keep(content_dedup=_boolean(name, value))
 
 
 def _sets_one_of(member: str, values: Sequence[str]) -> Callable[[Edit, str, str], None]:
@@ -308,6 +317,8 @@ def differing(there: Mapping[str, str], given: Mapping[str, str]) -> str:
 def _same(there: str, given: str) -> bool:
     if there == given or (_DIGITS.fullmatch(given) and _DIGITS.fullmatch(there) and int(given) == int(there)):
         return True
+    if boolean(there) is not None:
+        return boolean(there) == boolean(given)
     policies = _json_object(there), _json_object(given)
     return None not in policies and _as_texts(policies[0]) == _as_texts(policies[1])
 

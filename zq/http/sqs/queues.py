@@ -77,7 +77,7 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
 
 def _check_name(name: str, fifo: str | None) -> bool:
     """Whether the queue is to be a FIFO queue. Raises ``SqsError`` for a name that it may not have."""
-    is_fifo = fifo == "true"
+    is_fifo = bool(queue_attributes.boolean(fifo or ""))
     plain = name.removesuffix(FIFO) if is_fifo else name
     if (
         not 1 <= len(plain) <= len(name) <= MAX_LONG_NAME
@@ -212,15 +212,16 @@ class SetQueueAttributes(OfQueue, frozen=True):
 
 
 def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
-    """Set these; others stay."""
-    queue = names.existing(call, given.queue_url)
-    ref = queue.ref
-    if queue_attributes.FIFO in given.attributes:
+    """Set these; others stay. A FIFO queue may be called one again."""
+    queue, attributes = names.existing(call, given.queue_url), dict(given.attributes)
+    ref, fifo = queue.ref, queue_attributes.own_of(queue.metadata).fifo
+    kind = attributes.pop(queue_attributes.FIFO, None) if fifo else None
+    if kind is not None and not queue_attributes.boolean(kind):
         raise errors.invalid_attribute_value(queue_attributes.FIFO, "Modifying queue type is not supported.")
-    queue_attributes.check_names(given.attributes, queue_attributes.own_of(queue.metadata).fifo)
+    queue_attributes.check_names(attributes, fifo)
 
     def edit(metadata: Metadata) -> Metadata:
-        edited = queue_attributes.edited(call, ref, metadata, given.attributes)
+        edited = queue_attributes.edited(call, ref, metadata, attributes)
         return queue_attributes.with_own(edited, modified=int(call.broker.waiters.clock.now()))
 
     call.broker.queues.change(ref, edit)

@@ -71,7 +71,7 @@ def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str
     try:
         task = call.broker.move_tasks.start(source, destination, rate or 0, ready)
     except Conflict:
-        raise errors.unsupported_operation(RUNNING) from None
+        raise errors.invalid_parameter(RUNNING) from None
     return {"TaskHandle": _handle_of(call, task)}
 
 

@@ -44,6 +44,7 @@ class MongoStorage(Defaults):
     def __init__(self, client: StoreClient, events: CommitEvents | None = None, expiry: Expiry = SWEPT) -> None:
         """``events`` is notified of the steps of commits, for tests of what becomes of them half-way."""
         self._feed = Feed(client)
+        client.listen(self._feed.announce)
         lookup, stages = MetadataLookup(client), Stages(client)
         claimers = QueueClaimers(client, lookup)
         pending_deletes = PendingDeletes(client, self._feed)

@@ -315,7 +315,7 @@ class ClaimController:
             settled = self._settler.settle(request, is_grouped)
         if settled.released:
             self._claimers.invalidate(key)
-        for name in {*([queue.name] if settled.released or is_grouped else []), *(one.to for one in settlement.move)}:
+        for name in {*([queue.name] if settled.released else []), *(one.to for one in settlement.move)}:
             self._announce(queue._replace(name=name))
         return settled
 
@@ -327,6 +327,5 @@ class ClaimController:
             handled, sooner = self._handler.handle(HandleRequest(key, grips, layout.ms(now), late, history))
         if sooner:
             self._claimers.invalidate(key)
-        if sooner or self._claimers.is_grouped(key):
             self._announce(queue)
         return handled

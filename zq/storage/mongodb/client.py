@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 import pymongo
 from bson.codec_options import CodecOptions
@@ -30,7 +31,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
 from zq.errors import Invalid, Unavailable
-from zq.model import UNBOUNDED
+from zq.model import UNBOUNDED, QueueRef
 from zq.model.stats import Removals
 from zq.storage.concurrency import StripedLocks
 from zq.storage.mongodb.commands import PORTION, TRANSIENT, checked, is_transient, parts, taken
@@ -89,6 +90,8 @@ class StoreClient:
         self.sharded = sharded
         self.locks = StripedLocks(timeout)
         self.removals = Removals("read", "sweep")
+        self._listener: Callable[[QueueRef], object] = lambda queue: None
+        self._made_ready: WeakKeyDictionary[Session, set[QueueRef]] = WeakKeyDictionary()
         self._durable = durable
         self._write_concern = durable.document
         # A reader's marker must not depend on what a fail-over may take back; weaker writers get weaker readers.
@@ -314,9 +317,11 @@ class StoreClient:
                     result = work(session)
                     committing = True
                     self._commit(session)
+                    self._notify(session)
                     return result
                 except PyMongoError as error:
                     if committing and self._was_committed(error, stored()):
+                        self._notify(session)
                         return result
                     if not is_transient(error) or self._late():
                         raise
@@ -327,6 +332,18 @@ class StoreClient:
                 patient_until = time.monotonic() + PATIENCE
             time.sleep(random.uniform(0.2, 1) * pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def listen(self, listener: Callable[[QueueRef], object]) -> None:
+        """Notify the listener of each queue in which a transaction has made messages ready, once it is committed."""
+        self._listener = listener
+
+    def made_ready(self, session: Session, queue: QueueRef) -> None:
+        """Note for the listener that this transaction makes messages of the queue ready."""
+        self._made_ready.setdefault(session, set()).add(queue)
+
+    def _notify(self, session: Session) -> None:
+        for queue in self._made_ready.pop(session, ()):
+            self._listener(queue)
 
     def _commit(self, session: Session) -> None:
         while True:

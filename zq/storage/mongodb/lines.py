@@ -67,11 +67,16 @@ def update_entries(
 ) -> None:
     """Place the entries of the lines in which these messages stood, as they were found, after they were changed.
 
-    ``until``: the latest expiry that one of them got by the change.
+    ``until``: the latest expiry that one of them got by the change. If an ordered line has a head that is ready, those
+    who wait are notified after the commit.
     """
     names = sorted({one["h1"] for one in changed if "h1" in one})
     if names:
-        write_entries(client, session, key, _heads(client, session, key, names, now), now, until)
+        heads = _heads(client, session, key, names, now)
+        write_entries(client, session, key, heads, now, until)
+        is_ready = any(head and (head.available <= now or now == BEFORE_ALL) for head in heads.values())
+        if is_ready and order_of(names[0]) == ORDERED:
+            client.made_ready(session, key.ref)
 
 
 def write_entries(

@@ -309,8 +309,6 @@ class MessageController:
         deletion = Deletion(key, layout.doc_ids(key, ids), layout.ms(now), claims, history)
         with self._client.verb():
             self._deletions.delete(deletion, is_grouped)
-        if is_grouped:  # what stood behind it may be ready now
-            self._announce(queue)
 
     def pop(
         self,

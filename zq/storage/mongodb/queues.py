@@ -104,11 +104,20 @@ class QueueController:
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         moment, key = layout.ms(now), layout.key(queue)
-        later, fields = self._client.where(key, d={"$gt": moment}), {"_id": 0, "d": 1}
         with self._client.verb():
             count = self._ready(key, most, moment) if most else 0
-            found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields=fields)
-        return Ready(count, found[0]["d"] / 1000 if found else None)
+            known = self._lookup.get(key)
+            is_ordered = known is not None and known.grouping is Grouping.ORDERED
+            # Once the claimed head of a line has expired, the message behind it is ready: only the entry tells when.
+            indexed = [key.messages, key.entries] if is_ordered else [key.messages]
+            later = [first for one in indexed if (first := self._later(key, one, moment)) is not None]
+        return Ready(count, min(later) / 1000 if later else None)
+
+    def _later(self, key: QueueKey, indexed: str, now: int) -> int | None:
+        """The first moment after now in the index of claims, of the queue's messages or of its lines' entries."""
+        later = {**self._client.where(key, d={"$gt": now}), "q": indexed}
+        found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "d": 1})
+        return int(found[0]["d"]) if found else None
 
     def _ready(self, key: QueueKey, most: int, now: int) -> int:
         """How many messages are ready, counted up to ``most``; in lines, what claims would find."""

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
-from zq.model import Draft, IdempotencyKey, Move, Outcome, QueueRef
+from zq.model import Draft, Grouping, IdempotencyKey, Move, Outcome, QueueRef
 from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
@@ -132,8 +132,7 @@ class Change:
     def rewrite(
         self, state: QueueState, sequence: int, old: IndexPlace, new: StoredMessage, body: bytes | None = None
     ) -> None:
-        """Replace a message's record, and the index entries that differ from those of its old place. It is not fresh
-        any more.
+        """Replace a message's record, and the index entries that differ from those of its old place; not fresh now.
 
         ``body``: where the caller has read it, for a message that lives longer from now on.
         """
@@ -209,6 +208,8 @@ class Change:
             state.tally = tally
         for state, keys in self._made_available.items():
             state.ready_cursor = state.ready_cursor.joined(keys)
+            if state.grouping == Grouping.ORDERED and any(layout.triple.unpack(key)[1] <= self._now for key in keys):
+                new.add(state)  # a group has another head, which is ready
         for state, sequences in self._lowered.items():
             state.visibility.invalidate(sequences)
         for state in new:

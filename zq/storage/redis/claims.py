@@ -51,7 +51,7 @@ class ClaimController:
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
         moment, keys = layout.ms(now), layout.keys(queue)
-        terms = _request_terms(request, keys.name, moment)
+        terms = _request_terms(request, keys.full, moment)
         for _ in range(MAX_LOOKS):
             blob = checked(self._store.run(scripts.CLAIM, queue, *terms, more=[keys.fences]))
             if blob[0] == OTHER:
@@ -62,7 +62,7 @@ class ClaimController:
                 break
         spent = layout.ids(blob[FRONT.size : FRONT.size + size])
         messages = blob[FRONT.size + size :]
-        claim = _read(messages, moment, lapsed) if messages else None
+        claim = _read(messages, request.lease.claim, moment, lapsed) if messages else None
         return Claimed(claim, outcome == EXISTING, spent or [])
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
@@ -70,7 +70,7 @@ class ClaimController:
         blob = checked(self._store.run(scripts.CLAIM_GET, queue, b"%d" % moment, layout.text(claim)) or [b"unclaimed"])
         begin = layout.FRONT.size + layout.FRONT.unpack_from(blob)[0]
         holder = _read_holder(blob[layout.FRONT.size : begin])
-        return structs.replace(_read(blob[begin:], moment), holder=holder)
+        return structs.replace(_read(blob[begin:], claim, moment), holder=holder)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """By the names of queues, then by ids; ``next`` is ``queue/id``, or the next name that there could be and a
@@ -189,7 +189,7 @@ def _named(settlement: Settlement, targets: int) -> list[bytes]:
     ]
 
 
-def _read(blob: bytes, moment: int, lapsed: int = 0) -> Claim:
-    """The claim whose messages stand in a reply."""
-    first, lease, start, _ = replies.message(blob, 0, moment)
-    return Claim(first.claim, lease, start / 1000, replies.messages(blob, 0, moment), lapsed)
+def _read(blob: bytes, claim: str, moment: int, lapsed: int = 0) -> Claim:
+    """The claim of this id whose messages stand in a reply. They do not name it if it has ended already."""
+    _, lease, start, _ = replies.message(blob, 0, moment)
+    return Claim(claim, lease, start / 1000, replies.messages(blob, 0, moment), lapsed)

@@ -118,7 +118,7 @@ class Round:
             more = [keys.transactions, keys.answers, *batches.whole(queue.project), *stages]
             terms += names
         else:
-            terms.append(keys.name)
+            terms.append(keys.full)
         messages, others, following = self._store.run(script, queue, *terms, more=more)
         return messages, others, following
 

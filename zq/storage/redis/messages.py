@@ -135,7 +135,7 @@ class MessageController:
         holders = [layout.text(claim) for claim in claims or ()]
         count = -1 if claims is None else len(holders)
         gone = [layout.packed(id) for id in dict.fromkeys(ids)]
-        terms = b"%d" % moment, b"%d" % history, b"%d" % count
+        terms = b"%d" % moment, layout.keys(queue).full, b"%d" % history, b"%d" % count
         more = self._store.history(queue, history, moment)
         checked(self._store.run(scripts.DELETE, queue, *terms, *holders, *gone, more=more))
 
@@ -151,7 +151,7 @@ class MessageController:
         moment = layout.ms(now)
         more = self._store.history(queue, history, moment)
         numbers = b"%d" % moment, b"%d" % limit, b"%d" % most_bytes, b"%d" % history
-        terms = *numbers, layout.keys(queue).name, expected or b""
+        terms = *numbers, layout.keys(queue).full, expected or b""
         for _ in range(MAX_LOOKS):
             blob = self._store.run(scripts.POP, queue, *terms, more=more)
             if isinstance(blob, list):

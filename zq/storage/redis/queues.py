@@ -56,7 +56,7 @@ class QueueController:
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         moment = b"%d" % layout.ms(now)
         while True:
-            found, expired, later = self._store.run(scripts.READY, queue, moment, b"%d" % most)
+            found, expired, later = self._store.run(scripts.READY, queue, moment, b"%d" % most, layout.full(queue))
             self._store.removals.add("read", expired)
             if found >= 0:
                 return Ready(min(found, most), float(later) / 1000 if later else None)

@@ -163,7 +163,7 @@ def _list(store: Store, project: str, commit: Open, phase: int, now: int) -> tup
     if phase < len(commit.claims):
         full, history = commit.claims[phase]
         queue = layout.queue_of(full)
-        return [layout.keys(queue).queue, *store.history(queue, history, now)], [b"1", b"%d" % history]
+        return [layout.keys(queue).queue, *store.history(queue, history, now)], [b"1", b"%d" % history, full]
     lives = least_lives(commit.stages[phase - len(commit.claims)])
     targets = schedule_targets(store, project, lives, now)
     terms = [b"0", b"%d" % len(targets), *(layout.full(target) for target in targets)]
@@ -227,7 +227,7 @@ class Attempt:
         for name, stage in zip(self._names, packed, strict=True):
             count = UNCOUNTED if name in commit.beside else commit.expected.get(name, -1)
             terms += [layout.text(name), stage, b"%d" % count]
-        terms += [b"%d" % history for _, history in self._lists]
+        terms += [part for queue, history in self._lists for part in (b"%d" % history, layout.full(queue))]
         numbers = {place: b"%d" % number for number, place in enumerate(self._lists)}
         for item in self._held:
             terms += [layout.text(item.claim), numbers[item.queue, item.history]]

@@ -5,8 +5,8 @@
 
 -- Claims ready messages from the front; those that were claimed too often are left as they are. KEYS: project, queue,
 -- fences. ARGV: now, claim, limit, bytes of bodies, ttl, grace (-1: lives are not prolonged), whether a living claim of
--- this id is the answer (1), fence or "", epoch, queue's name, expected metadata ("" = any), holder, most claims (-1:
--- any number), redelivery delays in seconds after the first, second, ... claim.
+-- this id is the answer (1), fence or "", epoch, queue's full name, expected metadata ("" = any), holder, most claims
+-- (-1: any number), redelivery delays in seconds after the first, second, ... claim.
 -- Returns what became of it (1 byte): CLAIMED, AGAIN (so much had expired that this call has done enough), EXISTING, or
 -- OTHER and the metadata. Then how many messages claims had let lapse and how many expired ones went (4 bytes each);
 -- the ids of those claimed too often (4 bytes: length of the whole); messages.
@@ -17,7 +17,8 @@ local q, now, claim, limit, most_bytes = queue_at(5), number(), argument(), numb
 local lease, grace, named = number(), number(), number() == 1
 local refused = fenced(KEYS[keys(1)], argument(), number())
 if refused then return refused end
-local other = other_metadata(argument(), argument())
+q.full = argument()
+local other = other_metadata(name_of(q.full), argument())
 if other then return OTHER .. other end
 
 local function reply(outcome, lapsed, expired, spent, messages)
@@ -146,6 +147,7 @@ end
 -- ARGV: now, claim, queue's full name, delay in seconds (-1: each as it was claimed). Returns "".
 
 local q, now, claim, full, delay = queue_at(5), number(), argument(), argument(), number()
+q.full = full
 local messages = held(q, claim, now)
 for _, m in ipairs(messages) do m.delay = delay end
 give_back(q, full, messages, now)
@@ -162,6 +164,7 @@ return ''
 -- were deleted, released, moved and buried (4 bytes each), and the ids that were lost.
 
 local q, now, claim, full = queue_at(5), number(), argument(), argument()
+q.full = full
 local fences, fence, epoch = KEYS[keys(1)], argument(), number()
 local answers, key, digest, expires = keys(2), argument(), argument(), number()
 local h, rest, deletes, releases, count = history(number()), number() == 1, number(), number(), number()
@@ -222,6 +225,7 @@ return earliest(targets) .. settled
 local DONE, GONE, LOST, EXPIRED = '\0', '\1', '\2', '\3'
 
 local q, now, full, late, h = queue_at(5), number(), argument(), number() == 1, history(number())
+q.full = full
 local ids, by_id = {}, {}
 for at = argument_at + 1, #ARGV, 4 do
   local id = ARGV[at]

@@ -34,7 +34,8 @@ end
 -- The one place that changes lines and their entries: of messages, those that leave the places where they were read,
 -- and those that stand where they say; many are both. `load` reads a head that is none of them. What `take_lines` has
 -- read of a line, which their `line` has, need not be looked up, but is used up. `lay`: when a message was available
--- where it was read, if its state does not tell that any more.
+-- where it was read, if its state does not tell that any more. Where a group of an ordered queue gets another head that
+-- is ready, those who wait are notified: `q.full` names the queue.
 local function change_lines(q, now, left, joined, load)
   local lines, by_key, hashes = {}, {}, {}
 
@@ -144,19 +145,23 @@ local function change_lines(q, now, left, joined, load)
     if before and before ~= head then former[#former + 1] = string.sub(before, -MEMBER_SIZE) .. line.key end
     if head and (head ~= before or line.is[head]) then
       local found = { member = string.sub(head, -MEMBER_SIZE), line = line, m = line.is[head] }
+      line.head = head
       heads[#heads + 1] = found
       local is_free = line.kind == FAIR and struct.unpack('>I8', head, #line.key + 1) <= now
       if not found.m and not is_free then unread[#unread + 1] = found.member end
     end
   end
-  local read, entries = {}, {}
+  local read, entries, is_news = {}, {}, false
   for _, m in ipairs(#unread > 0 and load(q, unread) or {}) do read[m.member] = m end
   for i, head in ipairs(heads) do
     local m = head.m or read[head.member] or { available = now, expires = now }
     entries[2 * i - 1], entries[2 * i] = moment_of(m), head.member .. head.line.key
+    local line = head.line
+    is_news = is_news or line.kind ~= FAIR and line.before and line.before ~= line.head and m.available <= now
   end
   put('ZREM', q.avail, former)
   put('ZADD', q.avail, entries)
+  if is_news then notify(q.full) end
 end
 
 ---- part walking

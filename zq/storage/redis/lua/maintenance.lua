@@ -83,13 +83,14 @@ end
 ---- script sweep: allow-oom
 
 -- Removes expired messages of a queue, then records of its history, then answers to requests. KEYS: project, queue,
--- answers, history. ARGV: now, limit of all together, the queue's name.
+-- answers, history. ARGV: now, limit of all together, the queue's full name.
 -- Returns how many messages went, how much else, and the earliest expiry of what is left, 0 if nothing is.
 
 local q, now, answers = queue_at(5), number(), keys(2)
 local h = history(1)
 left = number()
-local name = argument()
+q.full = argument()
+local name = name_of(q.full)
 
 -- The bytes of records of the history at these places do not count any more.
 local function uncount_history(places)

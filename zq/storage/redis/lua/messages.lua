@@ -33,6 +33,7 @@ local function batch_for(q, full, now)
   if not state[5] then redis.call('HSET', q.state, 'from', sequence) end
   local former = { head = tonumber(state[9] or 0), gap = tonumber(state[10] or 0), ceiling = tonumber(state[11] or 0) }
   local kind = state[12] and tonumber(state[12])
+  q.full = full
   return {
     q = q, full = full, now = now, sequence = counted(sequence, start, now), fresh = tonumber(state[2] or 0),
     entered = tonumber(state[4] or 0), stored = tonumber(state[6] or 0), bytes = tonumber(state[7] or 0),
@@ -254,10 +255,12 @@ return answer(q, fitting, { struct.pack('>I8', position) })
 ---- script delete: allow-oom
 
 -- Removes messages by id. KEYS: project, queue, history if there is one.
--- ARGV: now, seconds of history, number of the caller's claims (-1: it stands above claims), claims, ids.
+-- ARGV: now, queue's full name, seconds of history, number of the caller's claims (-1: it stands above claims), claims,
+-- ids.
 -- Returns "" or, nothing being removed, "claimed" (by another claim) or "unheld" (though claims were named).
 
-local q, now, h, count = queue_at(5), number(), history(number()), number()
+local q, now, full, h, count = queue_at(5), number(), argument(), history(number()), number()
+q.full = full
 local claims, ids = {}, {}
 for _ = 1, count do claims[argument()] = true end
 for at = argument_at + 1, #ARGV do ids[#ids + 1] = ARGV[at] end
@@ -277,12 +280,13 @@ return ''
 ---- script pop: allow-oom
 
 -- Removes ready messages from the front. KEYS: project, queue, history if there is one.
--- ARGV: now, limit, bytes of bodies, seconds of history, queue's name, expected metadata ("" = any).
+-- ARGV: now, limit, bytes of bodies, seconds of history, queue's full name, expected metadata ("" = any).
 -- Returns whether to look again (1 byte): this call has stepped over enough; how many expired ones went (4 bytes);
 -- messages; or, if the metadata are others, these alone in a table.
 
 local q, now, limit, most, h = queue_at(5), number(), number(), number(), history(number())
-local other = other_metadata(argument(), argument())
+q.full = argument()
+local other = other_metadata(name_of(q.full), argument())
 if other then return { other } end
 local found, more, expired, lane = take(q, limit, now)
 found = portion(found, most)

@@ -103,6 +103,7 @@ end
 -- Returns for each target when what came to it expires first, then the ids of what moved.
 
 local q, now, full, h, count = queue_at(5), number(), argument(), history(number()), number()
+q.full = full
 local targets = read_targets(count)
 local moves, ids = read_moves(targets)
 local moved, gone, found = {}, {}, locate(q, ids, now)

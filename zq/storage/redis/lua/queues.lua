@@ -91,11 +91,12 @@ return { claimed, total - claimed, sequence and tonumber(entered or 0) or -1, ol
 
 ---- script ready: allow-oom
 
--- Counts ready messages, if `most` is above 0. KEYS: project, queue. ARGV: now, most.
+-- Counts ready messages, if `most` is above 0. KEYS: project, queue. ARGV: now, most, queue's full name.
 -- Returns how many (-1: so many had expired, or claims lapsed, that this call has done enough), how many it removed,
 -- and the next moment at which a message becomes ready, or "".
 
 local q, now, most = queue_at(5), number(), number()
+q.full = argument()
 
 -- The first moment at which a claimed message becomes ready: its claim's end, or later than that.
 local function first_lapse()

@@ -218,7 +218,7 @@ end
 -- ARGV: now, producer, batch, when the producer expires, fence or "", epoch, numbers of stages, claims and targets,
 -- most messages in a step and at all, bytes in a step, number of claims' queues, "" or what is kept of an open commit;
 -- stages with what they are expected to be and with how many messages (-1: any number; -2: which do not count); claims'
--- queues' seconds of history; claims with the number of their queue; targets' full names.
+-- queues' seconds of history with their full names; claims with the number of their queue; targets' full names.
 -- Returns whether the batch was known (1 byte), whether it is open (1 byte), then what is kept of the producer. Refuses
 -- with "restaged" if a stage is another than expected, so that there may be targets whose keys are not given, and with
 -- "large" if it must be decided only and nothing is given for that.
@@ -264,7 +264,10 @@ for _, stage in ipairs(stages) do
 end
 
 local lists = {}
-for i = 1, list_count do lists[i] = { q = queue_at(keys(10)), h = history(number()) } end
+for i = 1, list_count do
+  lists[i] = { q = queue_at(keys(10)), h = history(number()) }
+  lists[i].q.full = argument()
+end
 
 -- The members that a list has, and of them those with a claim end that is to come, by the index of claims alone.
 local function split(q, list)
@@ -356,8 +359,8 @@ return '\0' .. (large and '\1' or '\0') .. kept
 -- One slice of an open commit: the next messages of one of its lists are deleted or published.
 -- KEYS: project, queue (not used), transactions, the list; then of a list of claims the queue, with its history if
 -- there is one, of a stage the targets. ARGV: now, producer, what is kept of the commit, number of the list, number of
--- lists, most messages, bytes; for claims "1" and seconds of history, for a stage "0", number of targets and their full
--- names.
+-- lists, most messages, bytes; for claims "1", seconds of history and the full name, for a stage "0", number of
+-- targets and their full names.
 -- Returns 1 while something is left, 0 when nothing is.
 
 local CHUNK = 8  -- messages read at first, and twice as many each time: bodies may be large
@@ -383,6 +386,7 @@ end
 local function settle()
   local q = queue_at(keys(10))
   local h = history(number())
+  q.full = argument()
   -- What was purged or deleted meanwhile is not there.
   finish(q, h, in_sequence(load(q, next_members())), now, DELETED)
   return 0
