@@ -8,6 +8,7 @@ import sys
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.client.client_kinds import bodies, client_of
@@ -85,6 +86,26 @@ def test_a_worker_decides_what_becomes_of_a_message(queue: Any) -> None:
         assert (moved.body, moved.ttl) == ({"moved": True}, 90)
         (dead,) = client.queue("dead").list()
         assert (dead.body, dead.reason) == ("bury", "torn")
+
+
+def test_work_buries_a_message_whose_body_cannot_be_decoded(queue: Any) -> None:
+    """A store may hold numbers that an earlier server accepted; another attempt would fail in the same way."""
+    queue.create({"_dead_letter_queue": "dead"})
+    queue.post_batch(["good", "bad"])
+    seen = []
+
+    def handle(message: Any) -> None:
+        if message.body == "bad":
+            msgspec.structs.force_setattr(message, "raw", msgspec.Raw(b"[1e999]"))
+            del message.__dict__["body"]
+        seen.append(message.body)
+
+    queue.work(handle, 1, **SHORT)
+    assert seen == ["good"]
+    assert queue.stats().total == 0
+    with client_of("blocking", *server_of(queue)) as client:
+        (dead,) = client.queue("dead").list()
+        assert dead.reason.startswith(f"The body of message {dead.id} cannot be decoded: Number out of range")
 
 
 def server_of(queue: Any) -> tuple[str, str]:
