@@ -70,6 +70,34 @@ def test_a_number_that_no_client_can_read_is_refused_by_every_verb(queue: Any, n
     assert queue.stats().total == 0
 
 
+@every_row("number", [math.nan, math.inf, -math.inf])
+@every_row("form", [lambda number: number, lambda number: [1, None, number], lambda number: {"a": {"b": (number,)}}])
+def test_nan_and_infinities_are_refused_by_every_verb(queue: Any, number: float, form: Any) -> None:
+    """JSON cannot hold them; null of the caller is posted as null."""
+    body = form(number)
+    queue.create({})
+    for refused in (lambda: queue.post(body), lambda: queue.post_batch([None, Draft(body)])):
+        with pytest.raises(errors.InvalidBody, match=r"Message [01]: body.* is (nan|-?inf), which JSON cannot hold"):
+            refused()
+    with pytest.raises(PostStopped) as caught:
+        queue.post_many([body])
+    assert isinstance(caught.value.__cause__, errors.InvalidBody)
+    assert queue.stats().total == 0
+    with pytest.raises(errors.InvalidBody, match="which JSON cannot hold"):
+        queue.create({"weight": body})
+    with pytest.raises(errors.InvalidBody, match="which JSON cannot hold"):
+        queue.update({"weight": body})
+    queue.post(None)
+    (claimed,) = bodies_of_deliveries(queue)
+    with pytest.raises(errors.InvalidBody, match="which JSON cannot hold"):
+        claimed.move("other", body=body)
+    queue.purge()
+
+
+def bodies_of_deliveries(queue: Any) -> list[Any]:
+    return list(queue.consume(wait=0, until_empty=True))
+
+
 @every_row(
     "body", [b"1e308", b"-1E+308", b"1e-999", b"9223372036854775807", b'"1e999"', b'["0e000", "\\u0000"]', b"1.10"]
 )

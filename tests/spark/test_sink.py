@@ -76,6 +76,24 @@ def test_bodies_keep_their_types(spark, client, options) -> None:
     assert bodies(client.queue("out")) == [{"a": 1, "b": ["x"], "c": {"k": 2}}, {"n": [1, None]}, [1, 2], "text", None]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "cast('NaN' as double)",
+        "struct(1 as a, array(cast('Infinity' as double)) as b)",
+        "map('k', cast('-Infinity' as float))",
+        "to_variant_object(struct(cast('Infinity' as double) as a))",
+        "cast('[1e999]' as binary)",
+    ],
+)
+def test_numbers_that_json_cannot_hold_fail_the_job(spark, client, options, body: str) -> None:
+    """None becomes null, and nothing of the job is stored."""
+    frame = spark.sql(f"select {body} body").coalesce(1)
+    with pytest.raises(Exception, match=r"which JSON cannot hold|must hold JSON"):
+        frame.write.format("zq").options(**options, queue="out").mode("append").save()
+    assert bodies(client.queue("out")) == []
+
+
 def stages(proxy: Proxy) -> list[str]:
     """Names of all into which something was posted."""
     return sorted({path.partition("stage=")[2] for method, path, _ in proxy.seen if method == "POST" and "=" in path})

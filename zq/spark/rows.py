@@ -88,7 +88,7 @@ def bodies(kind: DataType, column: pa.Array) -> list[Any]:
     Text as text, binary and variant as the JSON that they hold, a struct as an object of its fields.
     """
     if isinstance(kind, BinaryType):
-        return [value if value is None else _json(value) for value in column.to_pylist()]
+        return [value if value is None else _json(value, "binary") for value in column.to_pylist()]
     if isinstance(kind, VariantType):
         return [value if value is None else _from_variant(value) for value in column.to_pylist()]
     if isinstance(kind, StringType):
@@ -104,18 +104,18 @@ def check_writable(name: str, kind: DataType) -> None:
         raise Invalid(f"Column {name} holds variants inside another type: make it one variant, or to_json of it.")
 
 
-def _json(content: bytes) -> Raw:
+def _json(content: bytes, kind: str) -> Raw:
     try:
         _checked.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidBody(f"A body of type binary must hold JSON: {error}.") from error
+        raise InvalidBody(f"A body of type {kind} must hold JSON: {error}.") from error
     except RecursionError as error:
-        raise InvalidBody("A body of type binary is nested too deeply.") from error
+        raise InvalidBody(f"A body of type {kind} is nested too deeply.") from error
     return Raw(content)
 
 
 def _from_variant(value: Mapping[str, bytes]) -> Raw:
-    return Raw(VariantVal(value["value"], value["metadata"]).toJson().encode())
+    return _json(VariantVal(value["value"], value["metadata"]).toJson().encode(), "variant")
 
 
 def schema(columns: Iterable[str], body: str) -> StructType:
