@@ -25,12 +25,14 @@ from zq.cli.progress import progress_bar
 from zq.cli.session import Command, Session, pass_session
 from zq.cli.uploads import BODY_OVERHEAD, MAX_BATCH
 from zq.client import Client, Draft, Listed, Message, Queue, Topic
-from zq.errors import Invalid, InvalidBody
+from zq.errors import Conflict, Invalid, InvalidBody, QuotaExceeded
 
 # Seconds to live that an exported message has at least.
 MIN_TTL: Final = 60
 # Bytes of a batch, unless its queue or topic takes fewer.
 BATCH_BYTES: Final = 200_000
+# Metadata that forbid what an import does next, so that an import applies them last.
+RESTRICTIONS: Final = ("_paused", "_max_messages_post_size")
 Kind = Literal["queue", "topic"]
 
 
@@ -139,20 +141,23 @@ def import_file(session: Session, path: Path) -> None:
     file adds nothing. A message that cannot be stored is named and left out; the exit code is then 1.
     """
     session.patient = True
-    client, named, messages, lost = session.client, 0, 0, 0
+    client, messages, lost = session.client, 0, 0
+    named: list[ResourceLine] = []
     with nullcontext(sys.stdin.buffer) if path == Path("-") else path.open("rb") as file:
         lines = Lines(file)
         with progress_bar(path.name, path.stat().st_size if path.is_file() else None) as bar:
             for part in parts(lines):
                 if isinstance(part, ResourceLine):
                     restore(client, part)
-                    named += 1
+                    named.append(part)
                     continue
                 stored = send(client, part)
                 lost += len(part) - stored
                 messages += stored
                 bar(lines.offset, messages)
-    session.out.result({"queues and topics": named, "messages": messages})
+    for line in named:
+        restrict(client, line)
+    session.out.result({"queues and topics": len(named), "messages": messages})
     if lost:
         raise Failure(f"{lost:,} messages were refused.")
 
@@ -179,10 +184,25 @@ def resource_of(client: Client, key: ResourceKey) -> Queue | Topic:
 
 
 def restore(client: Client, line: ResourceLine) -> None:
-    """Make a queue or a topic, or give it this metadata."""
+    """Create or update a queue or a topic with all metadata that do not forbid posts."""
     resource = resource_of(client, (line.of, line.name))
-    if not resource.create(line.metadata) and line.metadata:
-        resource.update(line.metadata)
+    metadata = {key: value for key, value in line.metadata.items() if key not in RESTRICTIONS}
+    if line.metadata.get("_paused") in ("claims", "all"):
+        metadata["_paused"] = "claims"
+    if not resource.create(metadata) and line.metadata:
+        # An earlier import has applied the restrictions of the file.
+        resource.update(dict.fromkeys(restrictions(line)) | metadata)
+
+
+def restrict(client: Client, line: ResourceLine) -> None:
+    """Apply the metadata that forbid posts."""
+    if metadata := restrictions(line):
+        resource_of(client, (line.of, line.name)).update(metadata)
+
+
+def restrictions(line: ResourceLine) -> dict[str, object]:
+    """Return the metadata that forbid posts."""
+    return {key: line.metadata[key] for key in RESTRICTIONS if key in line.metadata}
 
 
 def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
@@ -209,9 +229,12 @@ def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
 
 
 def send(client: Client, batch: list[MessageLine]) -> int:
-    """Post a batch, once; how many of it the server takes: all, or what can be posted in parts."""
+    """Post a batch once; return how many of its messages the server accepts, together or in parts."""
     try:
         post(client, batch)
+    except (Conflict, QuotaExceeded) as error:
+        note(f"{len(batch):,} messages of {batch[0].of} {batch[0].name} are left out: {error}")
+        return 0
     except Invalid as error:
         if len(batch) == 1:
             return send_bare(client, batch[0], error)
