@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from zq.cli.failures import Failure
+from zq.cli.failures import UNREADABLE, Failure, Unread
 from zq.cli.output import note
 from zq.cli.progress import progress_bar
 from zq.cli.session import Command, Session, pass_session
@@ -70,9 +70,9 @@ def export(session: Session, path: Path | None) -> None:
     Claimed and delayed messages are among them. Claims, claim counts and history are not.
     """
     session.patient = True
-    count = 0
+    count, unread = 0, Unread()
     with complete(path) if path else nullcontext(sys.stdout.buffer) as file, progress_bar("export", None) as bar:
-        for line in exported(session.client):
+        for line in exported(session.client, unread):
             file.write(msgspec.json.encode(line) + b"\n")
             count += isinstance(line, MessageLine)
             if count % 100 == 0:
@@ -80,6 +80,7 @@ def export(session: Session, path: Path | None) -> None:
         file.flush()
     if path:
         session.out.result({"file": str(path), "messages": count})
+    unread.check()
 
 
 @contextmanager
@@ -99,8 +100,8 @@ def complete(path: Path) -> Generator[BinaryIO, None, None]:
         fresh.unlink(missing_ok=True)
 
 
-def exported(client: Client) -> Iterator[Line]:
-    """All lines of a project."""
+def exported(client: Client, unread: Unread) -> Iterator[Line]:
+    """Yield all lines of a project; ``unread`` collects the resources that cannot be read to their end."""
     page = client.limits()["max_messages_per_page"]
     queues = [*client.queues(detailed=True)]
     topics = [*client.topics(detailed=True)]
@@ -112,13 +113,22 @@ def exported(client: Client) -> Iterator[Line]:
             yield ResourceLine(
                 of, resource.name, {key: value for key, value in metadata.items() if defaults.get(key) != value}
             )
-    for resource in queues:
-        found = client.queue(resource.name).list(claimed=True, delayed=True, page=page)
-        yield from (message_line("queue", resource.name, message) for message in found)
-    for resource in topics:
-        yield from (
-            message_line("topic", resource.name, message) for message in client.topic(resource.name).list(page=page)
-        )
+    for of, resources in listed:
+        for resource in resources:
+            try:
+                yield from messages(client, (of, resource.name), page)
+            except UNREADABLE as error:
+                unread.add(f"{of} {resource.name}", error)
+
+
+def messages(client: Client, key: ResourceKey, page: int) -> Iterator[MessageLine]:
+    """Yield the lines of a resource's messages."""
+    resource = resource_of(client, key)
+    if isinstance(resource, Queue):
+        found = resource.list(claimed=True, delayed=True, page=page)
+    else:
+        found = resource.list(page=page)
+    return (message_line(*key, message) for message in found)
 
 
 def message_line(of: Kind, name: str, message: Message) -> MessageLine:
@@ -141,14 +151,19 @@ def import_file(session: Session, path: Path) -> None:
     file adds nothing. A message that cannot be stored is named and left out; the exit code is then 1.
     """
     session.patient = True
-    client, messages, lost = session.client, 0, 0
+    client, messages, lost, refused = session.client, 0, 0, 0
     named: list[ResourceLine] = []
     with nullcontext(sys.stdin.buffer) if path == Path("-") else path.open("rb") as file:
         lines = Lines(file)
         with progress_bar(path.name, path.stat().st_size if path.is_file() else None) as bar:
             for part in parts(lines):
                 if isinstance(part, ResourceLine):
-                    restore(client, part)
+                    try:
+                        restore(client, part)
+                    except UNREADABLE as error:
+                        note(f"{part.of} {part.name} could not be restored: {error}")
+                        refused += 1
+                        continue
                     named.append(part)
                     continue
                 stored = send(client, part)
@@ -158,8 +173,9 @@ def import_file(session: Session, path: Path) -> None:
     for line in named:
         restrict(client, line)
     session.out.result({"queues and topics": len(named), "messages": messages})
-    if lost:
-        raise Failure(f"{lost:,} messages were refused.")
+    if lost or refused:
+        queues = f", and {refused:,} queues and topics" if refused else ""
+        raise Failure(f"{lost:,} messages{queues} were refused.")
 
 
 class Lines:
