@@ -7,6 +7,7 @@ an import that is repeated stores none twice, as long as the server remembers ke
 
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -33,6 +34,9 @@ MIN_TTL: Final = 60
 BATCH_BYTES: Final = 200_000
 # Metadata that forbid what an import does next, so that an import applies them last.
 RESTRICTIONS: Final = ("_paused", "_max_messages_post_size")
+# Members of a message that an import restores, or sets anew as each post does. All others are lost.
+RESTORED: Final = frozenset({"raw", "ttl", "age", "expires", "available_at", "group"})
+RENEWED: Final = frozenset({"id", "href", "checksum", "claim_count", "sequence", "created", "body_start", "body_bytes"})
 Kind = Literal["queue", "topic"]
 
 
@@ -67,12 +71,13 @@ _decoder: Final = msgspec.json.Decoder(Line)
 def export(session: Session, path: Path | None) -> None:
     """Write all queues and topics with their messages as JSON lines.
 
-    Claimed and delayed messages are among them. Claims, claim counts and history are not.
+    Claimed and delayed messages are among them. Claims, claim counts and history are not. If messages have members
+    that an import cannot restore, standard error names those members, and the exit code is 1.
     """
     session.patient = True
-    count, unread = 0, Unread()
+    count, unread, losses = 0, Unread(), Losses()
     with complete(path) if path else nullcontext(sys.stdout.buffer) as file, progress_bar("export", None) as bar:
-        for line in exported(session.client, unread):
+        for line in exported(session.client, unread, losses):
             file.write(msgspec.json.encode(line) + b"\n")
             count += isinstance(line, MessageLine)
             if count % 100 == 0:
@@ -80,7 +85,9 @@ def export(session: Session, path: Path | None) -> None:
         file.flush()
     if path:
         session.out.result({"file": str(path), "messages": count})
+    losses.report()
     unread.check()
+    losses.check()
 
 
 @contextmanager
@@ -100,8 +107,41 @@ def complete(path: Path) -> Generator[BinaryIO, None, None]:
         fresh.unlink(missing_ok=True)
 
 
-def exported(client: Client, unread: Unread) -> Iterator[Line]:
-    """Yield all lines of a project; ``unread`` collects the resources that cannot be read to their end."""
+class Losses:
+    """Messages with members that an import cannot restore, by resource."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[ResourceKey] = Counter()
+        self._members: dict[ResourceKey, set[str]] = {}
+
+    def add(self, key: ResourceKey, message: Message) -> None:
+        """Count a message if it has such members."""
+        if members := lost_members(message):
+            self._counts[key] += 1
+            self._members.setdefault(key, set()).update(members)
+
+    def report(self) -> None:
+        """Name each resource with its count and its members on standard error."""
+        for (of, name), count in self._counts.items():
+            note(f"{count:,} messages of {of} {name} are without {', '.join(sorted(self._members[of, name]))}.")
+
+    def check(self) -> None:
+        """Raise ``Failure`` if there are any."""
+        if count := self._counts.total():
+            raise Failure(f"{count:,} messages have members that an import cannot restore.")
+
+
+def lost_members(message: Message) -> list[str]:
+    """Return the members that are set and that an import cannot restore."""
+    kept = RESTORED | RENEWED
+    return [member for member in message.__struct_fields__ if member not in kept and getattr(message, member)]
+
+
+def exported(client: Client, unread: Unread, losses: Losses) -> Iterator[Line]:
+    """Yield all lines of a project.
+
+    ``unread`` collects the resources that cannot be read to their end, ``losses`` the messages that lose members.
+    """
     page = client.limits()["max_messages_per_page"]
     queues = [*client.queues(detailed=True)]
     topics = [*client.topics(detailed=True)]
@@ -116,19 +156,21 @@ def exported(client: Client, unread: Unread) -> Iterator[Line]:
     for of, resources in listed:
         for resource in resources:
             try:
-                yield from messages(client, (of, resource.name), page)
+                yield from messages(client, (of, resource.name), page, losses)
             except UNREADABLE as error:
                 unread.add(f"{of} {resource.name}", error)
 
 
-def messages(client: Client, key: ResourceKey, page: int) -> Iterator[MessageLine]:
+def messages(client: Client, key: ResourceKey, page: int, losses: Losses) -> Iterator[MessageLine]:
     """Yield the lines of a resource's messages."""
     resource = resource_of(client, key)
     if isinstance(resource, Queue):
         found = resource.list(claimed=True, delayed=True, page=page)
     else:
         found = resource.list(page=page)
-    return (message_line(*key, message) for message in found)
+    for message in found:
+        losses.add(key, message)
+        yield message_line(*key, message)
 
 
 def message_line(of: Kind, name: str, message: Message) -> MessageLine:
