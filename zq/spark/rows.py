@@ -94,8 +94,24 @@ def bodies(kind: DataType, column: pa.Array) -> list[Any]:
     if isinstance(kind, StringType):
         texts: list[Any] = column.to_pylist()
         return texts
-    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    # JSON's encoder cuts offsets to minutes, which moves moments before standard time.
+    values: list[Any] = column.cast(_in_utc(column.type)).to_pylist(maps_as_pydicts="strict")
     return values
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return the type with UTC as the zone of all its moments."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_in_utc(kind.key_type)), kind.item_field.with_type(_in_utc(kind.item_type))
+        )
+    return kind
 
 
 def check_writable(name: str, kind: DataType) -> None:
