@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from zq.client import Message
 from zq.errors import Invalid, InvalidBody
+from zq.wire.numbers import check_numbers
 
 # What option bodyType may be.
 TYPES: Final[Mapping[str, DataType]] = {"string": StringType(), "binary": BinaryType(), "variant": VariantType()}
@@ -120,9 +121,19 @@ def check_writable(name: str, kind: DataType) -> None:
         raise Invalid(f"Column {name} holds variants inside another type: make it one variant, or to_json of it.")
 
 
+def check_json(content: bytes) -> None:
+    """Check JSON that is to be a message's body.
+
+    Raises ``msgspec.DecodeError``, ``UnicodeDecodeError`` and ``RecursionError`` for other text, and ``InvalidBody``
+    for a number out of range.
+    """
+    _checked.decode(content)
+    check_numbers(content, "body")
+
+
 def _json(content: bytes, kind: str) -> Raw:
     try:
-        _checked.decode(content)
+        check_json(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidBody(f"A body of type {kind} must hold JSON: {error}.") from error
     except RecursionError as error:
