@@ -105,7 +105,10 @@ Messages = list[Message]
 class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
     """A message to work on. What is decided about it is carried out when its work has ended; the last one counts."""
 
-    decisions: list[Any] = []
+    @cached_property
+    def decisions(self) -> list[Any]:
+        """The decisions so far. They are no member, since encoded messages have what the server showed."""
+        return []
 
     def done(self) -> None:
         """It is finished and will be deleted."""
