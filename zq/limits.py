@@ -2,7 +2,7 @@
 """Every bound of zq and its check: the only place where a bound is a number (contract 6.1, 7, 8, 16)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final, TypeGuard
 
@@ -182,6 +182,16 @@ def queue_ref(project: str, name: str) -> QueueRef:
     """The full name, if both parts keep the rules of contract 1.7; else ``InvalidName``."""
     _check_ref("queue", project, name, InvalidName)
     return QueueRef(project, name)
+
+
+def reachable_queue_ref(project: str, name: str, exists: Callable[[QueueRef], bool]) -> QueueRef:
+    """Return the full name of a queue that a request names.
+
+    A name that only SQS could give is accepted if the queue exists. Raises ``InvalidName``.
+    """
+    if len(name) > MAX_NAME and is_long_queue_name(name) and exists(QueueRef(project_id(project), name)):
+        return QueueRef(project, name)
+    return queue_ref(project, name)
 
 
 def topic_ref(project: str, name: str) -> TopicRef:

@@ -5,11 +5,14 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Zq
 from zq.cli.resources import COUNT_REQUESTS
+from zq.client.transport import HttpTransport
+from zq.errors import StoreDamaged
 
 IMPOSSIBLE = {"_dead_letter_queue": "no such name"}
 
@@ -104,3 +107,31 @@ def test_counts_are_asked_for_at_once(zq: Zq, patient: str) -> None:
     """The server waits for eight of them. What an older one let be a dead letter queue's name hides nothing."""
     found = zq("queue", "list", "--url", patient)
     assert [row["dead_letters"] for row in found] == [None] * COUNT_REQUESTS
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["queue", "list"], ["queue", "stats"], ["top", "--once", "--interval", "0.1"], ["export"]],
+    ids=lambda words: words[-1] if words[0] == "queue" else words[0],
+)
+def test_a_queue_that_cannot_be_read_is_named_and_hides_no_other(
+    zq: Zq, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """The walk goes on, and the exit code says that something is missing."""
+    for name in ("a", "bad", "z"):
+        zq("post", name, name)
+
+    run = HttpTransport.run
+
+    def refusing(self: Any, call: Any) -> Any:
+        if "/queues/bad/" in call.path:
+            raise StoreDamaged("What the request reads is damaged.")
+        return run(self, call)
+
+    monkeypatch.setattr(HttpTransport, "run", refusing)
+    result = zq.run(*words)
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    read = {row["name"] for row in rows if row.get("total") or row.get("is") == "message"}
+    assert read == {"a", "z"}
+    assert "bad could not be read: What the request reads is damaged." in result.stderr
+    assert result.exit_code == 7

@@ -136,6 +136,6 @@ def test_a_broken_queue_hides_no_dead_letters_of_others(tmp_path: Path) -> None:
             zq("queue", "create", name, f"_dead_letter_queue={name}.dead")
         result = zq.run("dlq", "list")
     assert [json.loads(line)["queue"] for line in result.stdout.splitlines()] == ["a", "z"]
-    assert "The dead letters of bad: A queue name must be" in result.stderr
-    assert "Some dead letters could not be counted." in result.stderr
+    assert "bad name, which has the dead letters of bad, could not be read: A queue name must be" in result.stderr
+    assert "1 could not be read: " in result.stderr
     assert result.exit_code == 4

@@ -8,12 +8,13 @@ import sys
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.client.client_kinds import bodies, client_of
 from tests.servers import PROJECT, ZqServer, every_message, wait_for
 from zq import errors
-from zq.client import Client
+from zq.client import Client, Delivery, Event, Finished, Message
 from zq.testing import Server
 
 SHORT = {"wait": 0, "until_empty": True}
@@ -85,6 +86,26 @@ def test_a_worker_decides_what_becomes_of_a_message(queue: Any) -> None:
         assert (moved.body, moved.ttl) == ({"moved": True}, 90)
         (dead,) = client.queue("dead").list()
         assert (dead.body, dead.reason) == ("bury", "torn")
+
+
+def test_work_buries_a_message_whose_body_cannot_be_decoded(queue: Any) -> None:
+    """A store may hold numbers that an earlier server accepted; another attempt would fail in the same way."""
+    queue.create({"_dead_letter_queue": "dead"})
+    queue.post_batch(["good", "bad"])
+    seen = []
+
+    def handle(message: Any) -> None:
+        if message.body == "bad":
+            msgspec.structs.force_setattr(message, "raw", msgspec.Raw(b"[1e999]"))
+            del message.__dict__["body"]
+        seen.append(message.body)
+
+    queue.work(handle, 1, **SHORT)
+    assert seen == ["good"]
+    assert queue.stats().total == 0
+    with client_of("blocking", *server_of(queue)) as client:
+        (dead,) = client.queue("dead").list()
+        assert dead.reason.startswith(f"The body of message {dead.id} cannot be decoded: Number out of range")
 
 
 def server_of(queue: Any) -> tuple[str, str]:
@@ -249,3 +270,21 @@ def test_consuming_again_begins_again(queue: Any) -> None:
     assert list(consumer) == []
     threading.Timer(0.3, queue.post_batch, [range(2)]).start()
     assert bodies(itertools.islice(consumer, 2)) == [0, 1]
+
+
+def test_an_encoded_delivery_has_the_members_of_a_message_only(queue: Any) -> None:
+    """Before a decision and after it."""
+    queue.post(1)
+    for message in queue.consume(**SHORT):
+        before = msgspec.to_builtins(message, enc_hook=str)
+        message.release(5)
+        message.done()
+        assert msgspec.to_builtins(message, enc_hook=str) == before
+        assert {*before} <= {field.encode_name for field in msgspec.structs.fields(Message)}
+    assert queue.stats().total == 0
+
+
+def test_no_value_of_the_client_encodes_a_mutable_scratch_field() -> None:
+    """Members of each value are those that an answer of the server can set."""
+    own = {field.name for kind in (Delivery, Event, Finished) for field in msgspec.structs.fields(kind)}
+    assert own - {field.name for field in msgspec.structs.fields(Message)} == {"topic", "outcome", "finished"}

@@ -14,6 +14,7 @@ import pytest
 from tests.client.client_kinds import bodies, client_of
 from tests.client.misbehaving import LOST_ANSWER, Proxy, Trouble
 from tests.servers import ZqServer, every_message
+from tests.tables import every_row
 from zq import errors
 from zq.client import Client, Draft, PostStopped, Retries
 from zq.client.posting import LINGER, MAX_BATCH, Batch, Packer, batches
@@ -49,6 +50,67 @@ def test_the_queues_own_bound_is_kept(queue: Any) -> None:
         queue.post_many(["a", "b", "x" * 500, "c"])
     assert (caught.value.stored, caught.value.maybe_stored) == ([range(2)], [])
     assert isinstance(caught.value.__cause__, errors.Invalid)
+
+
+@every_row("number", ["1e999", "-1e999", "9223372036854775808", "1" * 400 + ".5"])
+def test_a_number_that_no_client_can_read_is_refused_by_every_verb(queue: Any, number: str) -> None:
+    """The client names the message; nothing is stored."""
+    raw = msgspec.Raw(f'{{"a": [{number}]}}'.encode())
+    queue.create({})
+    for refused in (
+        lambda: queue.post(raw),
+        lambda: queue.post_batch([raw]),
+        lambda: queue.post_batch([Draft(raw)]),
+    ):
+        with pytest.raises(errors.InvalidBody, match=r"Message 0: body\.a\[0\] holds a number out of range"):
+            refused()
+    with pytest.raises(PostStopped) as caught:
+        queue.post_many([raw])
+    assert isinstance(caught.value.__cause__, errors.InvalidBody)
+    assert queue.stats().total == 0
+
+
+@every_row("number", [math.nan, math.inf, -math.inf])
+@every_row("form", [lambda number: number, lambda number: [1, None, number], lambda number: {"a": {"b": (number,)}}])
+def test_nan_and_infinities_are_refused_by_every_verb(queue: Any, number: float, form: Any) -> None:
+    """JSON cannot hold them; null of the caller is posted as null."""
+    body = form(number)
+    queue.create({})
+    for refused in (lambda: queue.post(body), lambda: queue.post_batch([None, Draft(body)])):
+        with pytest.raises(errors.InvalidBody, match=r"Message [01]: body.* is (nan|-?inf), which JSON cannot hold"):
+            refused()
+    with pytest.raises(PostStopped) as caught:
+        queue.post_many([body])
+    assert isinstance(caught.value.__cause__, errors.InvalidBody)
+    assert queue.stats().total == 0
+    with pytest.raises(errors.InvalidBody, match="which JSON cannot hold"):
+        queue.create({"weight": body})
+    with pytest.raises(errors.InvalidBody, match="which JSON cannot hold"):
+        queue.update({"weight": body})
+    queue.post(None)
+    (claimed,) = bodies_of_deliveries(queue)
+    with pytest.raises(errors.InvalidBody, match="which JSON cannot hold"):
+        claimed.move("other", body=body)
+    queue.purge()
+
+
+def bodies_of_deliveries(queue: Any) -> list[Any]:
+    return list(queue.consume(wait=0, until_empty=True))
+
+
+@every_row(
+    "body", [b"1e308", b"-1E+308", b"1e-999", b"9223372036854775807", b'"1e999"', b'["0e000", "\\u0000"]', b"1.10"]
+)
+def test_the_client_reads_every_body_that_the_server_accepts(queue: Any, body: bytes) -> None:
+    """Bodies at the bounds of numbers and text, as listed, claimed and popped."""
+    queue.purge()
+    queue.post(msgspec.Raw(body))
+    expected = msgspec.json.decode(body)
+    assert bodies(queue.list()) == [expected]
+    claim = queue.claim(1)
+    assert bodies(claim.messages) == [expected]
+    queue.release(claim.id)
+    assert bodies(queue.pop(1)) == [expected]
 
 
 def test_batches_go_side_by_side(queue: Any) -> None:

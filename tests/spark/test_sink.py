@@ -2,6 +2,7 @@
 """Writing rows to queues: what arrives, and that failures neither double nor leave anything."""
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,42 @@ def test_bodies_keep_their_types(spark, client, options) -> None:
     for column in ("body", "v", "raw", "t", "nothing"):
         frame.write.format("zq").options(**options, queue="out", bodyColumn=column).mode("append").save()
     assert bodies(client.queue("out")) == [{"a": 1, "b": ["x"], "c": {"k": 2}}, {"n": [1, None]}, [1, 2], "text", None]
+
+
+@pytest.mark.parametrize("zone", ["Europe/Berlin", "Europe/Amsterdam", "Asia/Kolkata"])
+def test_moments_before_standard_time_are_written_in_utc(spark, client, options, zone: str) -> None:
+    """Local mean time has an offset with seconds; alone, in structs, arrays and maps."""
+    expected = datetime(1880, 6, 1, 12, 30, 15, tzinfo=UTC)
+    moment = f"timestamp'{expected:%Y-%m-%d %H:%M:%S} UTC'"
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        for body in (moment, f"struct(array({moment}) as a, map('k', {moment}) as m, 1.5 as n, 'text' as t)"):
+            frame = spark.sql(f"select {body} body").coalesce(1)
+            frame.write.format("zq").options(**options, queue="out").mode("append").save()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    alone, nested = bodies(client.queue("out"))
+    found = [alone, nested["a"][0], nested["m"]["k"]]
+    assert [datetime.fromisoformat(text) for text in found] == [expected] * 3
+    assert all(text.endswith("Z") for text in found)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "cast('NaN' as double)",
+        "struct(1 as a, array(cast('Infinity' as double)) as b)",
+        "map('k', cast('-Infinity' as float))",
+        "to_variant_object(struct(cast('Infinity' as double) as a))",
+        "cast('[1e999]' as binary)",
+    ],
+)
+def test_numbers_that_json_cannot_hold_fail_the_job(spark, client, options, body: str) -> None:
+    """None becomes null, and nothing of the job is stored."""
+    frame = spark.sql(f"select {body} body").coalesce(1)
+    with pytest.raises(Exception, match=r"which JSON cannot hold|must hold JSON"):
+        frame.write.format("zq").options(**options, queue="out").mode("append").save()
+    assert bodies(client.queue("out")) == []
 
 
 def stages(proxy: Proxy) -> list[str]:

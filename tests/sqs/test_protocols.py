@@ -19,8 +19,8 @@ from zq.broker import Broker
 from zq.clock import ManualClock
 from zq.http.app import create_app
 from zq.http.sqs import errors, json_protocol, query_protocol
-from zq.http.sqs.endpoint import OF_THE_SERVICE, READING
-from zq.http.sqs.operations import OPERATIONS
+from zq.http.sqs.endpoint import READING
+from zq.http.sqs.operations import OF_THE_SERVICE, OPERATIONS
 from zq.model.sqs import SqsOptions
 
 Serve = Callable[..., TestApp]
@@ -346,9 +346,6 @@ def test_a_queue_may_be_named_by_the_path(caller: Caller, account: str) -> None:
             assert texts(ask({"Action": "ListQueueTags"}, path), "ListQueueTagsResult/Tag/Key") == ["a"]
     told = caller.app.put(f"/{account}/jobs", status=405)
     assert texts(told, "Error/Code") == ["MalformedInput"]
-
-
-OF_THE_SERVICE = [name for name in OPERATIONS if "Task" in name or name in ("CreateQueue", "GetQueueUrl", "ListQueues")]
 
 
 @pytest.mark.parametrize("action", OF_THE_SERVICE)

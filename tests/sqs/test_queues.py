@@ -4,12 +4,14 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 from msgspec.structs import fields
 
+from tests.cli.conftest import Zq
 from tests.sqs.conftest import REGION, Connect
 from tests.sqs.test_protocols import Caller, Serve, said, texts
 from zq.broker import Broker
@@ -321,6 +323,20 @@ def test_names_beyond_those_of_rest_are_taken_for_dead_letters(sqs: Any, account
     queue = created(sqs, "jobs", RedrivePolicy=redrive(arn(account, long)))
     assert long in attributes(sqs, queue, "RedrivePolicy")["RedrivePolicy"]
     assert sqs.list_dead_letter_source_queues(QueueUrl=long)["queueUrls"] == [queue]
+
+
+def test_an_export_names_attributes_that_an_import_cannot_restore(
+    sqs: Any, url: str, account: str, tmp_path: Path
+) -> None:
+    """A consumer that routes by attributes would not find them in the copy."""
+    queue = sqs.create_queue(QueueName="mail")["QueueUrl"]
+    attributes = {"retries": {"DataType": "Number", "StringValue": "3"}}
+    sqs.send_message(QueueUrl=queue, MessageBody="x", MessageAttributes=attributes)
+    zq = Zq(url, tmp_path)
+    zq.env["ZQ_PROJECT"] = account
+    result = zq.run("export", "--to", str(tmp_path / "project.ndjson"))
+    assert result.exit_code == 1
+    assert "1 messages of queue mail are without attributes." in result.stderr
 
 
 def test_encryption_is_shown_as_it_was_asked_for(sqs: Any) -> None:

@@ -20,6 +20,7 @@ from msgspec import Raw, Struct
 
 from zq.cli.output import note
 from zq.errors import InvalidBody
+from zq.wire.numbers import check_numbers
 
 # Bytes that are read, or inflated, at once.
 PIECE: Final = 65_536
@@ -156,9 +157,15 @@ def line_body(line: bytes, number: int, text: bool) -> Raw | None:
         return None
     try:
         decoded = line.decode()
-        return Raw(msgspec.json.encode(decoded)) if text else msgspec.json.decode(line, type=Raw)
+        if text:
+            return Raw(msgspec.json.encode(decoded))
+        body = msgspec.json.decode(line, type=Raw)
+        check_numbers(line, "the body")
+        return body
     except UnicodeDecodeError as error:
         raise TornLine(f"Line {number} is not UTF-8: {error}.") from error
+    except InvalidBody as error:
+        raise TornLine(f"Line {number}: {error}") from error
     except (msgspec.DecodeError, RecursionError) as error:
         hint = "There is one JSON value to a line (NDJSON); with --text each line is a text."
         raise TornLine(f"Line {number} is not JSON: {error}. {hint}") from error

@@ -7,6 +7,7 @@ an import that is repeated stores none twice, as long as the server remembers ke
 
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
@@ -19,18 +20,23 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from zq.cli.failures import Failure
+from zq.cli.failures import UNREADABLE, Failure, Unread
 from zq.cli.output import note
 from zq.cli.progress import progress_bar
 from zq.cli.session import Command, Session, pass_session
 from zq.cli.uploads import BODY_OVERHEAD, MAX_BATCH
 from zq.client import Client, Draft, Listed, Message, Queue, Topic
-from zq.errors import Invalid, InvalidBody
+from zq.errors import Conflict, Invalid, InvalidBody, QuotaExceeded
 
 # Seconds to live that an exported message has at least.
 MIN_TTL: Final = 60
 # Bytes of a batch, unless its queue or topic takes fewer.
 BATCH_BYTES: Final = 200_000
+# Metadata that forbid what an import does next, so that an import applies them last.
+RESTRICTIONS: Final = ("_paused", "_max_messages_post_size")
+# Members of a message that an import restores, or sets anew as each post does. All others are lost.
+RESTORED: Final = frozenset({"raw", "ttl", "age", "expires", "available_at", "group"})
+RENEWED: Final = frozenset({"id", "href", "checksum", "claim_count", "sequence", "created", "body_start", "body_bytes"})
 Kind = Literal["queue", "topic"]
 
 
@@ -65,12 +71,13 @@ _decoder: Final = msgspec.json.Decoder(Line)
 def export(session: Session, path: Path | None) -> None:
     """Write all queues and topics with their messages as JSON lines.
 
-    Claimed and delayed messages are among them. Claims, claim counts and history are not.
+    Claimed and delayed messages are among them. Claims, claim counts and history are not. If messages have members
+    that an import cannot restore, standard error names those members, and the exit code is 1.
     """
     session.patient = True
-    count = 0
+    count, unread, losses = 0, Unread(), Losses()
     with complete(path) if path else nullcontext(sys.stdout.buffer) as file, progress_bar("export", None) as bar:
-        for line in exported(session.client):
+        for line in exported(session.client, unread, losses):
             file.write(msgspec.json.encode(line) + b"\n")
             count += isinstance(line, MessageLine)
             if count % 100 == 0:
@@ -78,6 +85,9 @@ def export(session: Session, path: Path | None) -> None:
         file.flush()
     if path:
         session.out.result({"file": str(path), "messages": count})
+    losses.report()
+    unread.check()
+    losses.check()
 
 
 @contextmanager
@@ -97,8 +107,41 @@ def complete(path: Path) -> Generator[BinaryIO, None, None]:
         fresh.unlink(missing_ok=True)
 
 
-def exported(client: Client) -> Iterator[Line]:
-    """All lines of a project."""
+class Losses:
+    """Messages with members that an import cannot restore, by resource."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[ResourceKey] = Counter()
+        self._members: dict[ResourceKey, set[str]] = {}
+
+    def add(self, key: ResourceKey, message: Message) -> None:
+        """Count a message if it has such members."""
+        if members := lost_members(message):
+            self._counts[key] += 1
+            self._members.setdefault(key, set()).update(members)
+
+    def report(self) -> None:
+        """Name each resource with its count and its members on standard error."""
+        for (of, name), count in self._counts.items():
+            note(f"{count:,} messages of {of} {name} are without {', '.join(sorted(self._members[of, name]))}.")
+
+    def check(self) -> None:
+        """Raise ``Failure`` if there are any."""
+        if count := self._counts.total():
+            raise Failure(f"{count:,} messages have members that an import cannot restore.")
+
+
+def lost_members(message: Message) -> list[str]:
+    """Return the members that are set and that an import cannot restore."""
+    kept = RESTORED | RENEWED
+    return [member for member in message.__struct_fields__ if member not in kept and getattr(message, member)]
+
+
+def exported(client: Client, unread: Unread, losses: Losses) -> Iterator[Line]:
+    """Yield all lines of a project.
+
+    ``unread`` collects the resources that cannot be read to their end, ``losses`` the messages that lose members.
+    """
     page = client.limits()["max_messages_per_page"]
     queues = [*client.queues(detailed=True)]
     topics = [*client.topics(detailed=True)]
@@ -110,13 +153,24 @@ def exported(client: Client) -> Iterator[Line]:
             yield ResourceLine(
                 of, resource.name, {key: value for key, value in metadata.items() if defaults.get(key) != value}
             )
-    for resource in queues:
-        found = client.queue(resource.name).list(claimed=True, delayed=True, page=page)
-        yield from (message_line("queue", resource.name, message) for message in found)
-    for resource in topics:
-        yield from (
-            message_line("topic", resource.name, message) for message in client.topic(resource.name).list(page=page)
-        )
+    for of, resources in listed:
+        for resource in resources:
+            try:
+                yield from messages(client, (of, resource.name), page, losses)
+            except UNREADABLE as error:
+                unread.add(f"{of} {resource.name}", error)
+
+
+def messages(client: Client, key: ResourceKey, page: int, losses: Losses) -> Iterator[MessageLine]:
+    """Yield the lines of a resource's messages."""
+    resource = resource_of(client, key)
+    if isinstance(resource, Queue):
+        found = resource.list(claimed=True, delayed=True, page=page)
+    else:
+        found = resource.list(page=page)
+    for message in found:
+        losses.add(key, message)
+        yield message_line(*key, message)
 
 
 def message_line(of: Kind, name: str, message: Message) -> MessageLine:
@@ -139,22 +193,31 @@ def import_file(session: Session, path: Path) -> None:
     file adds nothing. A message that cannot be stored is named and left out; the exit code is then 1.
     """
     session.patient = True
-    client, named, messages, lost = session.client, 0, 0, 0
+    client, messages, lost, refused = session.client, 0, 0, 0
+    named: list[ResourceLine] = []
     with nullcontext(sys.stdin.buffer) if path == Path("-") else path.open("rb") as file:
         lines = Lines(file)
         with progress_bar(path.name, path.stat().st_size if path.is_file() else None) as bar:
             for part in parts(lines):
                 if isinstance(part, ResourceLine):
-                    restore(client, part)
-                    named += 1
+                    try:
+                        restore(client, part)
+                    except UNREADABLE as error:
+                        note(f"{part.of} {part.name} could not be restored: {error}")
+                        refused += 1
+                        continue
+                    named.append(part)
                     continue
                 stored = send(client, part)
                 lost += len(part) - stored
                 messages += stored
                 bar(lines.offset, messages)
-    session.out.result({"queues and topics": named, "messages": messages})
-    if lost:
-        raise Failure(f"{lost:,} messages were refused.")
+    for line in named:
+        restrict(client, line)
+    session.out.result({"queues and topics": len(named), "messages": messages})
+    if lost or refused:
+        queues = f", and {refused:,} queues and topics" if refused else ""
+        raise Failure(f"{lost:,} messages{queues} were refused.")
 
 
 class Lines:
@@ -179,10 +242,25 @@ def resource_of(client: Client, key: ResourceKey) -> Queue | Topic:
 
 
 def restore(client: Client, line: ResourceLine) -> None:
-    """Make a queue or a topic, or give it this metadata."""
+    """Create or update a queue or a topic with all metadata that do not forbid posts."""
     resource = resource_of(client, (line.of, line.name))
-    if not resource.create(line.metadata) and line.metadata:
-        resource.update(line.metadata)
+    metadata = {key: value for key, value in line.metadata.items() if key not in RESTRICTIONS}
+    if line.metadata.get("_paused") in ("claims", "all"):
+        metadata["_paused"] = "claims"
+    if not resource.create(metadata) and line.metadata:
+        # An earlier import has applied the restrictions of the file.
+        resource.update(dict.fromkeys(restrictions(line)) | metadata)
+
+
+def restrict(client: Client, line: ResourceLine) -> None:
+    """Apply the metadata that forbid posts."""
+    if metadata := restrictions(line):
+        resource_of(client, (line.of, line.name)).update(metadata)
+
+
+def restrictions(line: ResourceLine) -> dict[str, object]:
+    """Return the metadata that forbid posts."""
+    return {key: line.metadata[key] for key in RESTRICTIONS if key in line.metadata}
 
 
 def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
@@ -209,9 +287,12 @@ def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
 
 
 def send(client: Client, batch: list[MessageLine]) -> int:
-    """Post a batch, once; how many of it the server takes: all, or what can be posted in parts."""
+    """Post a batch once; return how many of its messages the server accepts, together or in parts."""
     try:
         post(client, batch)
+    except (Conflict, QuotaExceeded) as error:
+        note(f"{len(batch):,} messages of {batch[0].of} {batch[0].name} are left out: {error}")
+        return 0
     except Invalid as error:
         if len(batch) == 1:
             return send_bare(client, batch[0], error)

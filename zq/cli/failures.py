@@ -25,6 +25,8 @@ EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.Crowded: (7, ""),
     errors.TooManyRequests: (7, ""),
 }
+# Errors of one resource that say nothing about the others.
+UNREADABLE: Final = (errors.Invalid, errors.NotFound, errors.NotAuthorized, errors.Conflict, errors.StoreDamaged)
 # The exit code after Ctrl-C.
 INTERRUPTED: Final = 130
 
@@ -57,6 +59,27 @@ def sentence(error: Exception) -> str:
     if isinstance(error.__cause__, errors.ZqError):
         return f"{str(error).removesuffix('; the cause is chained.').removesuffix('.')}: {error.__cause__}"
     return str(error)
+
+
+class Unread:
+    """The resources that a walk through a project could not read. The walk names each and goes on."""
+
+    def __init__(self) -> None:
+        self._errors: dict[str, errors.ZqError] = {}
+
+    def add(self, name: str, error: errors.ZqError) -> None:
+        """Name a resource on standard error, once."""
+        if name not in self._errors:
+            note(f"{name} could not be read: {error}")
+        self._errors[name] = error
+
+    def check(self) -> None:
+        """Raise ``Failure`` with the code of the first error if there is one."""
+        if self._errors:
+            names = ", ".join(self._errors)
+            raise Failure(
+                f"{len(self._errors):,} could not be read: {names}.", exit_code(next(iter(self._errors.values())))
+            )
 
 
 def run_to_exit(run: Callable[[], Any]) -> NoReturn:

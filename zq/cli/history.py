@@ -10,16 +10,16 @@ from typing import Any, Final
 import click
 from msgspec.structs import asdict
 
-from zq.cli.failures import Failure, exit_code
+from zq.cli.failures import UNREADABLE, Unread
 from zq.cli.messages import Ids, limit_option, queue_argument
 from zq.cli.names import check_exists, name_argument, not_missing
-from zq.cli.output import body, note
+from zq.cli.output import body
 from zq.cli.param_types import Count, Moment
 from zq.cli.progress import progress_bar
 from zq.cli.resources import FIGURES, counted
 from zq.cli.session import Command, Group, Session, pass_session
 from zq.client import Finished, Message, Queue
-from zq.errors import Invalid, NotFound, StoreDamaged, ZqError
+from zq.errors import NotFound
 
 # Dead letters of one request; progress is shown after each.
 REDRIVE_BATCH: Final = 1000
@@ -55,11 +55,10 @@ def dead_letters(session: Session, queue: str) -> Queue:
 def list_dead(session: Session, queue: str | None, limit: int) -> None:
     """List the dead letters of QUEUE, or count those of all queues."""
     if queue is None:
-        unread: list[ZqError] = []
+        unread = Unread()
         rows = islice(figures(session, unread), limit or None)
         session.out.rows(("dead letters of", *FIGURES), rows, lambda row: list(row.values()))
-        if unread:
-            raise Failure("Some dead letters could not be counted.", exit_code(unread[0]))
+        unread.check()
         return
     columns = ("id", "origin", "claims", "reason", "body")
     found = islice(dead_letters(session, queue).list(claimed=True, delayed=True), limit or None)
@@ -71,17 +70,16 @@ def dead_cells(message: Message) -> list[object]:
     return [message.id, message.origin, message.origin_claim_count, message.reason, body(message)]
 
 
-def figures(session: Session, unread: list[ZqError]) -> Iterator[dict[str, Any]]:
-    """Figures of each queue that has dead letters; ``unread``: the errors of those that could not be read."""
+def figures(session: Session, unread: Unread) -> Iterator[dict[str, Any]]:
+    """Yield figures of each queue that has dead letters; ``unread`` collects those that could not be read."""
     for listed in session.client.queues(detailed=True):
         dead = (listed.metadata or {}).get("_dead_letter_queue")
         if not isinstance(dead, str):
             continue
         try:
             counts = session.queue(dead).stats()
-        except (Invalid, NotFound, StoreDamaged) as error:
-            note(f"The dead letters of {listed.name}: {error}")
-            unread.append(error)
+        except UNREADABLE as error:
+            unread.add(f"{dead}, which has the dead letters of {listed.name},", error)
         else:
             yield {"queue": listed.name, **counted(dead, counts)}
 

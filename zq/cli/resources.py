@@ -16,13 +16,14 @@ import click
 import msgspec
 from msgspec.structs import asdict
 
+from zq.cli.failures import UNREADABLE, Unread
 from zq.cli.names import Kind, check_exists, missing, names
 from zq.cli.output import as_text
 from zq.cli.param_types import Count
 from zq.cli.session import Command, Group, Session
 from zq.client import Listed, Queue, Stats, Topic
 from zq.errors import NotFound, QueueNotFound, TopicNotFound
-from zq.limits import is_queue_name
+from zq.limits import is_long_queue_name
 
 Handle = Queue | Topic
 Metadata = tuple[tuple[str, Any], ...]
@@ -207,19 +208,25 @@ def stats(resources: Resources, name: tuple[str, ...]) -> None:
     """Count the messages of some, or of all; with the ages of the oldest and the newest."""
     chosen = name or tuple(entry.name for entry in resources.listed())
     absent: list[str] = []
+    unread = Unread()
 
     def figures() -> Iterator[dict[str, Any]]:
         for one in chosen:
-            figure = counted(one, resources(one).stats())
+            try:
+                figure = counted(one, resources(one).stats())
+            except UNREADABLE as error:
+                unread.add(one, error)
+                continue
             if name and not figure["total"] and not resources(one).exists():
                 absent.append(one)
             else:
                 yield figure
-        if len(absent) == len(chosen):
+        if absent and len(absent) == len(chosen):
             resources.raise_missing(absent)
 
     resources.out.rows(FIGURES, figures(), lambda entry: [entry[column] for column in FIGURES])
     resources.raise_missing(absent)
+    unread.check()
 
 
 def counted(name: str, stats: Stats) -> dict[str, Any]:
@@ -267,18 +274,30 @@ def list_all(
         own = [chosen(row["metadata"], defaults)] if long else []
         return [*(row[member] for member in columns.values()), *own]
 
-    rows = map(asdict, found) if no_counts else with_counts(resources, found)
+    unread = Unread()
+    rows = map(asdict, found) if no_counts else with_counts(resources, found, unread)
     resources.out.rows([*columns, *(["metadata"] if long else [])], rows, cells)
+    unread.check()
 
 
-def with_counts(resources: Resources, found: Iterator[Listed]) -> Iterator[Row]:
-    """Rows with counts, in the order of the listing. A dead letter queue that is listed, too, is asked once."""
+def with_counts(resources: Resources, found: Iterator[Listed], unread: Unread) -> Iterator[Row]:
+    """Yield rows with counts in the order of the listing; counts are None for a resource that cannot be read.
+
+    The counts of a dead-letter queue that is listed, too, are requested once.
+    """
     queues = resources.kind == "queues"
     with ThreadPoolExecutor(COUNT_REQUESTS, "zq-list") as pool:
 
         @cache
         def asked(name: str) -> Future[Row]:
             return pool.submit(lambda: counted(name, resources(name).stats()))
+
+        def counts(name: str) -> Row:
+            try:
+                return asked(name).result()
+            except UNREADABLE as error:
+                unread.add(name, error)
+                return {"name": name, **dict.fromkeys(FIGURES[1:])}
 
         try:
             while part := [(one, dead_letter_queue(one) if queues else "") for one in islice(found, PREFETCH)]:
@@ -287,8 +306,8 @@ def with_counts(resources: Resources, found: Iterator[Listed]) -> Iterator[Row]:
                     if dead:
                         asked(dead)
                 for one, dead in part:
-                    left = {"dead_letters": asked(dead).result()["total"] if dead else None} if queues else {}
-                    yield asked(one.name).result() | left | {"metadata": one.metadata}
+                    left = {"dead_letters": counts(dead)["total"] if dead else None} if queues else {}
+                    yield counts(one.name) | left | {"metadata": one.metadata}
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -296,7 +315,7 @@ def with_counts(resources: Resources, found: Iterator[Listed]) -> Iterator[Row]:
 def dead_letter_queue(one: Listed) -> str:
     """Its name; "" if there is none, or none that a queue could have."""
     name = (one.metadata or {}).get("_dead_letter_queue")
-    return name if is_queue_name(name) else ""
+    return name if is_long_queue_name(name) else ""
 
 
 def chosen(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:

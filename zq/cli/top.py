@@ -19,7 +19,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zq.cli.failures import Failure, exit_code, sentence
+from zq.cli.failures import UNREADABLE, Failure, Unread, exit_code, sentence
 from zq.cli.output import console, table
 from zq.cli.param_types import Count, Seconds
 from zq.cli.session import Command, Session, pass_session
@@ -92,6 +92,7 @@ class Sampler:
         self._before: dict[str, Sample] = {}
         self.more = False
         """Whether there are queues beyond the limit."""
+        self.unread = Unread()
 
     def sample(self) -> list[Figures]:
         """Figures of each queue, with rates since the sample before if it had the queue."""
@@ -100,7 +101,12 @@ class Sampler:
         chosen = {one.name: (one.metadata or {}).get("_paused") for one in listed[: self._limit]}
         if self.more:
             chosen = self._first() or chosen
-        now = {name: Sample(self._client.queue(name).stats(), time.monotonic(), chosen[name]) for name in chosen}
+        now: dict[str, Sample] = {}
+        for name, paused in chosen.items():
+            try:
+                now[name] = Sample(self._client.queue(name).stats(), time.monotonic(), paused)
+            except UNREADABLE as error:
+                self.unread.add(name, error)
         rows = [figures(name, sample, self._before.get(name)) for name, sample in now.items()]
         self._before = now
         return rows
@@ -251,6 +257,7 @@ def top(
     sampler = Sampler(session, name, limit, sort)
     if session.out.for_people and sys.stdout.isatty() and not once:
         live_top(sampler, sort, rows, interval, looks)
+        sampler.unread.check()
         return
     sampler.sample()
     for _ in range(1 if once or looks is None else looks):
@@ -261,6 +268,7 @@ def top(
             continue
         for row in ordered(found, sort)[:rows]:
             session.out.line(row)
+    sampler.unread.check()
 
 
 def live_top(sampler: Sampler, sort: str, rows: int | None, interval: float, looks: int | None) -> None:

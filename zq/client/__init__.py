@@ -28,6 +28,7 @@ from zq.client.values import (
     Stretch,
     Subscribed,
     Subscription,
+    UndecodableBody,
     Worked,
 )
 from zq.wire.extensions import Buried, Moved, Released
@@ -66,5 +67,6 @@ __all__ = [
     "Subscribed",
     "Subscription",
     "Topic",
+    "UndecodableBody",
     "Worked",
 ]

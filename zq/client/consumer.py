@@ -20,8 +20,9 @@ from zq.client.calls import Call, Caught, Transport, check_concurrency, maybe_ap
 from zq.client.claims import ClaimedDeliveries
 from zq.client.consumer_state import LIMITS, ConsumerLimits, ConsumerOptions, ConsumerState, NextRequest, PendingRequest
 from zq.client.stopping import stop_on_signals
-from zq.client.values import Decision, Delivery, Worked
+from zq.client.values import Decision, Delivery, UndecodableBody, Worked
 from zq.errors import ClaimLapsed, TooManyRequests
+from zq.wire.extensions import Buried
 
 LOG = logging.getLogger("zq.client")
 OnLost = Callable[[list[Delivery]], object]
@@ -92,6 +93,10 @@ class ConsumerBase:
             self._done += 1
             return delivery.id
         self._failed += 1
+        if isinstance(error, UndecodableBody) and error.message_id == delivery.id:
+            # Another attempt would fail in the same way.
+            LOG.warning("%s The message is buried.", error)
+            return Buried(delivery.id, str(error))
         LOG.warning("The handler failed; message %s goes back.", delivery.id, exc_info=error)
         return self._state.options.after_failure(delivery)
 

@@ -28,6 +28,7 @@ from zq.client.calls import (
 )
 from zq.client.values import Draft
 from zq.errors import InvalidBody, ZqError
+from zq.wire.numbers import check_finite, check_numbers
 
 # Messages of a batch; more make it no faster, and a server may allow fewer.
 MAX_BATCH: Final = 1000
@@ -95,7 +96,14 @@ class Packer:
                 tail = _tail(ttl, self._delay if body.delay is None else body.delay, body.group)
                 self.delayed = self.delayed or bool(body.delay)
                 body = body.body
-            part = b'{"body":' + self._encode(body) + tail
+            content = self._encode(body)
+            if b"null" in content:
+                check_finite(body, "body")
+            check_numbers(content, "body")
+            part = b'{"body":' + content + tail
+        except InvalidBody as error:
+            number = self._first + len(self._parts)
+            raise InvalidBody(f"Message {number}: {error}") from error
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
             number = self._first + len(self._parts)
             raise InvalidBody(f"Message {number} cannot be written as JSON: {error}.") from error

@@ -13,6 +13,7 @@ from zq import wire
 from zq.client.calls import Answer, Call, Page, Params, Repeat, nothing, operation, path
 from zq.client.values import Finished, Gap, Listed, Message, Messages, Stats, Stretch
 from zq.errors import Invalid
+from zq.wire.numbers import checked_json
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -117,7 +118,7 @@ class ResourceVerbs:
     def create(self, metadata: Mapping[str, Any] | None = None) -> Call[bool]:
         """Make it. False if it exists, whose metadata then stay as they are, or if the answer came to a repeat only."""
         self.transport.warnings.rules(self.kind, metadata or {})
-        body = wire.encode(metadata) if metadata else b""
+        body = checked_json(metadata) if metadata else b""
         return Call(
             method="PUT", path=self._path(), body=body, read=lambda answer: {201: True, 204: False}[answer.status]
         )
@@ -189,7 +190,7 @@ class ResourceVerbs:
 
     def _patch(self, operations: list[dict[str, Any]], repeat: Repeat = Repeat.SAFE) -> Call[dict[str, Any]]:
         """A change of the metadata, which are the answer."""
-        body = wire.encode(operations)
+        body = checked_json(operations)
         return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=_document, repeat=repeat)
 
     def _path(self, *below: str) -> str:

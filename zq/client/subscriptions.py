@@ -11,6 +11,7 @@ from zq import wire
 from zq.client.calls import Answer, Call, Page, Params, Repeat, listing, nothing, operation
 from zq.client.resources import ResourceVerbs, id_list, linked
 from zq.client.values import DeadDelivery, Redriven, Subscribed, Subscription
+from zq.wire.numbers import checked_json
 
 T = TypeVar("T")
 # The segment below a queue's or topic's.
@@ -51,7 +52,7 @@ class SubscriptionVerbs(ResourceVerbs):
         return Call(
             method="POST",
             path=self._path(_SEGMENT),
-            body=wire.encode({name: value for name, value in terms.items() if value is not None}),
+            body=checked_json({name: value for name, value in terms.items() if value is not None}),
             read=lambda answer: msgspec.json.decode(answer.body, type=Subscribed),
             repeat=Repeat.UNSENT,
         )
@@ -87,7 +88,7 @@ class SubscriptionVerbs(ResourceVerbs):
         call ``rotate_secret`` for one that you know.
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
-        body = wire.encode({name: value for name, value in terms.items() if value is not None})
+        body = checked_json({name: value for name, value in terms.items() if value is not None})
         return Call(method="PATCH", path=self._path(_SEGMENT, id), body=body, read=nothing)
 
     @operation

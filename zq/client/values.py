@@ -9,7 +9,9 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Raw, Struct, field
 
+from zq.errors import InvalidBody
 from zq.wire.extensions import Buried, Moved, Released
+from zq.wire.numbers import check_numbers, checked_json
 
 T = TypeVar("T")
 # Characters of a body in the ``repr`` of a message.
@@ -19,6 +21,14 @@ M_co = TypeVar("M_co", bound="Message", covariant=True)
 NO_BODY: Final = Raw()
 # What becomes of a message; its id alone means that it is deleted.
 Decision = str | Released | Moved | Buried
+
+
+class UndecodableBody(InvalidBody, ValueError):
+    """A body that the client cannot decode; ``message_id`` is its message. ``Message.content`` has the bytes."""
+
+    def __init__(self, message_id: str, reason: str) -> None:
+        super().__init__(f"The body of message {message_id} cannot be decoded: {reason}.")
+        self.message_id = message_id
 
 
 class Message(Struct, frozen=True, dict=True, omit_defaults=True):
@@ -61,10 +71,14 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
 
     @cached_property
     def body(self) -> Any:
-        """The body, decoded. Raises ``ValueError`` where only its start was asked for."""
+        """The body, decoded.
+
+        Raises ``ValueError`` where only its start was asked for, and ``UndecodableBody`` for a body that Python cannot
+        hold.
+        """
         if not self.content:
             raise ValueError("Only the start of the body was asked for: it is body_start.")
-        return msgspec.json.decode(self.raw)
+        return _decoded(self.raw, self.id)
 
     @property
     def content(self) -> bytes:
@@ -91,7 +105,10 @@ Messages = list[Message]
 class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
     """A message to work on. What is decided about it is carried out when its work has ended; the last one counts."""
 
-    decisions: list[Any] = []
+    @cached_property
+    def decisions(self) -> list[Any]:
+        """The decisions so far. They are no member, since encoded messages have what the server showed."""
+        return []
 
     def done(self) -> None:
         """It is finished and will be deleted."""
@@ -103,7 +120,7 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
 
     def move(self, queue: str, *, body: Any = msgspec.UNSET, ttl: int | None = None, delay: int | None = None) -> None:
         """It goes to another queue in one step, with a new body if one is given."""
-        content = body if body is msgspec.UNSET else Raw(msgspec.json.encode(body))
+        content = body if body is msgspec.UNSET else _move_body(body)
         moved = Moved(self.id, queue, content)
         moved.ttl = msgspec.UNSET if ttl is None else ttl
         moved.delay = msgspec.UNSET if delay is None else delay
@@ -361,4 +378,17 @@ class DeadDelivery(Struct, frozen=True, dict=True):
     @cached_property
     def body(self) -> Any:
         """The message's body, decoded; None where it cannot be opened."""
-        return msgspec.json.decode(self.raw)
+        return _decoded(self.raw, self.id)
+
+
+def _decoded(raw: Raw, message_id: str) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UndecodableBody(message_id, str(error)) from error
+
+
+def _move_body(body: object) -> Raw:
+    content = checked_json(body, "body")
+    check_numbers(content, "body")
+    return Raw(content)

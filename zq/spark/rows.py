@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from zq.client import Message
 from zq.errors import Invalid, InvalidBody
+from zq.wire.numbers import check_numbers
 
 # What option bodyType may be.
 TYPES: Final[Mapping[str, DataType]] = {"string": StringType(), "binary": BinaryType(), "variant": VariantType()}
@@ -88,14 +89,30 @@ def bodies(kind: DataType, column: pa.Array) -> list[Any]:
     Text as text, binary and variant as the JSON that they hold, a struct as an object of its fields.
     """
     if isinstance(kind, BinaryType):
-        return [value if value is None else _json(value) for value in column.to_pylist()]
+        return [value if value is None else _json(value, "binary") for value in column.to_pylist()]
     if isinstance(kind, VariantType):
         return [value if value is None else _from_variant(value) for value in column.to_pylist()]
     if isinstance(kind, StringType):
         texts: list[Any] = column.to_pylist()
         return texts
-    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    # JSON's encoder cuts offsets to minutes, which moves moments before standard time.
+    values: list[Any] = column.cast(_in_utc(column.type)).to_pylist(maps_as_pydicts="strict")
     return values
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    """Return the type with UTC as the zone of all its moments."""
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_in_utc(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_in_utc(kind.key_type)), kind.item_field.with_type(_in_utc(kind.item_type))
+        )
+    return kind
 
 
 def check_writable(name: str, kind: DataType) -> None:
@@ -104,18 +121,28 @@ def check_writable(name: str, kind: DataType) -> None:
         raise Invalid(f"Column {name} holds variants inside another type: make it one variant, or to_json of it.")
 
 
-def _json(content: bytes) -> Raw:
+def check_json(content: bytes) -> None:
+    """Check JSON that is to be a message's body.
+
+    Raises ``msgspec.DecodeError``, ``UnicodeDecodeError`` and ``RecursionError`` for other text, and ``InvalidBody``
+    for a number out of range.
+    """
+    _checked.decode(content)
+    check_numbers(content, "body")
+
+
+def _json(content: bytes, kind: str) -> Raw:
     try:
-        _checked.decode(content)
+        check_json(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidBody(f"A body of type binary must hold JSON: {error}.") from error
+        raise InvalidBody(f"A body of type {kind} must hold JSON: {error}.") from error
     except RecursionError as error:
-        raise InvalidBody("A body of type binary is nested too deeply.") from error
+        raise InvalidBody(f"A body of type {kind} is nested too deeply.") from error
     return Raw(content)
 
 
 def _from_variant(value: Mapping[str, bytes]) -> Raw:
-    return Raw(VariantVal(value["value"], value["metadata"]).toJson().encode())
+    return _json(VariantVal(value["value"], value["metadata"]).toJson().encode(), "variant")
 
 
 def schema(columns: Iterable[str], body: str) -> StructType:

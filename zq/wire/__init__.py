@@ -2,19 +2,19 @@
 """JSON on the wire to values of the model and back, for server and client. No defaults, no bounds but JSON's own.
 
 Here: JSON itself and what the contract's requests hold; beside it ``answers`` and the requests of each extension.
-Message bodies stay raw bytes in both directions: they are checked (UTF-8, syntax, 64-bit integers), never decoded.
+Message bodies stay raw bytes in both directions: they are checked (UTF-8, syntax, numbers), never decoded.
 """
 
 import json
 from collections.abc import Callable
 from hashlib import md5
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from zq.errors import InvalidBody
-from zq.limits import integer_in_body
+from zq.wire.numbers import check_numbers
 
 T = TypeVar("T")
 # The names that mean something in a topic's metadata.
@@ -35,12 +35,6 @@ QUEUE_RULES: Final = (
     "_sqs",
     "_grouped",
 )
-# Makes every digit a 0, so that one search finds a long run of them.
-_DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
-# As many digits as the shortest integer beyond 64 bits has.
-_LONG_NUMBER: Final = b"0" * 19
-# Of every fourth byte, as many of them at least are in such a number, wherever it begins.
-_SOME_OF_IT: Final = b"0" * 4
 
 
 class Posted(Struct):
@@ -133,7 +127,7 @@ def json_value(raw: bytes) -> Any:
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
-    """Decode and validate in one pass, then check what the decoder lets through: encoding and giant integers."""
+    """Decode and validate in one pass, then check the encoding and the numbers, which the decoder does not check."""
     try:
         value = decoder.decode(raw)
         if not raw.isascii():
@@ -146,26 +140,8 @@ def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
         raise InvalidBody(f"The body cannot be used: {error}.") from error
     except msgspec.MsgspecError as error:
         raise InvalidBody(f"The body could not be parsed: {error}.") from error
-    if _SOME_OF_IT in raw[::4].translate(_DIGITS) and _LONG_NUMBER in raw.translate(_DIGITS):
-        _check_integers(raw)
+    check_numbers(raw)
     return value
-
-
-def _check_integers(raw: bytes) -> None:
-    """Refuse integers beyond 64 bits, wherever they stand; called only when there are 19 digits in a row."""
-
-    def integer(digits: str) -> int:
-        # Python itself refuses to read numbers of thousands of digits, so long ones are refused unread.
-        return integer_in_body(int(digits) if len(digits) < 30 else 10**30)
-
-    try:
-        json.loads(raw, parse_int=integer, parse_constant=_refuse_constant)
-    except RecursionError as error:
-        raise InvalidBody("The body is nested too deeply.") from error
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise InvalidBody(f"{name} is not JSON.")
 
 
 def checksum(body: bytes) -> str:

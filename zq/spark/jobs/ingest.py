@@ -25,6 +25,7 @@ from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid, InvalidBody, NotFound
 from zq.spark.jobs.cli_support import Job, source, spark_session
+from zq.spark.rows import check_json
 
 # What the endings of names mean.
 KINDS: Final = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
@@ -206,7 +207,9 @@ def parsed(text: bytes, member: str | None) -> dict[str, Any]:
             if member not in members:
                 return {"reason": f"it has no member {member}"}
             text = bytes(members[member])
-        msgspec.json.decode(text)  # Raw is not checked
+        check_json(text)  # Raw is not checked
+    except InvalidBody as error:
+        return {"reason": str(error).removesuffix(".")}
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         return {"reason": str(error)}
     except RecursionError:

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues whose names only SQS can give: REST and the tools reach them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Zq
+from tests.sqs.conftest import REGION
+from tests.tables import every_row
+from zq import errors
+from zq.client import Client
+
+LONG = ["orders-" + "x" * 58, "orders-" + "y" * 73]
+"""Of 65 and of 80 characters."""
+
+
+@pytest.fixture
+def rest(sqs: Any, url: str, account: str) -> Any:
+    """A client of REST, in a project that has both queues between two others."""
+    for name in ("a", *LONG, "z"):
+        sqs.create_queue(QueueName=name)
+    with Client(url, account) as client:
+        yield client
+
+
+@every_row("name", LONG)
+def test_rest_reaches_a_queue_that_only_sqs_can_name(rest: Client, name: str) -> None:
+    """Every verb works, and a deleted queue does not come back by a post."""
+    queue = rest.queue(name)
+    posted = queue.post_batch(["a", "b", "c", "d"])
+    assert [message.body for message in queue.list()] == ["a", "b", "c", "d"]
+    assert queue.get(posted[0]).body == "a"
+    claim = queue.claim(1)
+    queue.settle(claim.id, delete=[message.id for message in claim.messages])
+    assert [message.body for message in queue.pop(1)] == ["b"]
+    queue.delete_messages([posted[2]])
+    assert queue.stats().total == 1
+    assert queue.update({"owner": "shop"})["owner"] == "shop"
+    with pytest.raises(errors.InvalidName, match="1 to 64 characters"):
+        queue.create()
+    queue.purge()
+    queue.delete()
+    for refused in (lambda: queue.post(1), queue.create, queue.stats):
+        with pytest.raises(errors.InvalidName, match="1 to 64 characters"):
+            refused()
+
+
+@every_row("name", ["x" * 65, "x" * 81, "a b" + "x" * 65])
+def test_rest_refuses_a_long_name_of_no_queue(rest: Client, name: str) -> None:
+    """REST creates names of up to 64 characters."""
+    with pytest.raises(errors.InvalidName, match="1 to 64 characters"):
+        rest.queue(name).stats()
+
+
+def test_tools_that_walk_a_project_show_long_names(
+    rest: Client, sqs: Any, url: str, account: str, tmp_path: Path
+) -> None:
+    """Lists, figures, dead letters and exports have all queues."""
+    names = sorted(["a", *LONG, "z"])
+    for name in names:
+        rest.queue(name).post(name)
+    policy = {"deadLetterTargetArn": f"arn:aws:sqs:{REGION}:{account}:{LONG[1]}", "maxReceiveCount": 3}
+    sqs.set_queue_attributes(QueueUrl="a", Attributes={"RedrivePolicy": json.dumps(policy)})
+    zq = Zq(url, tmp_path)
+    zq.env["ZQ_PROJECT"] = account
+    assert [(row["name"], row["total"]) for row in zq("queue", "list")] == [(name, 1) for name in names]
+    assert zq("queue", "list")[0]["dead_letters"] == 1
+    assert [row["name"] for row in zq("queue", "stats")] == names
+    assert sorted(row["name"] for row in zq("top", "--once", "--interval", "0.1")) == names
+    assert [row["name"] for row in zq("dlq", "list")] == [LONG[1]]
+    exported = zq.run("export")
+    lines = [json.loads(line) for line in exported.stdout.splitlines()]
+    assert sorted(line["name"] for line in lines if line["is"] == "message") == names
+    imported = Zq(url, tmp_path).run("import", "-", given=exported.stdout)
+    assert (imported.exit_code, '"messages":2}' in imported.stdout) == (1, True)
+    assert all(f"queue {name} could not be restored: A queue name must be" in imported.stderr for name in LONG)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rule for numbers in JSON: integers of 64 bits with sign, other numbers finite as doubles (contract 1.6).
+
+Server, client, command line and Spark check by this module, so that every reader can decode what a queue holds.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from math import inf, isfinite
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from zq.errors import InvalidBody
+from zq.limits import integer_in_body
+
+# Makes every digit a 0 and the sign of an exponent an e, so that one search finds a long number.
+_SHAPES: Final = bytes.maketrans(b"123456789E", b"000000000e")
+# As many digits as the shortest integer beyond 64 bits has.
+_LONG_NUMBER: Final = b"0" * 19
+# Of every fourth byte, as many of them at least are in such a number, wherever it begins.
+_LONG_NUMBER_SAMPLE: Final = b"0" * 4
+# A shorter number is beyond a double only with an exponent of three digits.
+_LARGE_EXPONENTS: Final = (b"0e000", b"0e+000")
+# Members of a path that an error names at most, and characters of each.
+_MAX_STEPS: Final = 4
+_MAX_KEY: Final = 64
+
+
+class _Members(list[tuple[str, Any]]):
+    """The members of an object; a name may occur twice."""
+
+
+def check_numbers(raw: bytes, field: str = "") -> None:
+    """Check all numbers of a valid JSON document, whose own path is ``field``.
+
+    Raises ``InvalidBody`` with the field of the first number that breaks the rule.
+    """
+    shapes = raw.translate(_SHAPES)
+    is_long = _LONG_NUMBER_SAMPLE in shapes[::4] and _LONG_NUMBER in shapes
+    if is_long or (any(exponent in shapes for exponent in _LARGE_EXPONENTS) and not _decodes(raw)):
+        _refuse_numbers(raw, field)
+
+
+def checked_json(value: object, field: str = "") -> bytes:
+    """Encode a value as JSON. Raises ``InvalidBody`` for NaN and infinities, which JSON cannot hold.
+
+    ``field`` is the path of the value in the error. Other errors are those of ``msgspec.json.encode``.
+    """
+    encoded = msgspec.json.encode(value)
+    if b"null" in encoded:
+        check_finite(value, field)
+    return encoded
+
+
+def check_finite(value: object, field: str = "") -> None:
+    """Raise ``InvalidBody`` with the field if a value holds NaN or an infinity, which msgspec encodes as null."""
+    # JSON that is encoded already has no such number.
+    plain = msgspec.to_builtins(value, enc_hook=lambda _: None)
+    if (found := _first_bad(plain, field)) is not None:
+        path, number = found
+        raise InvalidBody(f"{path or 'The body'} is {number}, which JSON cannot hold: send null or a text.")
+
+
+def _decodes(raw: bytes) -> bool:
+    try:
+        msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+    return True
+
+
+def _refuse_numbers(raw: bytes, field: str) -> None:
+    def integer(digits: str) -> int | float:
+        # Python refuses to read thousands of digits, so an integer that is too long is not read.
+        try:
+            return integer_in_body(int(digits)) if len(digits) < 30 else inf
+        except InvalidBody:
+            return inf
+
+    try:
+        document = json.loads(raw, parse_int=integer, parse_constant=_refuse_constant, object_pairs_hook=_Members)
+    except RecursionError as error:
+        raise InvalidBody("The body is nested too deeply.") from error
+    if (found := _first_bad(document, field)) is not None:
+        raise InvalidBody(
+            f"{found[0] or 'The body'} holds a number out of range: an integer must fit in 64 bits with sign, any "
+            "other number in a double."
+        )
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise InvalidBody(f"{name} is not JSON.")
+
+
+def _first_bad(document: object, field: str) -> tuple[str, float] | None:
+    """Return the path and the value of the first number that is not finite."""
+    waiting: list[tuple[tuple[str, ...], object]] = [((field,) if field else (), document)]
+    while waiting:
+        steps, value = waiting.pop()
+        if isinstance(value, float):
+            if not isfinite(value):
+                return _path(steps), value
+        elif not isinstance(value, str):
+            waiting += reversed([((*steps, step), child) for step, child in _children(value)])
+    return None
+
+
+def _children(value: object) -> Iterable[tuple[str, object]]:
+    if isinstance(value, _Members):
+        return [(f".{name}", child) for name, child in value]
+    if isinstance(value, Mapping):
+        return [(f".{name}", child) for name, child in value.items()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [(f"[{index}]", child) for index, child in enumerate(value)]
+    return ()
+
+
+def _path(steps: tuple[str, ...]) -> str:
+    """Return a short path that ends at a message's body, since errors hold no part of a body."""
+    shown = steps[: steps.index(".body") + 1] if ".body" in steps else steps
+    return "".join(step[:_MAX_KEY] for step in shown[:_MAX_STEPS]).removeprefix(".")
