@@ -348,7 +348,7 @@ def test_a_queue_may_be_named_by_the_path(caller: Caller, account: str) -> None:
     assert texts(told, "Error/Code") == ["MalformedInput"]
 
 
-@pytest.mark.parametrize("action", OF_THE_SERVICE)
+@pytest.mark.parametrize("action", sorted(OF_THE_SERVICE))
 def test_a_queue_url_takes_no_operation_of_the_service(caller: Caller, account: str, action: str) -> None:
     """1: in the query protocol, by GET and by POST; and nothing is done."""
     caller.json("CreateQueue", QueueName="jobs")
