@@ -134,6 +134,21 @@ def test_a_pop_is_never_sent_twice(client: Any, proxy: Proxy) -> None:
     assert bodies(queue.pop(3)) == [1, 2]
 
 
+def test_a_pop_that_reached_no_server_is_repeated(kind: str, project: str) -> None:
+    """Nothing of it was sent, so nothing was popped. What signs requests counts them."""
+    attempts: list[str] = []
+
+    def signed(request: httpx.Request) -> httpx.Request:
+        attempts.append(request.method)
+        return request
+
+    retries = Retries(attempts=3, deadline=60, first=0.01, most=0.05)
+    dead, unreached = f"http://127.0.0.1:{free_port()}", pytest.raises(errors.Unavailable, match="cannot be reached")
+    with client_of(kind, dead, project, auth=signed, retries=retries) as client, unreached:
+        client.queue("jobs").pop()
+    assert attempts == ["DELETE"] * 3
+
+
 def test_reads_renewals_and_deletions_are_repeated(client: Any, proxy: Proxy) -> None:
     """As often as it takes, on every status of trouble that passes."""
     queue = client.queue("jobs")

@@ -79,6 +79,7 @@ def test_a_project_that_is_too_fast_is_told_so(bounded: Bounded) -> None:
     }
     assert refused.headers["Retry-After"] == "1"
     assert parsed(refused.headers["RateLimit"])["requests"]["r"] == 0
+    assert refused.headers["RateLimit-Policy"] == '"requests";q=5;w=1'
     scoped.api(project="other").get("/v2/queues", 200)
 
 

@@ -61,6 +61,24 @@ def test_a_project_that_is_suspended_may_do_nothing(storage: Storage, clock: Man
     assert bounded.refused("GetQueueUrl", "AccessDenied", 403, QueueName="jobs") == "The project is suspended."
 
 
+def test_nobody_works_in_a_project_that_is_suspended(storage: Storage, clock: ManualClock, account: str) -> None:
+    """Another account, which a queue's policy lets in, does no more there than the project itself might."""
+    bounded, other = Bounded(storage, clock, account), account[::-1]
+    url = said(bounded.caller.json("CreateQueue", QueueName="jobs"))["QueueUrl"]
+    terms: dict[str, Any] = {"Label": "a", "AWSAccountIds": [other], "Actions": ["SendMessage", "GetQueueAttributes"]}
+    bounded.caller.json("AddPermission", QueueUrl=url, **terms)
+    quotas, bounded.caller = bounded.broker.quotas, Caller(bounded.app, other)
+    assert quotas is not None
+    message: dict[str, Any] = {"QueueUrl": url, "MessageBody": "one"}
+    bounded.caller.json("SendMessage", **message)
+    quotas.write(account, lambda project: structs.replace(project, state=State.READ_ONLY))
+    bounded.caller.json("GetQueueAttributes", QueueUrl=url)
+    assert bounded.refused("SendMessage", "AccessDenied", 403, **message) == "The project is read-only."
+    quotas.write(account, lambda project: structs.replace(project, state=State.SUSPENDED))
+    refusal = bounded.refused("GetQueueAttributes", "AccessDenied", 403, QueueUrl=url)
+    assert refusal == "The project is suspended."
+
+
 def test_a_project_has_as_many_queues_as_it_may(storage: Storage, clock: ManualClock, account: str) -> None:
     """Tenancy 6: one more is OverLimit."""
     bounded = Bounded(storage, clock, account, queues=1)

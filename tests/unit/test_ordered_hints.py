@@ -10,7 +10,7 @@ from tests.rotation import SEED, examples
 from zq.model import Draft, ListFilter, QueueRef
 from zq.storage import connect
 from zq.storage.api import Storage
-from zq.storage.ordered.hints import BLOCK
+from zq.storage.ordered.hints import BLOCK, CLIENTS_BLOCKS, MAX_CLIENTS, NEVER, VisibilityIndex
 
 QUEUE = QueueRef("p", "q")
 OWN, OTHER = "a" * 32, "b" * 32
@@ -62,3 +62,14 @@ def test_whatever_was_listed_before_a_listing_shows_all_that_it_should(storage: 
             marker = source.randrange(len(posted) + 1)
             expected = [place for place, client in enumerate(posted) if client != without and place >= marker]
             assert listed(storage, without, marker) == expected[:1000]
+
+
+def test_what_is_remembered_of_clients_is_bounded() -> None:
+    """In clients, of whom the oldest goes, and in blocks of each: every other one, so that none makes a larger one."""
+    index, blocks = VisibilityIndex(), range(0, 2 * CLIENTS_BLOCKS + 1, 2)
+    filters = [ListFilter(str(number)) for number in range(MAX_CLIENTS + 1)]
+    for each in filters:
+        index.record(each, {}, dict.fromkeys(blocks, NEVER))
+    last = blocks[-1] * BLOCK
+    assert [index.skip(each, last, 0) - last for each in filters] == [0, *[BLOCK] * MAX_CLIENTS]
+    assert [index.skip(each, 0, 0) for each in filters] == [0] * (MAX_CLIENTS + 1), "the first block was not dropped"

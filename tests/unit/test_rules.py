@@ -102,6 +102,9 @@ def test_a_full_cache_drops_the_oldest_entries(store: Store, watch: Watch, monke
     for queue in queues[10:]:
         rules_cache.recent(queue)
     assert store.asked == 0
+    for queue in queues[:10]:
+        rules_cache.recent(queue)
+    assert store.asked == 10
 
 
 def test_what_the_metadata_mean_for_messages_that_come_back(rules_cache: RulesCache, store: Store) -> None:
