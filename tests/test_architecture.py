@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.tables import every_row
-from tests.words import WORDS, names, used
+from tests.words import WORDS, names, parsed, used
 from zq.storage import api, capabilities
 from zq.storage.api import Storage
 
@@ -229,7 +229,7 @@ def module_name(file: Path, root: Path) -> str:
 @cache
 def sources(root: Path = ROOT) -> dict[str, ast.Module]:
     """Every module of ``zq`` below ``root``, parsed once."""
-    return {module_name(file, root): ast.parse(file.read_text()) for file in sorted((root / "zq").rglob("*.py"))}
+    return {module_name(file, root): parsed(file.read_text()) for file in sorted((root / "zq").rglob("*.py"))}
 
 
 def imports(module: str, tree: ast.Module, known: dict[str, ast.Module]) -> Iterator[str]:

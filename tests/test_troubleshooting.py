@@ -13,6 +13,7 @@ import pytest
 from tests.blocks import ROOT
 from tests.reader import PYTHON, follow
 from tests.servers import ZqServer
+from tests.words import parsed
 from zq.client import Client, Retries
 from zq.errors import ZqError
 
@@ -35,7 +36,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 def said(folder: Path) -> list[str]:
     files = [*folder.joinpath("zq").rglob("*.py"), *folder.joinpath("pyspark_zq").glob("*.py")]
-    return [" ".join(text.split()) for file in files for text in texts(ast.parse(file.read_text()))]
+    return [" ".join(text.split()) for file in files for text in texts(parsed(file.read_text()))]
 
 
 def quoted() -> list[str]:

@@ -6,6 +6,7 @@ names of a tree still use them. ``tests/test_architecture.py`` keeps them away, 
 """
 
 import ast
+import gc
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -183,6 +184,18 @@ WORDS = (
 )
 
 
+def parsed(text: str) -> ast.Module:
+    """Return the syntax tree of a module.
+
+    CPython 3.11 fails (gh-106905) if another thread parses meanwhile, which garbage collection lets happen.
+    """
+    gc.disable()
+    try:
+        return ast.parse(text)
+    finally:
+        gc.enable()
+
+
 def names(root: Path) -> Iterator[Name]:
     """All names of ``zq`` and ``tests`` below ``root``, without the underscores in front."""
     for file in sorted([*(root / "zq").rglob("*.py"), *(root / "tests").rglob("*.py")]):
@@ -190,7 +203,7 @@ def names(root: Path) -> Iterator[Name]:
         parts = parts[:-1] if parts[-1] == "__init__" else parts
         module = ".".join(parts)
         yield Name("module", parts[-1].lstrip("_"), module)
-        tree = ast.parse(file.read_text())
+        tree = parsed(file.read_text())
         for kind, text in (*constants(tree), *definitions(tree)):
             yield Name(kind, text.lstrip("_"), module)
 
