@@ -195,6 +195,8 @@ class MongoServer(StoreServer):
 
     def command(self) -> list[str]:
         plain = ["--dbpath", str(self.folder), "--port", str(self.port), "--bind_ip", "127.0.0.1"]
+        # A killed mongod leaves its socket file in /tmp, where no other user's mongod can replace it.
+        plain += ["--nounixsocket"]
         plain += ["--wiredTigerCacheSizeGB", "0.5", "--setParameter", self._ttl]
         plain += ["--replSet", self._replica_set] if self._replica_set else []
         return [mongod_binary(), *plain, *self._arguments]
