@@ -121,6 +121,7 @@ ABILITIES: Final = {
     "curl": Ability(_runs_with("curl"), "the curl lines of the pages, and HTTP/2", "apt-get install curl"),
     "firefox": Ability(lambda: runs(firefox(), "--version"), "the console in Firefox", "apt-get install firefox-esr"),
     "grep": Ability(_runs_with("grep"), "samples of the pages that search in their output", "apt-get install grep"),
+    "git": Ability(_runs_with("git"), "the progress of a campaign", "apt-get install git"),
     "gunicorn_h1c": Ability(
         lambda: find_spec("gunicorn_h1c") is not None,
         "raw requests on gunicorn's parser in C",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.abilities import need
 from tests.campaign import __main__ as campaign
 
 ROOT = Path(__file__).parent.parent
@@ -35,6 +36,7 @@ def test_number(number):
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A folder with sixty tests, whose processes leave a file behind unless their fixtures are torn down."""
+    need("git")
     (tmp_path / "test_numbers.py").write_text(TESTS)
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     subprocess.run(

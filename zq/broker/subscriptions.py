@@ -208,7 +208,7 @@ class Subscribing:
             if moved:
                 if any(each.subscriber == uri for each in all.items):
                     raise SubscriptionExists("Another subscription has this subscriber.")
-                # Whoever may change a subscription need not know its secrets: none goes to another subscriber.
+                # A caller may change a subscription without knowing its secrets, so no other subscriber gets them.
                 known = shown_options(found.options) if options in (None, UNSET) else options
                 changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri)), "options": moved_options(known)}
                 changes |= {"agreed": False, "secret": self.sealer.seal(new_secret()), "former": None}

@@ -30,7 +30,7 @@ class SharedStore:
         self._connections: list[Storage] = []
 
     def connections(self, count: int) -> list[Storage]:
-        """Return so many connections, which stay open for later tests."""
+        """Return ``count`` connections, which stay open for later tests."""
         while len(self._connections) < count:
             self._connections.append(self._open_store())
         return self._connections[:count]

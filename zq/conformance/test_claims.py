@@ -12,7 +12,7 @@ pytestmark = pytest.mark.pools
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_claim_that_lasts_no_time_has_the_id_that_was_requested(scene: Scene, named: bool):
-    """So that its holder can still delete, or hide, what no one has claimed since."""
+    """The holder can still delete or hide a message that has not been claimed since."""
     first, second = scene.post(2)
     taken = scene.take(2, ttl=0, name="c1", named=named)
     assert (taken.id, taken.ttl, ids_of(taken.messages)) == ("c1", 0, [first, second])

@@ -104,7 +104,7 @@ def committed(scene: Scene) -> None:
 
 
 def head_claimed(scene: Scene) -> None:
-    """One group, whose head is claimed: what stands behind it is not ready."""
+    """Claim the head of a group: the messages behind it are not ready."""
     assert scene.storage.queues.create(scene.queue, b"{}", Grouping.ORDERED)
     new = [structs.replace(draft, group="a") for draft in drafts(2, scene.now)]
     scene.storage.messages.post(scene.queue, new, scene.now)

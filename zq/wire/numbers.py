@@ -16,7 +16,7 @@ from zq.limits import integer_in_body
 
 # Makes every digit a 0 and the sign of an exponent an e, so that one search finds a long number.
 _SHAPES: Final = bytes.maketrans(b"123456789E", b"000000000e")
-# As many digits as the shortest integer beyond 64 bits has.
+# The shortest integer beyond 64 bits has 19 digits.
 _LONG_NUMBER: Final = b"0" * 19
 # Of every fourth byte, as many of them at least are in such a number, wherever it begins.
 _LONG_NUMBER_SAMPLE: Final = b"0" * 4

@@ -234,7 +234,7 @@ def examine(path: Path, recovered: int, least: int) -> Tear | None:
     ``recovered``: the last sequence number that RocksDB has after a replay up to the first damage. ``least``: the
     number of the first file that it replays.
     """
-    # What a manifest says to have been written may lie behind the damage: then only checksums tell.
+    # A record that the manifest counts as written may be behind the damage: only its checksum can show that.
     return _examine(path, recovered, least) or _examine(path, 0, least)
 
 
