@@ -4,9 +4,7 @@ begins with. The rules are the two tables below; ``design/architecture.md`` give
 
 import ast
 import inspect
-import re
 from collections.abc import Iterator
-from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -199,26 +197,6 @@ CONTROLLERS = {
 # Words of ``tests/words.py`` that names of a package still use. It only shrinks: whoever renames the last use of a word
 # there takes it away here.
 STILL_THERE: dict[str, str] = {}
-# Lines up to which a module with one importer belongs to it.
-SHORT = 120
-# Lines that no module exceeds.
-LONGEST = 400
-# Short modules with one importer that stay apart, and why. An entry goes when its module has gone.
-APART: dict[str, str] = {
-    "zq.sqs_key_command": "a command, as its neighbours are",
-    "zq.broker.browsing": "use cases as their neighbours are; the broker only puts them together",
-    "zq.broker.pushes": "what a connection is sent, as that of workers; the broker only puts it together",
-    "zq.websocket.pushes": "a thread of its own beside the session's",
-    "zq.websocket.calls": "how the application is asked, of which a session knows nothing",
-    "zq.client.webhooks": "for programs that receive deliveries, which use nothing else of the client",
-    "zq.delivery.process": "imports what extras bring; the command says in a sentence that one is missing",
-    "zq.websocket.running": "imports what extras bring; the command says in a sentence that one is missing",
-    "zq.spark.source": "imports pyspark, which the package does without until the data source is asked for",
-    "zq.http.sqs.json_protocol": "one of two protocols, as its neighbour is",
-    "zq.http.openapi.pooling": "what only the documents of servers with pools have",
-}
-
-Source = tuple[str, ast.Module]
 
 
 def module_name(file: Path, root: Path) -> str:
@@ -393,83 +371,3 @@ def test_an_old_word_is_noticed_as_what_it_names(tmp_path: Path) -> None:
         "ways.py": ["zq.storage.redis.ways"],
         "realm": ["tests.http.x"],
     }
-
-
-def file_of(module: str, root: Path = ROOT) -> Path:
-    folder = root.joinpath(*module.split("."))
-    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
-
-
-def importers(known: dict[str, ast.Module]) -> dict[str, set[str]]:
-    """By module: the others that import it."""
-    found: dict[str, set[str]] = {module: set() for module in known}
-    for module, tree in known.items():
-        for target in found.keys() & set(imports(module, tree, known)) - {module}:
-            found[target].add(module)
-    return found
-
-
-def started_by_name() -> set[str]:
-    """The modules that ``setup.cfg`` names: commands, drivers, plug-ins."""
-    config = ConfigParser()
-    config.read(ROOT / "setup.cfg")
-    return set(re.findall(r"= ([\w.]+)", "\n".join(config["options.entry_points"].values())))
-
-
-def has_a_reason_of_its_own(module: str, tree: ast.Module) -> bool:
-    """Whether it is a package, an entry point, a program (``python -m``), a controller, a resource or a command."""
-    if file_of(module).name == "__init__.py" or module.endswith(".__main__") or module in started_by_name():
-        return True
-    if within(module, "zq.storage") and module.rpartition(".")[2] in CONTROLLERS:
-        return True
-    return any(_is_program(node) or _is_resource(node) or _is_command(node) for node in tree.body)
-
-
-def _is_program(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
-
-
-def _is_resource(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ClassDef) and any(
-        isinstance(member, ast.FunctionDef) and member.name.startswith("on_") for member in node.body
-    )
-
-
-def _is_command(node: ast.stmt) -> bool:
-    return isinstance(node, ast.FunctionDef) and any("command(" in ast.unparse(one) for one in node.decorator_list)
-
-
-def torn_out(known: dict[str, ast.Module]) -> dict[str, str]:
-    """By module: its only importer, to which it belongs ("" if it has none). Together they are no longer than a module
-    may be."""
-    lines = {module: len(file_of(module).read_text().splitlines()) for module in known}
-    found = {}
-    for module, readers in importers(known).items():
-        if len(readers) < 2 and lines[module] <= SHORT and not has_a_reason_of_its_own(module, known[module]):
-            reader = next(iter(readers), "")
-            if lines[module] + lines.get(reader, 0) <= LONGEST:
-                found[module] = reader
-    return found
-
-
-def test_a_short_module_with_one_importer_is_part_of_it() -> None:
-    """A module has two importers or more than 120 lines, or is a controller, a resource, a command or a start."""
-    known = {module: tree for module, tree in sources().items() if not within(module, "zq.conformance")}
-    found = torn_out(known)
-    assert [f"{module} belongs to {found[module]}" for module in found if module not in APART] == []
-    assert sorted(APART.keys() - found.keys()) == [], "These modules are gone or have grown: take them out of APART."
-
-
-def test_no_module_is_longer_than_400_lines() -> None:
-    """What is longer is more than one idea."""
-    known = {module for module in sources() if not within(module, "zq.conformance")}
-    assert [module for module in known if len(file_of(module).read_text().splitlines()) > LONGEST] == []
-
-
-def test_a_short_module_with_one_importer_is_noticed() -> None:
-    """A second importer makes it a module of its own."""
-    known = {name: ast.parse("") for name in ("zq.model", "zq.model.queues", "zq.broker.queues", "zq.broker.topics")}
-    known["zq.broker.queues"] = ast.parse("from zq.model import queues")
-    assert torn_out(known)["zq.model.queues"] == "zq.broker.queues"
-    known["zq.broker.topics"] = ast.parse("def late():\n    from zq.model.queues import QueueRef")
-    assert "zq.model.queues" not in torn_out(known)
