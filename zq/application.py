@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
 
 from zq import audit, lifecycle, probes
 from zq.audit import Audit
@@ -17,13 +19,16 @@ from zq.auth import Rereadable, open_tokens, reread, strategy_of
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
+from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
 from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
 from zq.auth.sqs_keys import SqsKeys
+from zq.auth.tokens import default_bound
 from zq.broker import Broker
+from zq.broker.health import Pools as PoolStores
 from zq.broker.pools import Pools
 from zq.broker.rates import Exchange, Rates
-from zq.broker.subscriptions import SubscriptionPolicy
+from zq.broker.subscriptions import DEFAULT_POLICY, SubscriptionPolicy
 from zq.clock import Clock, StoreClock
 from zq.console.page import Console
 from zq.engines.tls import ServerTls
@@ -41,9 +46,11 @@ from zq.metrics.definitions import Options
 from zq.metrics.timed import timed
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
+from zq.model.identity import ShareOptions
 from zq.model.stats import Snapshot
 from zq.model.topics import Retention
 from zq.settings import Configuration, Settings
+from zq.settings.delivery import DeliverySettings
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.capabilities import Snapshots
@@ -52,6 +59,7 @@ from zq.storage.pooling import PooledStorage
 if TYPE_CHECKING:
     from zq.metrics.counting import Metrics
 
+CAN_DELIVER: Final = find_spec("aiohttp") is not None
 LOG = logging.getLogger(__name__)
 RETRY_INTERVAL = 1.0
 NO_SNAPSHOT = "This store, or these as there are pools, are backed up by their own means: see backup.md."
@@ -74,16 +82,22 @@ class Application:
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._counts = Counts()
         self._events = joined(self._metrics, self._counts) if chosen.console.enabled else self._metrics
-        self.broker = make_broker(chosen, timed(self._storage, self._metrics, monitor), self._clock, self._events)
+        documents = self._storage.documents
+        self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
+        self._trusts = _trusts_of(chosen.delivery, self._strategy)
+        self.broker = make_broker(
+            chosen,
+            timed(self._storage, self._metrics, monitor),
+            self._clock,
+            self._events,
+            self._subscription_policy(),
+            self._storage.pools if isinstance(self._storage, PooledStorage) else None,
+        )
         self._figures = Figures(self.broker, self._counts, _about(chosen)) if chosen.console.enabled else None
-        if isinstance(self._storage, PooledStorage):
-            self.broker.health.pools = self._storage.pools
-        self.broker.trail.ttl = chosen.audit_ttl
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
-        documents, sealing = self._storage.documents, chosen.sqs.key_file
+        sealing = chosen.sqs.key_file
         self._sqs_keys = SqsKeys(documents, self._clock, read_keys(sealing, SQS_KEY_FILE))
         self._sqs_masters = MasterKeys(sealing, self._sqs_keys.replace, SQS_KEY_FILE)
-        self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
         audit.configure(chosen.audit)
@@ -137,9 +151,9 @@ class Application:
         configuration, chosen = self._configuration, self._configuration.current
         pages = chosen.console
         console = Console(pages.read_only, pages.grafana_url) if pages.enabled else None
-        tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit)
-        if (quotas := self.broker.quotas) is not None:
-            tokens.most = lambda project: quotas.of(project).quota.tokens
+        quotas = self.broker.quotas
+        bound = default_bound if quotas is None else lambda project: quotas.of(project).quota.tokens
+        tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit, bound)
         app = create_app(
             self.broker,
             policy=self._policy,
@@ -168,21 +182,23 @@ class Application:
             console.add_routes(app)
         return app
 
-    def _deliver(self, chosen: Settings) -> None:
-        """Take subscriptions, and deliver to them from this process, if the settings say so."""
-        options, subscriptions = chosen.delivery, self.broker.subscriptions
-        subscriptions.policy = subscription_policy(chosen)
-        if find_spec("aiohttp") is None:
-            subscriptions.judge = _without_delivery
-            return
-        from zq.delivery.running import judge_of, start, trusts_of
+    def _subscription_policy(self) -> SubscriptionPolicy:
+        """Return the rules for subscriptions; without the extra ``delivery`` they refuse every subscriber."""
+        share, options = (lambda: self._configuration.current.share), self._configuration.current.delivery
+        policy = subscription_policy(options, share)
+        if not CAN_DELIVER:
+            return structs.replace(policy, check_address=_refuse_subscriber)
+        from zq.delivery.running import judge_of
 
-        subscriptions.judge = judge_of(options)
-        if trusts := trusts_of(options, self._strategy):
-            subscriptions.trusts = trusts
-        if options.deliver:
+        return structs.replace(policy, check_address=judge_of(options), trusts=self._trusts or policy.trusts)
+
+    def _deliver(self, chosen: Settings) -> None:
+        """Deliver to subscribers from this process, if the settings say so."""
+        if CAN_DELIVER and chosen.delivery.deliver:
+            from zq.delivery.running import start
+
             signatures = Signatures(lambda: self._configuration.current.share, self._storage.documents, self._clock)
-            deliverer = start(self.broker, options, signatures, not chosen.shared_store, trusts)
+            deliverer = start(self.broker, chosen.delivery, signatures, not chosen.shared_store, self._trusts)
             self._hearers.append(deliverer.hear)
             atexit.register(deliverer.stop)
 
@@ -194,11 +210,11 @@ class Application:
     def apply(self, new: Settings) -> None:
         """Go on with the options that may change."""
         self.broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
-        self.broker.publishing.retention = _kept(new)
+        self.broker.publishing.configure(_kept(new))
         self._upkeep.configure(new.expiry, new.sweep_interval)
         self._metrics.configure(_shown(new))
-        self.broker.queues.max_counted = new.max_counted
-        self.broker.trail.ttl = new.audit_ttl
+        self.broker.queues.configure(new.max_counted)
+        self.broker.trail.configure(new.audit_ttl)
         if self.broker.quotas is not None:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
@@ -224,7 +240,16 @@ class Application:
         return lambda env, start: (self.app if is_sqs(env) else behind)(env, start)
 
 
-def _without_delivery(_subscriber: str) -> None:
+def _trusts_of(options: DeliverySettings, strategy: object) -> Any:
+    """Return the maker of Keystone trusts; None with another strategy or without the extra ``delivery``."""
+    if not CAN_DELIVER:
+        return None
+    from zq.delivery.running import trusts_of
+
+    return trusts_of(options, strategy)
+
+
+def _refuse_subscriber(_subscriber: str) -> None:
     raise Invalid("This server takes no subscriptions: the extra delivery is not installed.")
 
 
@@ -280,8 +305,15 @@ def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
     )
 
 
-def make_broker(chosen: Settings, storage: Storage, clock: Clock, events: Events) -> Broker:
-    """The use cases as the settings have them."""
+def make_broker(
+    chosen: Settings,
+    storage: Storage,
+    clock: Clock,
+    events: Events,
+    subscriptions: SubscriptionPolicy = DEFAULT_POLICY,
+    pools: PoolStores | None = None,
+) -> Broker:
+    """Return the use cases as the settings configure them."""
     return Broker(
         storage,
         clock,
@@ -299,13 +331,18 @@ def make_broker(chosen: Settings, storage: Storage, clock: Clock, events: Events
         rates=Rates(chosen.threads),
         encryption_keys=read_keys(chosen.message_encryption_key_file),
         max_counted=chosen.max_counted,
+        subscriptions=subscriptions,
+        pools=pools,
+        audit_ttl=chosen.audit_ttl,
+        moves_for_sqs=chosen.sqs.enabled,
     )
 
 
-def subscription_policy(chosen: Settings) -> SubscriptionPolicy:
-    """What the settings say of subscriptions."""
-    options = chosen.delivery
-    return SubscriptionPolicy(options.types, options.default_ttl, options.confirm, options.keep)
+def subscription_policy(options: DeliverySettings, share: Callable[[], ShareOptions]) -> SubscriptionPolicy:
+    """Return the rules for subscriptions that the settings give. ``share``: the present options of signed URLs."""
+    return SubscriptionPolicy(
+        options.types, options.default_ttl, options.confirm, options.keep, sealer=SecretSealer(share)
+    )
 
 
 def _about(chosen: Settings) -> About:

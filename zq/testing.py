@@ -130,7 +130,7 @@ def server(
         ends.callback(storage.close)
         clock = Clock(storage.now, lambda: broker.waiters.recheck())
         bounds = Quota().with_own(quota or {}) if auth_strategy else None
-        broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES, quota=bounds)
+        broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES, quota=bounds, moves_for_sqs=sqs)
         ends.callback(broker.trail.finish)
         tokens = Tokens(storage.documents, clock)
         strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True) if auth_strategy else None

@@ -295,7 +295,7 @@ def test_nothing_expires_for_the_time_since_with_shift_time(backup: Path, tmp_pa
     (old,), (new,) = expiries(plain, "subscriptions"), expiries(later, "subscriptions")
     assert 2 * DAY - 1 < new - old < 2 * DAY + 300
     with closing(opened(later)) as storage:
-        documents = SubscriptionDocuments(storage, ManualClock(NOW + 2 * DAY))
+        documents = SubscriptionDocuments(storage, ManualClock(NOW + 2 * DAY), lambda _queue: None)
         assert [each.subscriber for each in documents.of(SOURCE).items] == ["http://example.org/"]
     for moment, living in ((NOW + DAY, True), (NOW + 3 * DAY + 600, False)):
         with closing(opened(later)) as storage:

@@ -22,6 +22,7 @@ from tests.http.stores import BrokenStore, untouched
 from tests.routers import known_routes
 from tests.servers import wait_for
 from tests.stores import Stores, options_of
+from zq.auth.sealing import SecretSealer
 from zq.broker import Broker
 from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
@@ -29,6 +30,7 @@ from zq.figures import Figures
 from zq.figures.counting import Counts
 from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP, Limits
+from zq.model.identity import ShareOptions
 from zq.model.topics import Retention
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -94,6 +96,8 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
         **limits: int,
     ) -> Api:
         counts = counts or Counts()
+        own = {"strict_client_id": True, "admin_mode": False, "share": ShareOptions, **(app or {})}
+        policy = SubscriptionPolicy(confirm=require_confirmation, sealer=SecretSealer(own["share"]))
         broker = Broker(
             storage,
             clock,
@@ -107,10 +111,9 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             encryption_keys=encryption_keys,
             max_counted=max_counted,
             events=counts,
+            subscriptions=policy,
         )
-        broker.subscriptions.policy = SubscriptionPolicy(confirm=require_confirmation)
-        own = {"strict_client_id": True, "admin_mode": False, "figures": Figures(broker, counts)}
-        built = create_app(broker, **{**own, **(app or {})})
+        built = create_app(broker, **{"figures": Figures(broker, counts), **own})
         return Api(Promptly(built) if storage.prompt else built, project_suffix)
 
     return build

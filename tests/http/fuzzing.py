@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,12 @@ from tests.http.api import PATCH_TYPE
 from tests.http.mutants import FOR_KNOWN, SUBSCRIBER
 from tests.http.test_openapi import references
 from tests.stores import Stores
+from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import shown
 from zq.broker import Broker
+from zq.broker.creation import NO_METADATA
 from zq.broker.subscription_documents import SubscriptionDocuments
-from zq.broker.topics import KIND, NO_METADATA
+from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
 from zq.figures import Figures
 from zq.figures.counting import Counts
@@ -38,7 +41,7 @@ from zq.model import ClaimRequest, Commit, Draft, Lease, Move, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.identity import ShareOptions
 from zq.model.subscriptions import Source, Subscription
-from zq.model.topics import Entry, TopicRef
+from zq.model.topics import TOPIC, Entry, TopicRef
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -111,7 +114,7 @@ def furnish(storage: Storage, project: str, now: float) -> None:
     storage.transactions.advance_fence(project, "etl", now)
     storage.transactions.stage(project, "etl", jobs, [Draft(STAGED, b"1", 600, 0, "c")], now, 600, 10**6)
     storage.transactions.commit(Commit(project, "etl", 1, [], [], 600), now)
-    storage.documents.put(DocumentRef(project, KIND, "news"), NO_METADATA, now)
+    storage.documents.put(DocumentRef(project, TOPIC, "news"), NO_METADATA, now)
     storage.topics.publish(TopicRef(project, "news"), [Entry(b'{"a": 1}', 600, "MD5:0")], now, DEFAULT_KEEP)
     for source in (Source(project, "queue", "jobs"), Source(project, "topic", "news")):
         one = Subscription(SUBSCRIPTION, SUBSCRIBER, 600, now, {}, confirmed=0)
@@ -119,7 +122,9 @@ def furnish(storage: Storage, project: str, now: float) -> None:
 
 
 def subscribe(storage: Storage, source: Source, one: Subscription, now: float) -> None:
-    SubscriptionDocuments(storage, ManualClock(now)).change(source, lambda all: (all.replace(one), None))
+    SubscriptionDocuments(storage, ManualClock(now), lambda _queue: None).change(
+        source, lambda all: (all.replace(one), None)
+    )
 
 
 def blank(value: Any) -> bool:
@@ -243,10 +248,10 @@ def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, 
     """
     checks = CHECKS if mode is GenerationMode.POSITIVE else [*CHECKS, schemathesis.checks.negative_data_rejection]
     clock = ManualClock(store.now())
-    broker = Broker(store, clock, LIMITS, checksum=True)
-    operation.schema.app = app = create_app(
-        broker, share=lambda: ShareOptions(secrets=("k" * 32,)), figures=Figures(broker, Counts())
-    )
+    share = partial(ShareOptions, secrets=("k" * 32,))
+    policy = SubscriptionPolicy(sealer=SecretSealer(share))
+    broker = Broker(store, clock, LIMITS, checksum=True, subscriptions=policy)
+    operation.schema.app = app = create_app(broker, share=share, figures=Figures(broker, Counts()))
     came = Counter[tuple[int, str]]()
 
     def one(case: Any) -> None:

@@ -97,7 +97,7 @@ def test_pages_have_each_entry_once(caller: Api, trail: Trail, clock: ManualCloc
 
 
 def test_entries_end_with_their_time(caller: Api, trail: Trail, clock: ManualClock) -> None:
-    trail.ttl = 60
+    trail.configure(60)
     caller.delete(QUEUE, 204)
     trail.finish()
     assert len(listed(caller)) == 1

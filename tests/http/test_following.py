@@ -8,12 +8,10 @@ import pytest
 from tests.http.api import Api
 from tests.http.conftest import Compose
 from tests.http.test_subscriptions import OPTIONS, subscribe
+from zq.broker import Broker
 from zq.broker.following import Following
-from zq.broker.subscription_documents import SubscriptionDocuments
-from zq.broker.subscriptions import Subscribing
 from zq.clock import ManualClock
 from zq.errors import Unavailable
-from zq.limits import Limits
 from zq.model import ClaimRequest, Lease, new_ids
 from zq.model.subscriptions import Notice, Source, log_of
 from zq.storage.api import Storage
@@ -27,7 +25,7 @@ def api(compose: Compose) -> Api:
 
 @pytest.fixture
 def following(storage: Storage, clock: ManualClock) -> Following:
-    return Following(storage, clock, Subscribing(storage, clock, Limits(), SubscriptionDocuments(storage, clock)))
+    return Broker(storage, clock).following
 
 
 def agreed(api: Api, topic: str = "news", subscriber: str = "http://8.8.8.8/one") -> str:

@@ -52,8 +52,7 @@ class Deployment:
             lambda: ["localhost", "memory:", "own:1"],
             "mongodb://own:1/zq",
         )
-        broker = Broker(self.storage, self.clock)
-        broker.health.pools = self.storage.pools
+        broker = Broker(self.storage, self.clock, pools=self.storage.pools)
         return Api(create_app(broker, **{"admin_mode": True, "trusting": True, "pools": pools} | options), "-1")
 
     def open(self, uri: str) -> Storage:

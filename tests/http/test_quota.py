@@ -13,10 +13,12 @@ from msgspec import structs
 from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
 from tests.tables import every_row
+from zq.auth.sealing import SecretSealer
 from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import Grant, Tokens
 from zq.broker import Broker, waiting
 from zq.broker.rates import Rates
+from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
 from zq.errors import NotFound, Unavailable
 from zq.http import streams
@@ -47,7 +49,8 @@ def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounde
 
     def build(threads: int = 64, **quota: int) -> Scoped:
         unbounded = dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25}
-        broker = Broker(storage, clock, quota=Quota(**unbounded | quota), rates=Rates(threads, clock.now))
+        policy, rates = SubscriptionPolicy(sealer=SecretSealer(lambda: SHARE)), Rates(threads, clock.now)
+        broker = Broker(storage, clock, quota=Quota(**unbounded | quota), rates=rates, subscriptions=policy)
         return Scoped(lambda options: create_app(broker, share=lambda: SHARE, **options), project_suffix)
 
     return build

@@ -27,7 +27,7 @@ class Server:
     """One of those that share the store, and requests to it by an account."""
 
     def __init__(self, storage: Storage, clock: ManualClock, account: str) -> None:
-        self.broker = Broker(storage, clock)
+        self.broker = Broker(storage, clock, moves_for_sqs=True)
         self.account = account
         self._web = TestApp(create_app(self.broker, sqs=SqsOptions(enabled=True, auth="none")))
 

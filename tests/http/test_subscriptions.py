@@ -9,6 +9,7 @@ from tests.http.api import PATCH_TYPE, Api
 from tests.http.conftest import Compose
 from tests.http.scoped import Scoped
 from tests.tables import every_row
+from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import confirming_key_of, signature
 from zq.broker import Broker
 from zq.broker.subscriptions import SubscriptionPolicy
@@ -193,8 +194,8 @@ def test_the_owner_of_a_subscription_does_not_confirm_it(
 ) -> None:
     """Criterion E4: only the subscriber, by its signature, and an administrator. The owner may end it; without
     ``require_confirmation`` it may confirm as in Zaqar, but mail goes to nobody who has not agreed."""
-    broker = Broker(storage, clock)
-    broker.subscriptions.policy = SubscriptionPolicy(confirm=required)
+    policy = SubscriptionPolicy(confirm=required, sealer=SecretSealer(OPTIONS["share"]))
+    broker = Broker(storage, clock, subscriptions=policy)
     app = create_app(broker, strategy=scoped.strategy, **OPTIONS)
     owner = scoped.api(app=app)
     item = f"{path}/{subscribe(owner, path, subscriber=subscriber)['subscription_id']}"

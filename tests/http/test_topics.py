@@ -2,6 +2,8 @@
 """Topics where they differ from queues: keys, names, what publishing creates, what deletion leaves (contract 13,
 extensions 8). What is the same is tested beside queues, for both."""
 
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,7 +12,10 @@ import pytest
 from tests.http.api import KINDS, RESERVED, TOPIC_RESERVED, Api
 from tests.http.test_publishing import bodies, publish
 from tests.tables import every_row
+from zq.broker import Broker
+from zq.broker.creation import TopicCreation, TopicStore
 from zq.broker.data_keys import DataKeys
+from zq.broker.quotas import NO_QUOTAS
 from zq.broker.rules import RECENT, DefaultTtls
 from zq.broker.topics import Topics
 from zq.clock import ManualClock
@@ -216,24 +221,33 @@ def test_another_servers_change_counts_after_a_second(
 ) -> None:
     """What is remembered costs no question, for so long and no longer; what a server does itself it knows."""
     watch, default_ttls, news = Watch(), DefaultTtls(3600), TopicRef(f"acme{project_suffix}", "news")
-    here, there = (
-        Topics(storage, clock, Limits(), default_ttls, DataKeys(storage.documents, clock, {}), watch) for _ in "ab"
-    )
-    assert here.rules(news).ttl == 3600
+    (here, known_here), (there, known_there) = (composed(storage, clock, default_ttls, watch) for _ in "ab")
+    assert known_here.rules(news).ttl == 3600
     assert not there.create(news, b"{}"), "the first question has created it"
     there.delete(news)
     there.create(news, b'{"_default_message_ttl": 60}')
     watch.time += RECENT * 0.99
-    assert (here.rules(news).ttl, there.rules(news).ttl) == (3600, 60)
+    assert (known_here.rules(news).ttl, known_there.rules(news).ttl) == (3600, 60)
     watch.time += RECENT * 0.01
-    assert here.rules(news).ttl == 60
+    assert known_here.rules(news).ttl == 60
     here.delete(news)
-    assert here.rules(news).ttl == 3600
+    assert known_here.rules(news).ttl == 3600
+
+
+def composed(
+    storage: Storage, clock: ManualClock, default_ttls: DefaultTtls, monotonic: Callable[[], float] = time.monotonic
+) -> tuple[Topics, TopicCreation]:
+    """Return the use cases of topics of one server."""
+    store = TopicStore(storage, clock)
+    creation = TopicCreation(store, NO_QUOTAS, Limits(), default_ttls, monotonic)
+    keys, subscriptions = DataKeys(storage.documents, clock, {}), Broker(storage, clock).subscriptions
+    topics = Topics(storage, clock, Limits(), default_ttls, keys, NO_QUOTAS, store, creation, subscriptions)
+    return topics, creation
 
 
 def test_the_table_of_queues_ttls_is_not_for_topics(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
     """``queue_ttl`` names queues; topics have the default, shown and in force."""
-    topics = Topics(storage, clock, Limits(), DefaultTtls(120, [("*", 60)]), DataKeys(storage.documents, clock, {}))
+    topics, creation = composed(storage, clock, DefaultTtls(120, [("*", 60)]))
     news = TopicRef(f"acme{project_suffix}", "news")
-    assert topics.rules(news).ttl == 120
+    assert creation.rules(news).ttl == 120
     assert topics.metadata(news)[TTL] == 120

@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from tests.model.pair import PICKS, Holder, outcome
 from tests.model.timeline import Timeline
 from zq.broker import Broker
-from zq.broker.subscriptions import MIN_TTL, Terms
+from zq.broker.subscriptions import MIN_TTL, SubscriptionPolicy, Terms
 from zq.broker.values import Upload
 from zq.errors import SubscriptionExists, SubscriptionNotFound
 from zq.model import Claim, ClaimRequest, Lease, ListFilter, QueueRef, Settlement
@@ -78,9 +78,8 @@ class SubscribingMachine(Timeline):
 
     def __init__(self, holder: Holder) -> None:
         super().__init__(holder)
-        self.brokers = [Broker(holder.storage, holder.clock) for _ in range(2)]
-        for broker in self.brokers:
-            broker.subscriptions.sealer = Unsealed()
+        policy = SubscriptionPolicy(sealer=Unsealed())
+        self.brokers = [Broker(holder.storage, holder.clock, subscriptions=policy) for _ in range(2)]
         first, second = self.projects
         kinds = ((first, "queue"), (first, "topic"), (second, "queue"))
         self.known = [Known(Source(project, kind, "jobs")) for project, kind in kinds]

@@ -58,7 +58,7 @@ def clock(storage: Storage) -> ManualClock:
 
 @pytest.fixture(scope="package")
 def broker(storage: Storage, clock: ManualClock) -> Broker:
-    return Broker(storage, clock, max_waiters=1000)
+    return Broker(storage, clock, max_waiters=1000, moves_for_sqs=True)
 
 
 @pytest.fixture(scope="package")

@@ -245,7 +245,7 @@ def test_claims_may_lie_deeper(make: Make) -> None:
 def test_a_token_can_be_revoked(make: Make, storage: Storage, clock: ManualClock) -> None:
     """By its id, until it would have ended; what is remembered of it is forgotten."""
     verifier, forgotten = make(), []
-    verifier.forget = forgotten.append
+    verifier.listen(forgotten.append)
     assert isinstance(verifier.verify(signed(jti="t1")), tuple)
     Tokens(storage.documents, clock).deny("t1")
     for _ in range(2):

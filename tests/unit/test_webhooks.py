@@ -9,7 +9,7 @@ import pytest
 
 from zq.auth.sealing import SecretSealer
 from zq.broker import Broker
-from zq.broker.subscriptions import Terms
+from zq.broker.subscriptions import SubscriptionPolicy, Terms
 from zq.client.webhooks import Received, verify
 from zq.clock import ManualClock
 from zq.errors import Invalid
@@ -123,8 +123,8 @@ def test_the_bytes_of_a_store_hold_no_secret(tmp_path: Path) -> None:
     folder = tmp_path / "store"
     storage, source = connect(f"rocksdb:{folder}"), Source("acme", "queue", "jobs")
     try:
-        broker = Broker(storage, ManualClock(1_800_000_000.0))
-        broker.subscriptions.sealer = _sealer("a" * 32)
+        policy = SubscriptionPolicy(sealer=_sealer("a" * 32))
+        broker = Broker(storage, ManualClock(1_800_000_000.0), subscriptions=policy)
         made = broker.subscriptions.create(source, Terms("http://trigger.me"))
         secrets = [made.secret, broker.subscriptions.rotate(source, made.id)]
         one = broker.subscriptions.of(source).at(made.id)

@@ -13,7 +13,7 @@ from zq.auth.certificates import Certificates, read_holders
 from zq.auth.credentials import Bearers
 from zq.auth.files import read_private
 from zq.auth.proxy import ProxySecrets, read_secrets
-from zq.auth.tokens import Tokens, TokenVerifier, parse
+from zq.auth.tokens import Tokens, TokenVerifier, default_bound, parse
 from zq.clock import Clock
 from zq.errors import StartRefused
 from zq.model.identity import ADMIN, ALGORITHMS, AuthOptions, JwtOptions
@@ -27,13 +27,21 @@ LOG = logging.getLogger(__name__)
 STRATEGIES: Final = ("", "proxy", "token", "jwt", "token,jwt", "keystone")
 
 
-def open_tokens(options: AuthOptions, documents: DocumentController, clock: Clock, audit: Audit) -> Tokens:
-    """The tokens of all projects, with the one that a deployment begins with, which the audit log has.
+def open_tokens(
+    options: AuthOptions,
+    documents: DocumentController,
+    clock: Clock,
+    audit: Audit,
+    most: Callable[[str], int] = default_bound,
+) -> Tokens:
+    """Return the tokens of all projects, with the bootstrap token of the deployment, which the audit log records.
+
+    ``most``: see ``Tokens``.
 
     Raises ``StartRefused``.
     """
     denied_for = options.jwt.max_age + 2 * options.jwt.leeway
-    tokens = Tokens(documents, clock, options.token_max_days, denied_for)
+    tokens = Tokens(documents, clock, options.token_max_days, denied_for, most)
     if options.bootstrap_token_file:
         text = _bootstrap_token(options.bootstrap_token_file)
         if tokens.adopt(text, ADMIN):
@@ -131,7 +139,7 @@ def strategy_of(
     if chosen.strategy in ("jwt", "token,jwt"):
         verifier = _jwt_verifier(chosen.jwt, documents, clock)
         bearers = Bearers(*([tokens] if "token" in chosen.strategy else []), verifier, bare="token" in chosen.strategy)
-        verifier.forget = bearers.forget
+        verifier.listen(bearers.forget)
         verifier.start()
         return bearers
     if chosen.strategy == "keystone":

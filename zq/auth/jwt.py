@@ -32,7 +32,7 @@ MAX_TEXT: Final = 256
 
 
 class JwtVerifier:
-    """Verifies JSON Web Tokens. ``forget`` is told which credentials are not valid any more."""
+    """Verifies JSON Web Tokens."""
 
     def __init__(self, options: JwtOptions, keys: KeySet, documents: DocumentController, clock: Clock) -> None:
         self._options = options
@@ -41,7 +41,11 @@ class JwtVerifier:
         self._clock = clock
         self._denied: frozenset[str] | None = None
         """None = not read yet."""
-        self.forget: Callable[[Collection[str]], object] = lambda _: None
+        self._forget: list[Callable[[Collection[str]], object]] = []
+
+    def listen(self, forget: Callable[[Collection[str]], object]) -> None:
+        """Call ``forget`` with the names of the revoked credentials whenever these are read."""
+        self._forget.append(forget)
 
     def start(self) -> None:
         """Heed revocations from now on."""
@@ -76,7 +80,8 @@ class JwtVerifier:
             after = page.next
         self._denied = frozenset(found)
         if found:
-            self.forget({named(id) for id in found})
+            for forget in self._forget:
+                forget({named(id) for id in found})
 
     def _claims(self, text: str) -> Mapping[str, Any]:
         """What a token says that is signed, and is for us. Raises ``ValueError``, ``PyJWTError``."""

@@ -91,9 +91,12 @@ class Policy:
 
     def __init__(self, path: str = "") -> None:
         self._texts: dict[str, str] | None = None
-        self.forget: Callable[[], object] = lambda: None
-        """Called when other rules hold from now on."""
+        self._listeners: list[Callable[[], object]] = []
         self.load(path)
+
+    def listen(self, changed: Callable[[], object]) -> None:
+        """Call ``changed`` whenever other rules begin to hold."""
+        self._listeners.append(changed)
 
     def load(self, path: str) -> bool:
         """Take over what the file says now; whether that is something else than before.
@@ -103,7 +106,8 @@ class Policy:
         texts = _read(path) if path else None
         decide = _by_table if texts is None else _by_file(path, texts)
         self._decide: Decide = lru_cache(maxsize=MOST_REMEMBERED)(decide)
-        self.forget()
+        for changed in self._listeners:
+            changed()
         former, self._texts = self._texts, texts
         return former != texts
 

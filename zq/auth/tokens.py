@@ -132,6 +132,11 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def default_bound(_project: str) -> int:
+    """Return the bound of live tokens of a project without quotas."""
+    return MOST_TOKENS
+
+
 class Tokens:
     """The tokens of all projects. ``denied_for``: seconds that a JSON Web Token lives at most.
 
@@ -146,12 +151,11 @@ class Tokens:
         clock: Clock,
         max_days: int = 366,
         denied_for: int = 86460,
-        most: Callable[[str], int] = lambda _project: MOST_TOKENS,
+        most: Callable[[str], int] = default_bound,
     ) -> None:
         self._documents = documents
         self._clock = clock
-        self.most = most
-        """How many live tokens a project may have; 0 = any number."""
+        self._max_live = most
         self._denied_for = denied_for
         self._creating = threading.Lock()
         """Held while a token is counted and stored: of one process none is refused for another that is refused."""
@@ -302,7 +306,7 @@ class Tokens:
         index, most = _index(id, stored), MOST_TOKENS
         refusal = QuotaExceeded(f"There may be {most} tokens of administrators; revoke one first.")
         if index.project:
-            most = self.most(stored.project)
+            most = self._max_live(stored.project)
             refusal = QuotaExceeded(f"The project may have {most} tokens; revoke one first.")
         if most and self._count(index, most, now) >= most:
             raise refusal

@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from zq.broker.accounts import Accounts
 from zq.broker.browsing import Browsing
 from zq.broker.claims import Claims
+from zq.broker.creation import QueueCreation, TopicCreation, TopicStore
 from zq.broker.data_keys import DataKeys
 from zq.broker.deliveries import Deliveries
 from zq.broker.encryption import Sealing
 from zq.broker.following import Following
-from zq.broker.health import Health
+from zq.broker.health import Health, Pools
 from zq.broker.history import History
 from zq.broker.messages import Messages
 from zq.broker.move_tasks import MoveTasks
 from zq.broker.publishing import Publishing, Readers
 from zq.broker.pushes import Pushes
 from zq.broker.queues import Queues
-from zq.broker.quotas import Quotas
+from zq.broker.quotas import NO_QUOTAS, Quotas
 from zq.broker.rates import Rates
 from zq.broker.redriving import Redriving
 from zq.broker.removal import Removal
@@ -26,10 +27,10 @@ from zq.broker.settling import Settling
 from zq.broker.sqs import SqsMessages
 from zq.broker.streams import Streams
 from zq.broker.subscription_documents import SubscriptionDocuments
-from zq.broker.subscriptions import Subscribing
+from zq.broker.subscriptions import DEFAULT_POLICY, Subscribing, SubscriptionPolicy
 from zq.broker.tails import Tails
 from zq.broker.topics import Topics
-from zq.broker.trail import Trail
+from zq.broker.trail import TTL, Trail
 from zq.broker.transactions import Transactions
 from zq.broker.waiting import Waiters
 from zq.clock import Clock
@@ -44,13 +45,13 @@ DEFAULT_LIMITS = Limits()
 
 
 class Broker:
-    """The use cases on one store. ``checksum`` and ``delete_with_claim_id`` are options of contract 16.
+    """The use cases on one store.
 
-    ``retention``: how much of a project's log of topics is kept. ``events`` is told what they did.
-    ``patience``: seconds that the caller of a large commit waits for its end.
-    ``quota``: what a project may use that has no values of its own; None = nobody is asked who it is, so that nobody
-    can be bounded. ``share``: percent of waiters and streams that one project gets; ``rates``: by what projects
-    are slowed down. ``encryption_keys``: as ``DataKeys`` has them. ``max_counted``: see ``Queues``.
+    ``patience``: seconds that the caller of a large commit waits for its end. ``quota``: the defaults of a project's
+    quotas; None if the server has no authentication, and so cannot bound a project. ``share``: the percentage of
+    waiters and streams that one project may hold. ``encryption_keys``: see ``DataKeys``. ``max_counted``: see
+    ``Queues``. ``pools``: the stores of pools, if the deployment has any. ``audit_ttl``: seconds for which an entry of
+    the audit trail is kept. ``moves_for_sqs``: whether this process carries move tasks on.
     """
 
     def __init__(
@@ -72,70 +73,89 @@ class Broker:
         rates: Rates | None = None,
         encryption_keys: Mapping[str, bytes] | None = None,
         max_counted: int = MAX_COUNTED,
+        subscriptions: SubscriptionPolicy = DEFAULT_POLICY,
+        pools: Pools | None = None,
+        audit_ttl: float = TTL,
+        moves_for_sqs: bool = False,
     ) -> None:
+        self.storage = storage
+        self._clock, self.limits = clock, limits
         self.rates = rates or Rates(threads=64)
         self.quotas = None if quota is None else Quotas(storage, clock, quota, self.rates)
+        quotas = self.quotas or NO_QUOTAS
         self.default_ttls = DefaultTtls(limits.default_message_ttl, queue_ttl)
         rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)
-        self.storage = storage
         self.sealing = sealing = Sealing(DataKeys(storage.documents, clock, encryption_keys or {}), events)
-        self._clock, self.limits = clock, limits
-        self.queues = Queues(storage, clock, limits, rules_cache, sealing.keys)
-        self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events, sealing)
+        self.waiters = waiters = Waiters(storage, clock, limits, max_waiters, events, share, quotas)
+
+        subscribed = SubscriptionDocuments(storage, clock, rules_cache.forget)
+        queue_creation = QueueCreation(storage.queues, quotas, rules_cache, subscribed)
+        topic_store = TopicStore(storage, clock)
+        topic_creation = TopicCreation(topic_store, quotas, limits, self.default_ttls)
+        self.subscriptions = Subscribing(
+            storage, clock, limits, subscribed, quotas, queue_creation, topic_creation, subscriptions
+        )
+        self.following = Following(storage, clock, self.subscriptions)
+        self.pushes = Pushes(storage, clock, sealing)
+        self.deliveries = Deliveries(storage, clock, limits, subscribed, sealing)
+
+        self.queues = Queues(
+            storage,
+            clock,
+            limits,
+            rules_cache,
+            sealing.keys,
+            quotas,
+            subscribed,
+            self.subscriptions,
+            waiters,
+            max_counted,
+        )
+        self.messages = Messages(
+            storage,
+            clock,
+            limits,
+            rules_cache,
+            checksum,
+            delete_with_claim_id,
+            events,
+            sealing,
+            quotas,
+            queue_creation,
+            self.subscriptions,
+        )
         self.browsing = Browsing(storage, clock, limits, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
         self.sqs = SqsMessages(
             storage, clock, rules_cache, self.messages, self.claims, events, sealing, checksum=checksum
         )
-        self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing)
-        self.redriving = Redriving(storage, clock, rules_cache, events)
-        self.move_tasks = MoveTasks(storage, clock, rules_cache, events)
-        self.history = History(storage, clock, limits, rules_cache, events, sealing)
-        self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience)
-        self.topics = Topics(storage, clock, limits, self.default_ttls, sealing.keys)
-        self.waiters = Waiters(storage, clock, limits, max_waiters, events, share)
-        self.queues.wake = self.waiters.wake
-        self.queues.max_counted = max_counted
-        self._tails = Tails(storage)
-        self.streams = Streams(storage, clock, self._tails, sealing, max_streams, events, share)
-        readers = Readers(self._tails, self.waiters)
-        self.publishing = Publishing(storage, clock, limits, self.topics, readers, retention, events, checksum, sealing)
-        self._subscribe(rules_cache)
-        self.health = Health(storage, clock)
-        self.trail = Trail(storage.documents, clock)
+        self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing, quotas)
+        self.redriving = Redriving(storage, clock, rules_cache, events, quotas)
+        self.move_tasks = MoveTasks(storage, clock, rules_cache, events, moves_for_sqs)
+        self.history = History(storage, clock, limits, rules_cache, events, sealing, quotas)
+        self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience, quotas)
+
+        self.topics = Topics(
+            storage,
+            clock,
+            limits,
+            self.default_ttls,
+            sealing.keys,
+            quotas,
+            topic_store,
+            topic_creation,
+            self.subscriptions,
+        )
+        tails = Tails(storage)
+        self.streams = Streams(storage, clock, tails, sealing, max_streams, events, share, quotas)
+        self.publishing = Publishing(
+            storage, clock, limits, topic_creation, Readers(tails, waiters), retention, events, checksum, sealing
+        )
+
+        self.health = Health(storage, clock, pools=pools)
+        self.trail = Trail(storage.documents, clock, audit_ttl)
         self.accounts = Accounts(storage, clock)
         self.removal = Removal(storage, clock, self.queues, self.topics, self.subscriptions)
-        self._bound()
-
-    def _subscribe(self, rules_cache: RulesCache) -> None:
-        """Subscriptions; what makes queues and messages asks them."""
-        storage, clock, limits = self.storage, self._clock, self.limits
-        subscribed = SubscriptionDocuments(storage, clock)
-        self.subscriptions = subscriptions = Subscribing(storage, clock, limits, subscribed)
-        self.following = Following(storage, clock, subscriptions)
-        self.pushes = Pushes(storage, clock, self.sealing)
-        self.deliveries = Deliveries(storage, clock, limits, subscribed, self.sealing)
-        self.queues.first_metadata = self.messages.first_metadata = subscribed.mark_of_queue
-        self.messages.copies = subscriptions.copies
-        self.queues.unsubscribe = subscriptions.end_queue
-        self.topics.unsubscribe = subscriptions.end_topic
-        subscribed.forget = rules_cache.forget
-        subscriptions.ensure_queue, subscriptions.ensure_topic = self.messages.ensure, self.topics.rules
-
-    def _bound(self) -> None:
-        """Have the use cases that create or store something ask what the project may have, if it is bounded."""
-        if (quotas := self.quotas) is None:
-            return
-        self.queues.admit = self.messages.admit = quotas.admit_queue
-        self.queues.check_dead_letters = quotas.check_dead_letters
-        self.settling.admit = self.redriving.admit = quotas.admit_targets
-        self.messages.check_targets = quotas.check_targets
-        self.messages.admit_work = self.transactions.admit_work = quotas.admit_work
-        self.transactions.work_ended = quotas.work_ended
-        self.waiters.share_of = self.streams.share_of = quotas.share_of
-        self.messages.refusal = self.history.refusal = quotas.refusal
-        self.topics.admit = quotas.admit_topic
-        self.subscriptions.most = quotas.most_subscriptions
 
     def resume(self) -> None:
         """Go on with what no server carries on: to be called every second."""

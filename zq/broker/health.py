@@ -62,23 +62,30 @@ class Report(Struct, frozen=True):
     message_volume: Volume
 
 
+# The open stores of pools by name; None for a store that does not answer.
+Pools = Callable[[], Mapping[str, Storage | None]]
 # By the names of pools; and whether the catalogue answers, by ``catalog_reachable``.
 PoolsReport = dict[str, Report | bool]
 
 
 class Health:
-    """Probes the store, or those of all pools, one probe at a time; who asks meanwhile, or within a second after, gets
-    its report."""
+    """The health of the store, or of the stores of all pools. One probe runs at a time; requests meanwhile and within a
+    second after it share its report."""
 
-    def __init__(self, storage: Storage, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        monotonic: Callable[[], float] = time.monotonic,
+        pools: Pools | None = None,
+    ) -> None:
         self._storage = storage
         self._clock = clock
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._until = 0.0
         self._last: Report | PoolsReport | Unavailable = Unavailable("The store was not probed yet.")
-        self.pools: Callable[[], Mapping[str, Storage | None]] | None = None
-        """The stores of pools by their names, None for one that does not answer; unset where there can be no pools."""
+        self._pools = pools
 
     def report(self) -> Report | PoolsReport:
         """The report, at most ``SHARED`` seconds old. Raises ``Unavailable`` if the store does not answer at all."""
@@ -96,9 +103,9 @@ class Health:
 
     def _made(self) -> Report | PoolsReport:
         self._storage.ping()
-        if self.pools is None:
+        if self._pools is None:
             return self._probed(self._storage)
-        return {name: self._of_pool(name, store) for name, store in self.pools().items()} | {"catalog_reachable": True}
+        return {name: self._of_pool(name, store) for name, store in self._pools().items()} | {"catalog_reachable": True}
 
     def _of_pool(self, name: str, store: Storage | None) -> Report:
         if store is not None:

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on history: read it, and post copies of what finished (extensions 5)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from zq.broker.encryption import Sealing, is_sealed
-from zq.broker.quotas import refuse_nothing
+from zq.broker.quotas import AnyQuotas
 from zq.broker.rules import RulesCache
 from zq.broker.values import Seen
 from zq.clock import Clock
-from zq.errors import Invalid, InvalidParameter, MessageNotFound, QuotaExceeded
+from zq.errors import Invalid, InvalidParameter, MessageNotFound
 from zq.events import Events
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, each_once, within
 from zq.model import Draft, HistoryEntry, Page, QueueRef, Seconds, Span, new_ids
@@ -47,6 +47,7 @@ class History:
         rules_cache: RulesCache,
         events: Events,
         sealing: Sealing,
+        quotas: AnyQuotas,
     ) -> None:
         self._sealing = sealing
         self._history = storage.history
@@ -55,8 +56,7 @@ class History:
         self._limits = limits
         self._rules_cache = rules_cache
         self._events = events
-        self.refusal: Callable[[str, Sequence[Draft]], QuotaExceeded | None] = refuse_nothing
-        """Why the project may not store so much more."""
+        self._quotas = quotas
 
     def list(self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str) -> Seen[Page[HistoryEntry]]:
         """A page in the order of finishing. ``since``, ``until``: ISO 8601 or ""."""
@@ -172,7 +172,7 @@ class History:
             drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, extra, old.group))
         if not drafts:
             return []
-        refusal = self.refusal(queue.project, drafts)
+        refusal = self._quotas.refusal(queue.project, drafts)
         if refusal is not None:
             raise refusal
         self._messages.post(queue, drafts, now)

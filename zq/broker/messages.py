@@ -2,18 +2,18 @@
 """Use cases on messages (contract 7)."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from msgspec import UNSET, structs
 
 from zq import wire
+from zq.broker.creation import QueueCreation
 from zq.broker.encryption import SET_ASIDE, UNREADABLE, Sealing
-from zq.broker.metadata import Metadata
-from zq.broker.quotas import admit_any_work, refuse_nothing
-from zq.broker.resources import admit_all
+from zq.broker.quotas import AnyQuotas
 from zq.broker.rules import Rules, RulesCache
+from zq.broker.subscriptions import Subscribing
 from zq.broker.values import Applied, Listed, Seen, Upload
 from zq.clock import Clock
 from zq.errors import (
@@ -24,7 +24,6 @@ from zq.errors import (
     MessageUnreadable,
     OtherMetadata,
     QueuePaused,
-    QuotaExceeded,
     Repeated,
     StageFull,
     ZqError,
@@ -59,7 +58,7 @@ COPIES_SIZE: Final = 2
 
 
 class Messages:
-    """What a caller can do with messages."""
+    """The use cases of messages."""
 
     def __init__(
         self,
@@ -71,9 +70,14 @@ class Messages:
         delete_with_claim_id: bool,
         events: Events,
         sealing: Sealing,
+        quotas: AnyQuotas,
+        creation: QueueCreation,
+        subscriptions: Subscribing,
     ) -> None:
         self._sealing = sealing
-        self._queues = storage.queues
+        self._quotas = quotas
+        self._creation = creation
+        self._subscriptions = subscriptions
         self._messages = storage.messages
         self._transactions = storage.transactions
         self._clock = clock
@@ -82,18 +86,6 @@ class Messages:
         self._checksum = checksum
         self._delete_with_claim_id = delete_with_claim_id
         self._events = events
-        self.admit: Callable[[QueueRef], AbstractContextManager[None]] = admit_all
-        """Within this context the queue may be made. Raises ``QuotaExceeded``."""
-        self.check_targets: Callable[[Collection[QueueRef]], object] = admit_all
-        """Raises ``QuotaExceeded`` if there is no room for those of the queues that are not there."""
-        self.admit_work: Callable[[str, Work, str], AbstractContextManager[QuotaExceeded | None]] = admit_any_work
-        """Why the project may not use that stage within this context."""
-        self.first_metadata: Callable[[QueueRef], Metadata] = lambda _queue: {}
-        """What the metadata of a queue are that is made now."""
-        self.copies: Callable[[QueueRef, Sequence[Draft], Rules, Seconds, int], Copies | None] = lambda *_post: None
-        """What of a post is to be delivered that came by so many deliveries, where the rules have subscriptions."""
-        self.refusal: Callable[[str, Sequence[Draft]], QuotaExceeded | None] = refuse_nothing
-        """Why the project may not store so much more."""
 
     def post(self, queue: QueueRef, client: str, upload: Upload) -> Applied[list[str]]:
         """Store all messages or none; their ids in array order. A missing queue is created (contract 7.2).
@@ -113,12 +105,12 @@ class Messages:
             try:
                 drafts = self._drafts(posted, client, queue, rules, now)
             except Invalid:
-                former, rules = rules, self._read_rules(queue)
+                former, rules = rules, self._creation.rules(queue)
                 if rules == former:
                     raise
                 continue
             try:
-                copies = self.copies(queue, drafts, rules, now, upload.hops) if rules.subscribed else None
+                copies = self.copies(queue, drafts, rules, now, upload.hops)
                 metadata = self._store(queue, drafts, now, rules, idempotency_key, copies)
             except Repeated as first:
                 return Applied(first.answer, replayed=True)
@@ -141,13 +133,13 @@ class Messages:
         rules = self._rules_cache.recent(queue)
         if rules.posts_paused:
             rules = self._rules_cache.fresh(queue)
-        self.check_targets([queue])
+        self._quotas.check_targets([queue])
         body_size(len(raw), rules.max_post_size)
         now = self._clock.now()
         drafts = self._drafts(posted, client, queue, rules, now)
         try:
-            with self.admit_work(queue.project, Work.STAGE, stage) as refusal:
-                self._stage(queue, stage, drafts, now, refusal or self._refusal(queue, drafts, rules), idempotency_key)
+            with self._quotas.admit_work(queue.project, Work.STAGE, stage) as refusal:
+                self._stage(queue, stage, drafts, now, refusal or self.refusal(queue, drafts, rules), idempotency_key)
         except Repeated as first:
             # Whoever staged them may have ended before he staged what is to be delivered of them.
             again = self._drafts(posted, client, queue, rules, now, first.answer)
@@ -168,7 +160,7 @@ class Messages:
         idempotency_key: IdempotencyKey | None,
     ) -> None:
         """Stage what is to be delivered of staged messages, once: a commit publishes both."""
-        copies = self.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
+        copies = self.copies(queue, drafts, rules, now, hops)
         if copies is None:
             return
         limits = self._limits
@@ -336,23 +328,24 @@ class Messages:
         copies: Copies | None,
     ) -> bytes | None:
         """As the store's ``post``. Raises ``QuotaExceeded``, ``QueuePaused``, but not for what was stored before."""
-        refusal = self._refusal(queue, drafts, rules)
+        refusal = self.refusal(queue, drafts, rules)
         if refusal is None:
             return self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
         if idempotency_key is not None:
             self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
         raise refusal
 
-    def _refusal(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
-        """Why a client may not post these to the queue, or stage them for it."""
-        return QueuePaused.of(queue.name) if rules.posts_paused else self.refusal(queue.project, drafts)
+    def refusal(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
+        """Reserve the project's storage for the drafts. Return the refusal if posts are paused or a quota is used up,
+        else None."""
+        return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.refusal(queue.project, drafts)
+
+    def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
+        """Return the notices for the queue's subscribers; None if there are none."""
+        return self._subscriptions.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
 
     def _check_count(self, posted: Sequence[wire.Posted]) -> None:
         count_within("messages", len(posted), self._limits.max_messages_per_post)
-
-    def ensure(self, queue: QueueRef) -> None:
-        """Create the queue if it is missing."""
-        self._read_rules(queue)
 
     def _rules(self, queue: QueueRef, size: int) -> Rules:
         """The rules for a post of ``size`` bytes to a queue, which is created if it is missing (contract 7.2, step 1).
@@ -363,15 +356,7 @@ class Messages:
         remembered = self._rules_cache.remembered(queue)
         if remembered is not None and size <= remembered.max_post_size and not remembered.posts_paused:
             return remembered
-        return self._read_rules(queue)
-
-    def _read_rules(self, queue: QueueRef) -> Rules:
-        stored = self._queues.get(queue)
-        if stored is None:
-            with self.admit(queue):
-                metadata = wire.encode(self.first_metadata(queue))
-                self._queues.create(queue, metadata)
-        return self._rules_cache.remember(queue, stored.metadata if stored else metadata)
+        return self._creation.rules(queue)
 
     def _drafts(
         self,

@@ -102,9 +102,11 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class MoveTasks:
-    """The tasks of all projects. None is carried on until ``serves`` is set: a server without SQS looks for none."""
+    """The move tasks of all projects. ``enabled``: whether this server carries tasks on; without SQS it does not."""
 
-    def __init__(self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events) -> None:
+    def __init__(
+        self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events, enabled: bool = False
+    ) -> None:
         self._storage = storage
         self._documents = storage.documents
         self._clock = clock
@@ -113,7 +115,7 @@ class MoveTasks:
         self._runner = uuid4().hex
         self._after = ""
         """The name of the last task that had a step, if others still wait for theirs."""
-        self.serves = False
+        self._enabled = enabled
 
     def start(self, queue: QueueRef, destination: str, rate: int, to_move: int) -> MoveTask:
         """Have the queue's messages moved from now on. Raises ``Conflict`` if a task of it is under way."""
@@ -143,7 +145,7 @@ class MoveTasks:
 
     def resume(self) -> None:
         """Make a step of every task that no other server has, as far as time allows: to be called every second."""
-        if not self.serves:
+        if not self._enabled:
             return
         began = time.monotonic()
         page = self._documents.list("", TASK, "", self._after, MOST, self._clock.now())

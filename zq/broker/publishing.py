@@ -9,10 +9,10 @@ from itertools import islice
 from msgspec import UNSET, Struct, structs
 
 from zq import wire
+from zq.broker.creation import TopicCreation, TopicRules
 from zq.broker.encryption import UNREADABLE, Sealing, id_in_topic
 from zq.broker.streams import Gap, lost_end
 from zq.broker.tails import RECHECK, Tails
-from zq.broker.topics import TopicRules, Topics
 from zq.broker.values import Applied, Seen, Upload
 from zq.broker.waiting import Check, Polled, Waiters
 from zq.clock import Clock
@@ -41,14 +41,14 @@ class Readers(Struct, frozen=True):
 
 
 class Publishing:
-    """What a caller can do with the messages of topics. ``retention`` may be replaced at any time."""
+    """The use cases of messages in topics."""
 
     def __init__(
         self,
         storage: Storage,
         clock: Clock,
         limits: Limits,
-        topics: Topics,
+        topics: TopicCreation,
         readers: Readers,
         retention: Retention,
         events: Events,
@@ -64,7 +64,11 @@ class Publishing:
         self._waiters = readers.waiters
         self._events = events
         self._checksum = checksum
-        self.retention = retention
+        self._retention = retention
+
+    def configure(self, retention: Retention) -> None:
+        """Keep each project's log by these bounds from the next publish on."""
+        self._retention = retention
 
     def publish(self, topic: TopicRef, upload: Upload) -> Applied[range]:
         """Append all messages or none; their sequences. A missing topic is created.
@@ -81,7 +85,7 @@ class Publishing:
         if idempotency_key is not None:  # the log is the project's, so its keys are too
             idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
         try:
-            first = self._log.publish(topic, entries, self._clock.now(), self.retention, idempotency_key)
+            first = self._log.publish(topic, entries, self._clock.now(), self._retention, idempotency_key)
         except Repeated as earlier:
             return Applied(range(earlier.answer, earlier.answer + len(entries)), replayed=True)
         self._events.published(topic, entries)

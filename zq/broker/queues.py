@@ -2,6 +2,7 @@
 """Use cases on queues (contract 6)."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 from zq.broker.data_keys import DataKeys
@@ -16,12 +17,16 @@ from zq.broker.metadata import (
     is_fifo,
     shown_defaults,
 )
-from zq.broker.resources import READ_AHEAD, MetadataResource
+from zq.broker.quotas import AnyQuotas
+from zq.broker.resources import DEAD_LETTERS, READ_AHEAD, MetadataResource
 from zq.broker.rules import ReadThroughCache, RulesCache
+from zq.broker.subscription_documents import SubscriptionDocuments
+from zq.broker.subscriptions import Subscribing
 from zq.broker.values import Seen
+from zq.broker.waiting import Waiters
 from zq.clock import Clock
 from zq.errors import MetadataConflict, QueueNotFound, Unavailable
-from zq.limits import MAX_COUNTED, Limits
+from zq.limits import Limits
 from zq.model import Grouping, Queue, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.documents import DocumentRef
@@ -39,23 +44,45 @@ LAST: Final = "\x7f"
 
 
 class Queues(MetadataResource[QueueRef, Queue]):
-    """What a caller can do with queues."""
+    """The use cases of queues."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, keys: DataKeys) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        rules_cache: RulesCache,
+        keys: DataKeys,
+        quotas: AnyQuotas,
+        subscribed: SubscriptionDocuments,
+        subscriptions: Subscribing,
+        waiters: Waiters,
+        max_counted: int,
+    ) -> None:
+        """``max_counted``: ``depth`` counts up to this number of messages in each state."""
         history = storage.history
         unbuilt = {"_history_ttl": history.sentence} if isinstance(history, Missing) else {}
         if not keys.enabled:
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
         schema = MetadataSchema("queue", limits, shown_defaults(limits), rules_cache.default_ttls.of, unbuilt)
         markers = Markers(storage.documents, clock)
-        super().__init__(storage.queues, schema, markers, clock, limits, rules_cache.forget, QueueNotFound)
+        super().__init__(storage.queues, schema, markers, clock, limits, quotas, rules_cache.forget, QueueNotFound)
         self._queues = storage.queues
         self._storage = storage
+        self._subscribed = subscribed
+        self._subscriptions = subscriptions
+        self._waiters = waiters
+        self._max_counted = max_counted
         self._depths = ReadThroughCache(self._counted)
-        self.max_counted = MAX_COUNTED
-        """Messages of one state that ``depth`` counts at most."""
-        self.wake: Callable[[QueueRef], object] = lambda _queue: None
-        """Has those look again that wait for messages of the queue."""
+
+    @property
+    def max_counted(self) -> int:
+        """The number of messages in one state up to which ``depth`` counts."""
+        return self._max_counted
+
+    def configure(self, max_counted: int) -> None:
+        """Count up to this number of messages in each state from now on."""
+        self._max_counted = max_counted
 
     def change(
         self,
@@ -64,13 +91,26 @@ class Queues(MetadataResource[QueueRef, Queue]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """As for all resources. Whoever waits at a queue that was paused may claim now."""
+        """Change the metadata as for any resource, and wake the requests that wait at the queue, which may have been
+        paused."""
         shown = super().change(ref, edit, named, allowance)
-        self.wake(ref)
+        self._waiters.wake(ref)
         return shown
 
     def _make(self, ref: QueueRef, metadata: Metadata, raw: bytes) -> bool:
         return self._queues.create(ref, raw, Grouping(metadata.get(GROUPED) or Grouping.NONE))
+
+    def _admitted(self, ref: QueueRef, metadata: Metadata) -> AbstractContextManager[None]:
+        return self._quotas.admit_queue(ref, metadata.get(DEAD_LETTERS))
+
+    def _own_metadata(self, ref: QueueRef) -> Metadata:
+        return self._subscribed.mark_of_queue(ref)
+
+    def _check_dead_letters(self, ref: QueueRef, target: object) -> None:
+        self._quotas.check_dead_letters(ref, target)
+
+    def _unsubscribe(self, ref: QueueRef) -> None:
+        self._subscriptions.end_queue(ref)
 
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
         if (former.get(GROUPED) or None) != (metadata.get(GROUPED) or None):
@@ -84,7 +124,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         return Seen(self._depths.get(ref), self._clock.now())
 
     def _counted(self, ref: QueueRef) -> Depth:
-        most = self.max_counted
+        most = self._max_counted
         told = self._storage.depth(ref, self._clock.now(), most)
         return Depth(min(told.ready, most), min(told.delayed, most), min(told.claimed, most), 0, told.oldest_ready)
 

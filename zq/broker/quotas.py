@@ -17,14 +17,13 @@ from msgspec import structs
 
 from zq.broker.rates import Account, Rates
 from zq.broker.stored import FRESH, MOST_KNOWN, RETRY, Stored, exceeded
-from zq.broker.topics import KIND as TOPIC
 from zq.clock import Clock
 from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
 from zq.limits import project_id, within
 from zq.model import Draft, Page, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.quotas import OVERHEAD, PROJECT, QUOTA, Project, Quota, State, Usage, Work
-from zq.model.topics import TopicRef
+from zq.model.topics import TOPIC, TopicRef
 from zq.storage.api import Storage
 from zq.storage.concurrency import StripedLocks
 
@@ -40,7 +39,7 @@ PAGE: Final = 20
 MOST_PAGE: Final = 100
 # The kind of the documents that list a project's tokens.
 TOKEN: Final = "token"  # noqa: S105  (no password)
-# Where nothing is made.
+# The context of a step that needs no reservation.
 NOTHING: Final = nullcontext()
 
 _decoder: Final = msgspec.json.Decoder(Project)
@@ -55,8 +54,46 @@ class Allotment(msgspec.Struct, frozen=True):
     account: Account
 
 
+class NoQuotas:
+    """The quotas of a server without authentication: they bound nothing. See ``Quotas`` for each method."""
+
+    are_enforced = False
+
+    def admit_queue(self, _queue: QueueRef, _dead_letters: object = None) -> AbstractContextManager[None]:
+        return NOTHING
+
+    def admit_topic(self, _topic: TopicRef) -> AbstractContextManager[None]:
+        return NOTHING
+
+    def admit_targets(self, _queues: Collection[QueueRef]) -> AbstractContextManager[None]:
+        return NOTHING
+
+    def check_targets(self, _queues: Collection[QueueRef]) -> None:
+        return
+
+    def check_dead_letters(self, _queue: QueueRef, _name: object) -> None:
+        return
+
+    def admit_work(self, _project: str, _work: Work, _name: str) -> AbstractContextManager[QuotaExceeded | None]:
+        return NOTHING
+
+    def forget_work(self, _project: str, _work: Work, _name: str) -> None:
+        return
+
+    def max_subscriptions(self, _project: str) -> int:
+        return 0
+
+    def share_of(self, _project: str) -> int | None:
+        return None
+
+    def refusal(self, _project: str, _drafts: Sequence[Draft]) -> QuotaExceeded | None:
+        return None
+
+
 class Quotas:
     """The allotments of all projects. ``defaults``: for those that have no values of their own."""
+
+    are_enforced = True
 
     def __init__(self, storage: Storage, clock: Clock, defaults: Quota, rates: Rates) -> None:
         self._storage = storage
@@ -154,27 +191,29 @@ class Quotas:
     # after the other, so that each counts what the others have made.
 
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
-        """Let a queue be made within this context that may be there, and name another one for its dead letters.
-        Raises ``QuotaExceeded``."""
+        """Reserve room for a queue and for its dead-letter queue while the caller creates the queue.
+
+        Queues that exist need no room. Raises ``QuotaExceeded``.
+        """
         return self._making_queues([queue, *_named(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
-        """Let messages be moved within this context to queues, which are made if they are not there. Raises
-        ``QuotaExceeded``.
+        """Reserve room for the target queues that do not exist, while the caller moves messages to them.
 
-        Queues that were there are remembered for a while, so that not every move costs a question, or waits for others.
+        A cache of existing queues saves most moves the round trip and the lock. Raises ``QuotaExceeded``.
         """
         missing = self._missing(queues)
         return self._making_queues(missing) if missing else NOTHING
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
-        """Raise ``QuotaExceeded`` if queues that are named and not there would be too many. Nothing makes them now."""
+        """Raise ``QuotaExceeded`` if there is no room for those of the queues that do not exist yet."""
         if missing := self._missing(queues):
             self._note(missing[0].project)
             self._check_queues(missing)
 
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
-        """The same of what a queue names for its dead letters: the claim that will make it is never refused."""
+        """Raise ``QuotaExceeded`` if there is no room for the queue's dead-letter queue, which a later claim creates
+        unconditionally."""
         self.check_targets(_named(queue, name))
 
     @contextmanager
@@ -220,8 +259,8 @@ class Quotas:
             self._remember_there(known, now + NOTED)
 
     @contextmanager
-    def admit_topic(self, topic: TopicRef, _dead_letters: object = None) -> Iterator[None]:
-        """Let a topic be made within this context that may be there. Raises ``QuotaExceeded``."""
+    def admit_topic(self, topic: TopicRef) -> Iterator[None]:
+        """Reserve room for a topic while the caller creates it. Raises ``QuotaExceeded``."""
         self._note(topic.project)
         with self._makers.locked((topic.project, TOPIC)):
             most = self.of(topic.project).quota.topics
@@ -232,15 +271,17 @@ class Quotas:
     def _has_topic(self, topic: TopicRef) -> bool:
         return self._documents.get(DocumentRef(topic.project, TOPIC, topic.name), self._clock.now()) is not None
 
-    def most_subscriptions(self, project: str) -> int:
-        """How many the project may have; 0 = any number. It is listed from now on."""
+    def max_subscriptions(self, project: str) -> int:
+        """Return the project's bound of subscriptions, 0 for none, and list the project."""
         self._note(project)
         return self.of(project).quota.subscriptions
 
     @contextmanager
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
-        """Why the project may not use this stage, fence or producer within this context: it is not there, and would be
-        one too many."""
+        """Reserve room for a stage, fence or producer while the caller uses it.
+
+        The context yields ``QuotaExceeded`` if the work is new and the project has too much of its kind, else None.
+        """
         most = getattr(self.of(project).quota, work)
         known = (project, work, name)
         self._note(project)
@@ -255,17 +296,17 @@ class Quotas:
         self._remember_there(known, self.now())
         yield None
 
-    def work_ended(self, project: str, work: Work, name: str) -> None:
-        """It is not there any more."""
+    def forget_work(self, project: str, work: Work, name: str) -> None:
+        """Forget that this stage, fence or producer exists."""
         with self._lock:
             self._there.pop((project, work, name), None)
 
     def share_of(self, project: str) -> int:
-        """Percent of waiters and streams that the project may take of a process."""
+        """Return the percentage of a process's waiters and streams that the project may hold."""
         return self.of(project).quota.share
 
     def refusal(self, project: str, drafts: Sequence[Draft]) -> QuotaExceeded | None:
-        """Why the project may not store so much more; None if it may, and is taken to do so."""
+        """Reserve the project's storage for the drafts. Return the refusal if they exceed its quota, else None."""
         quota = self.of(project).quota
         if not quota.stored_messages and not quota.stored_bytes:
             return None
@@ -301,19 +342,13 @@ class Quotas:
         return count
 
 
+AnyQuotas = Quotas | NoQuotas
+NO_QUOTAS: Final = NoQuotas()
+
+
 def _named(queue: QueueRef, name: object) -> list[QueueRef]:
     """The queue that another one's metadata name."""
     return [QueueRef(queue.project, name)] if isinstance(name, str) and name else []
-
-
-def admit_any_work(_project: str, _work: Work, _name: str) -> AbstractContextManager[QuotaExceeded | None]:
-    """Nobody is bounded."""
-    return NOTHING
-
-
-def refuse_nothing(_project: str, _drafts: Sequence[Draft]) -> QuotaExceeded | None:
-    """Nobody is bounded."""
-    return None
 
 
 def check_state(state: State, changes: bool) -> None:

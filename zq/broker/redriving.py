@@ -2,13 +2,12 @@
 """Use cases that bring dead letters back, and tell beforehand what that would do (extensions 4)."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType
 
-from zq.broker.resources import admit_all
+from zq.broker.quotas import AnyQuotas
 from zq.broker.rules import Rules, RulesCache
 from zq.clock import Clock
 from zq.errors import Invalid, QueuePaused
@@ -87,13 +86,14 @@ class Ways:
 class Redriving:
     """What a caller can do with the messages of a dead letter queue."""
 
-    def __init__(self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events) -> None:
+    def __init__(
+        self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events, quotas: AnyQuotas
+    ) -> None:
         self._storage = storage
         self._clock = clock
         self._rules_cache = rules_cache
         self._events = events
-        self.admit: Callable[[Collection[QueueRef]], AbstractContextManager[None]] = admit_all
-        """Within this context those of the queues that are not there may be made. Raises ``QuotaExceeded``."""
+        self._quotas = quotas
 
     def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
         """Move ready messages, the oldest or those named, to where they came from, or to ``terms.to``.
@@ -197,7 +197,7 @@ class Redriving:
         if not moves:
             return []
         history = self._rules_cache.recent(queue).history_ttl
-        with self.admit({QueueRef(queue.project, move.to) for move in moves}):
+        with self._quotas.admit_targets({QueueRef(queue.project, move.to) for move in moves}):
             return self._storage.messages.move(queue, moves, self._clock.now(), history)
 
     def _oldest(self, queue: QueueRef) -> Iterator[Sequence[Message]]:

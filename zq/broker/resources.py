@@ -12,6 +12,7 @@ from msgspec import Struct
 from zq import wire
 from zq.broker.markers import Markers
 from zq.broker.metadata import Metadata, MetadataSchema, set_values
+from zq.broker.quotas import AnyQuotas
 from zq.broker.values import Seen
 from zq.clock import Clock
 from zq.errors import InvalidBody, NotFound, ZqError
@@ -105,7 +106,7 @@ class ResourceStore(Protocol[Given, T]):
 
 
 class MetadataResource(Generic[R, T]):
-    """What a caller can do with resources of one kind. ``changed`` is called with those that may have new metadata."""
+    """The use cases of resources of one kind. ``changed`` is called with each resource whose metadata may be new."""
 
     def __init__(
         self,
@@ -114,6 +115,7 @@ class MetadataResource(Generic[R, T]):
         markers: Markers,
         clock: Clock,
         limits: Limits,
+        quotas: AnyQuotas,
         changed: Callable[[R], None],
         missing: type[NotFound],
     ) -> None:
@@ -122,16 +124,9 @@ class MetadataResource(Generic[R, T]):
         self._markers = markers
         self._clock = clock
         self._limits = limits
+        self._quotas = quotas
         self._changed = changed
         self._missing = missing
-        self.admit: Callable[[R, object], AbstractContextManager[None]] = admit_all
-        """Within this context it may be made, with what it names for its dead letters. Raises ``QuotaExceeded``."""
-        self.check_dead_letters: Callable[[R, object], object] = admit_all
-        """Raises ``QuotaExceeded`` if there is no room for what it names for its dead letters."""
-        self.first_metadata: Callable[[R], Metadata] = lambda _ref: {}
-        """What of its metadata is zq's own when it is made."""
-        self.unsubscribe: Callable[[R], None] = lambda _ref: None
-        """Ends its subscriptions."""
 
     def list(
         self,
@@ -192,9 +187,9 @@ class MetadataResource(Generic[R, T]):
         metadata = wire.json_object(raw) if raw else {}
         self._schema.check(metadata, ref.name)
         self._judge_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
-        is_new = self.admit is not admit_all and self._store.get(ref) is None
-        with self.admit(ref, metadata.get(DEAD_LETTERS)) if is_new else nullcontext():
-            created = self._make(ref, metadata, wire.encode(metadata | self.first_metadata(ref)))
+        counts = self._quotas.are_enforced and self._store.get(ref) is None
+        with self._admitted(ref, metadata) if counts else nullcontext():
+            created = self._make(ref, metadata, wire.encode(metadata | self._own_metadata(ref)))
         self._changed(ref)
         return created
 
@@ -228,7 +223,7 @@ class MetadataResource(Generic[R, T]):
             self._schema.check(metadata, ref.name)
             self._check_fixed(former, metadata)
             for target in named:
-                self.check_dead_letters(ref, target)
+                self._check_dead_letters(ref, target)
             raw = wire.encode(metadata | {key: value for key, value in former.items() if key == MARK})
             if len(raw) > self._limits.max_queue_metadata:
                 bound = self._limits.max_queue_metadata
@@ -241,11 +236,26 @@ class MetadataResource(Generic[R, T]):
         """Create it in the store; False if it exists."""
         return self._store.create(ref, raw)
 
+    def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
+        """Reserve quota for creating the resource and its dead-letter queue. Raises ``QuotaExceeded``."""
+        raise NotImplementedError
+
+    def _own_metadata(self, _ref: R) -> Metadata:
+        """Return the metadata that zq itself stores with a new resource."""
+        return {}
+
+    def _check_dead_letters(self, ref: R, target: object) -> None:
+        """Raise ``QuotaExceeded`` if there is no room for the dead-letter queue that the metadata name."""
+
+    def _unsubscribe(self, ref: R) -> None:
+        """End the subscriptions of the resource."""
+        raise NotImplementedError
+
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
-        """Raise ``MetadataConflict`` if what cannot be changed is."""
+        """Raise ``MetadataConflict`` if a key differs that only creation may set."""
 
     def _judge_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
-        """Whoever gives a queue another one for its dead letters sends messages there."""
+        """Raise ``NotAuthorized`` unless the caller may post to the dead-letter queues that it names."""
         if self._schema.kind == Kind.QUEUE:
             for target in named:
                 if isinstance(target, str):
@@ -268,7 +278,7 @@ class MetadataResource(Generic[R, T]):
             held = self._held(ref)
             self._store.purge(ref)
         if types is None or "subscriptions" in types:
-            self.unsubscribe(ref)
+            self._unsubscribe(ref)
         return held
 
     def _held(self, ref: R) -> int | None:
@@ -290,11 +300,6 @@ def _read(stored: bytes) -> Metadata:
     metadata = wire.json_object(stored)
     metadata.pop(MARK, None)
     return metadata
-
-
-def admit_all(*_asked: object) -> AbstractContextManager[None]:
-    """Where nothing bounds how many there are."""
-    return nullcontext()
 
 
 def _matches(metadata: Metadata, filters: Mapping[str, Any]) -> bool:

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases that end work on messages: settle a claim (extensions 3)."""
 
-from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
-
 from msgspec import UNSET
 
 from zq.broker.encryption import Sealing
-from zq.broker.resources import admit_all
+from zq.broker.quotas import AnyQuotas
 from zq.broker.rules import Rules, RulesCache
 from zq.broker.values import Applied
 from zq.clock import Clock
@@ -45,6 +42,7 @@ class Settling:
         checksum: bool,
         events: Events,
         sealing: Sealing,
+        quotas: AnyQuotas,
     ) -> None:
         self._sealing = sealing
         self._storage = storage
@@ -53,8 +51,7 @@ class Settling:
         self._rules_cache = rules_cache
         self._checksum = checksum
         self._events = events
-        self.admit: Callable[[Collection[QueueRef]], AbstractContextManager[None]] = admit_all
-        """Within this context those of the queues that are not there may be made. Raises ``QuotaExceeded``."""
+        self._quotas = quotas
 
     def settle(
         self,
@@ -81,7 +78,7 @@ class Settling:
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)
         try:
-            with self.admit([QueueRef(queue.project, target) for target in targets]):
+            with self._quotas.admit_targets([QueueRef(queue.project, target) for target in targets]):
                 now = self._clock.now()
                 settled = self._storage.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
         except Repeated as first:

@@ -19,7 +19,7 @@ from zq.broker.messages import Messages
 from zq.broker.metadata import SQS
 from zq.broker.rules import Rules, RulesCache
 from zq.clock import Clock
-from zq.errors import ClaimNotFound, DraftsRepeated, QueueNotFound, QueuePaused, Repeated
+from zq.errors import ClaimNotFound, DraftsRepeated, QueueNotFound, Repeated
 from zq.events import Events
 from zq.limits import SQS_NUMBERS
 from zq.model import (
@@ -272,10 +272,10 @@ class SqsMessages:
         rules: Rules,
     ) -> bool:
         """Whether the rules still hold, and so the messages are stored, with what is to be delivered of them."""
-        refusal = QueuePaused.of(queue.name) if rules.posts_paused else self._messages.refusal(queue.project, drafts)
+        refusal = self._messages.refusal(queue, drafts, rules)
         if refusal is not None:
             raise refusal
-        copies = self._messages.copies(queue, drafts, rules, now, 0) if rules.subscribed else None
+        copies = self._messages.copies(queue, drafts, rules, now, 0)
         post = self._storage.messages.post
         if post(queue, drafts, now, rules.metadata, copies=copies, create=False) is not None:
             return False

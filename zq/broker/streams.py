@@ -15,8 +15,9 @@ from typing import Final
 from msgspec import Struct
 
 from zq.broker.encryption import Sealing
+from zq.broker.quotas import NO_QUOTAS, AnyQuotas
 from zq.broker.tails import ALL, RECHECK, Tail, Tails
-from zq.broker.waiting import SHARE, Slots, share_of_all
+from zq.broker.waiting import SHARE, Slots
 from zq.clock import Clock
 from zq.errors import Crowded, Invalid, Unavailable
 from zq.events import Events
@@ -168,6 +169,7 @@ class Streams:
         most: int,
         events: Events,
         share: int = SHARE,
+        quotas: AnyQuotas = NO_QUOTAS,
     ) -> None:
         self.sealing = sealing
         self.topics = storage.topics
@@ -178,8 +180,7 @@ class Streams:
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
         self._slots = Slots(most, share)
-        self.share_of: Callable[[str], int | None] = share_of_all
-        """As that of ``Waiters``."""
+        self._quotas = quotas
         self._watchdog: threading.Thread | None = None
         self.closing = False
 
@@ -195,7 +196,7 @@ class Streams:
 
         Raises ``Crowded``, ``Invalid`` if ``after`` lies beyond the log's end, ``Unavailable``.
         """
-        own = self.share_of(project)
+        own = self._quotas.share_of(project)
         with self._lock:
             if self.closing or not self._slots.take(project, own):
                 self.events.stream_refused()

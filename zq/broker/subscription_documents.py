@@ -27,15 +27,14 @@ _decoder: Final = msgspec.msgpack.Decoder(Subscriptions)
 
 
 class SubscriptionDocuments:
-    """Reads and changes them."""
+    """The stored subscriptions of all sources. ``changed`` is called with each queue that has other metadata now."""
 
-    def __init__(self, storage: Storage, clock: Clock) -> None:
+    def __init__(self, storage: Storage, clock: Clock, changed: Callable[[QueueRef], None]) -> None:
         self._storage = storage
         self._documents = storage.documents
         self._cursors = Cursors(storage, clock)
         self._clock = clock
-        self.forget: Callable[[QueueRef], None] = lambda _queue: None
-        """The queue has other metadata now."""
+        self._changed = changed
 
     def of(self, source: Source) -> Subscriptions:
         """All of a source that have not ended."""
@@ -54,7 +53,7 @@ class SubscriptionDocuments:
             after = page.next
 
     def mark_of_queue(self, queue: QueueRef) -> Metadata:
-        """What the metadata of a queue say of its subscriptions."""
+        """Return the metadata by which the queue says that it has subscribers; empty if it has none."""
         all = self.of(Source(queue.project, "queue", queue.name))
         return {MARK: all.generation} if all.deliverable else {}
 
@@ -92,7 +91,7 @@ class SubscriptionDocuments:
             if wanted == metadata:
                 return
             if self._storage.queues.update(queue, stored.metadata, wire.encode(wanted)):
-                self.forget(queue)
+                self._changed(queue)
                 return
         raise MetadataConflict("Others change the queue at the same time. Try again.")
 

@@ -13,6 +13,8 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import UNSET, Struct
 
+from zq.broker.creation import QueueCreation, TopicCreation
+from zq.broker.quotas import AnyQuotas
 from zq.broker.rules import Rules
 from zq.broker.subscribers import (
     TRUST,
@@ -95,35 +97,53 @@ class Subscribed(Struct, frozen=True):
     secret: str = ""
 
 
+def accept_any(_subscriber: str) -> None:
+    """Accept every subscriber's address."""
+
+
 class SubscriptionPolicy(Struct, frozen=True):
-    """Options. ``confirm``: whether nothing goes to those who have not agreed; ``lasting``: seconds for which what is
-    to be delivered is kept."""
+    """The server's rules for subscriptions."""
 
     types: tuple[str, ...] = TYPES
+    """The accepted schemes of subscribers."""
     default_ttl: int = 3600
+    """The ttl in seconds of a subscription that names none."""
     confirm: bool = True
+    """Whether a subscriber must agree before anything is delivered to it."""
     lasting: int = 345600
+    """Seconds for which an undelivered notice is kept."""
+    sealer: Sealer = NoKey()
+    trusts: Trusts = NoTrusts()
+    check_address: Callable[[str], None] = accept_any
+    """Raises ``Invalid`` for a subscriber at an address to which the server sends nothing."""
+
+
+DEFAULT_POLICY: Final = SubscriptionPolicy()
 
 
 class Subscribing:
-    """What a caller can do with subscriptions."""
+    """The use cases of subscriptions."""
 
-    def __init__(self, storage: Storage, clock: Clock, limits: Limits, stored: SubscriptionDocuments) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        stored: SubscriptionDocuments,
+        quotas: AnyQuotas,
+        queues: QueueCreation,
+        topics: TopicCreation,
+        policy: SubscriptionPolicy = DEFAULT_POLICY,
+    ) -> None:
         self._storage = storage
         self._documents = storage.documents
         self._stored = stored
         self._clock = clock
         self._limits = limits
-        self.policy = SubscriptionPolicy()
-        self.sealer: Sealer = NoKey()
-        self.trusts: Trusts = NoTrusts()
-        self.judge: Callable[[str], None] = lambda _subscriber: None
-        """Raises ``Invalid`` for a subscriber at an address to which nothing is sent."""
-        self.ensure_queue: Callable[[QueueRef], object] = lambda _queue: None
-        self.ensure_topic: Callable[[TopicRef], object] = lambda _topic: None
-        """They create one that is missing."""
-        self.most: Callable[[str], int] = lambda _project: 0
-        """How many a project may have; 0 = any number."""
+        self._quotas = quotas
+        self._queues = queues
+        self._topics = topics
+        self._policy = policy
 
     def create(self, source: Source, terms: Terms, token: str = "", connection: str = "") -> Subscribed:
         """Subscribe. The same subscriber, as long as it has not agreed, is asked again (contract 9.2).
@@ -135,12 +155,12 @@ class Subscribing:
         self._ensure(source)
         pushed = bool(connection) and terms.subscriber is None
         uri = f"{CONNECTION}{connection}" if pushed else self._subscriber(terms.subscriber)
-        ttl = self.policy.default_ttl if terms.ttl is UNSET else self._ttl(terms.ttl)
+        ttl = self._policy.default_ttl if terms.ttl is UNSET else self._ttl(terms.ttl)
         options = check_options(None if terms.options is UNSET else terms.options)
         self._admit(source.project)
         secret = "" if pushed else new_secret()
         made = Subscription(new_ids(1, self._clock.now())[0], uri, ttl, self._clock.now(), options)
-        sealed = b"" if pushed else self.sealer.seal(secret)
+        sealed = b"" if pushed else self._policy.sealer.seal(secret)
         made = msgspec.structs.replace(made, secret=sealed, confirmed=self._at_once(uri), agreed=pushed)
         made = self._judged(made)
         known = any(each.subscriber == uri for each in self._stored.of(source).items)
@@ -211,7 +231,7 @@ class Subscribing:
                 # A caller may change a subscription without knowing its secrets, so no other subscriber gets them.
                 known = shown_options(found.options) if options in (None, UNSET) else options
                 changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri)), "options": moved_options(known)}
-                changes |= {"agreed": False, "secret": self.sealer.seal(new_secret()), "former": None}
+                changes |= {"agreed": False, "secret": self._policy.sealer.seal(new_secret()), "former": None}
             new = self._judged(msgspec.structs.replace(found, **changes))
             new = msgspec.structs.replace(new, options=entrusted(new.options, trust))
             new = self._stored.from_next(source, all, new) if moved else new
@@ -247,7 +267,7 @@ class Subscribing:
     def rotate(self, source: Source, id: str) -> str:
         """A new secret; for a day, deliveries are signed with the former one, too. Raises ``SubscriptionNotFound``."""
         secret = new_secret()
-        sealed, until = self.sealer.seal(secret), self._clock.now() + ROTATION
+        sealed, until = self._policy.sealer.seal(secret), self._clock.now() + ROTATION
 
         def change(all: Subscriptions) -> tuple[Subscriptions, None]:
             found = _there(all, id)
@@ -301,22 +321,22 @@ class Subscribing:
         """With which its deliveries are signed now; none where the key that sealed them is gone."""
         former = subscription.former
         sealed = [subscription.secret] + ([former[0]] if former and former[1] > self._clock.now() else [])
-        return [secret for secret in map(self.sealer.open, sealed) if secret]
+        return [secret for secret in map(self._policy.sealer.open, sealed) if secret]
 
     def _ensure(self, source: Source) -> None:
         if source.kind == "queue":
-            self.ensure_queue(QueueRef(source.project, source.name))
+            self._queues.rules(QueueRef(source.project, source.name))
         else:
-            self.ensure_topic(TopicRef(source.project, source.name))
+            self._topics.rules(TopicRef(source.project, source.name))
 
     def _subscriber(self, uri: object) -> str:
-        checked = check_subscriber(uri, self.policy.types)
-        self.judge(checked)
+        checked = check_subscriber(uri, self._policy.types)
+        self._policy.check_address(checked)
         return checked
 
     def _trust(self, uri: str, token: str, until: Seconds) -> str:
         """A new trust for the subscriber; "" where it needs none."""
-        return self.trusts.make(token, uri, min(until, LAST_MOMENT)) if uri.startswith(TRUST) else ""
+        return self._policy.trusts.make(token, uri, min(until, LAST_MOMENT)) if uri.startswith(TRUST) else ""
 
     def _ttl(self, ttl: object) -> int:
         if type(ttl) is not int:
@@ -333,16 +353,16 @@ class Subscribing:
         """Whether it is delivered to before it agreed: never, where mail goes. A connection agrees by asking."""
         if uri.startswith(CONNECTION):
             return 0
-        return None if self.policy.confirm or uri.startswith("mailto:") else 0
+        return None if self._policy.confirm or uri.startswith("mailto:") else 0
 
     def _must_agree(self, one: Subscription) -> bool:
         """Return whether nothing is delivered before the subscriber itself has agreed."""
         if one.subscriber.startswith(CONNECTION):
             return False
-        return self.policy.confirm or one.subscriber.startswith("mailto:")
+        return self._policy.confirm or one.subscriber.startswith("mailto:")
 
     def _admit(self, project: str) -> None:
-        most = self.most(project)
+        most = self._quotas.max_subscriptions(project)
         if most and self._stored.count(project) >= most:
             raise QuotaExceeded(f"The project may have {most} subscriptions.")
 
@@ -369,7 +389,7 @@ class Subscribing:
 
     def drafts(self, notices: Sequence[Notice], now: Seconds) -> Sequence[Draft]:
         """The notices as messages of a queue of ours."""
-        lasting = self.policy.lasting
+        lasting = self._policy.lasting
         ids = new_ids(len(notices), now)
         return [Draft(id, notice_body(each), lasting, 0, "") for id, each in zip(ids, notices, strict=True)]
 

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on topics (contract 13), and what their metadata mean for those who publish."""
+"""Use cases on topics (contract 13)."""
 
-import time
-from collections.abc import Callable
-from typing import cast
+from contextlib import AbstractContextManager
 
-from msgspec import Struct
-
-from zq import wire
+from zq.broker.creation import Topic, TopicCreation, TopicStore
 from zq.broker.data_keys import DataKeys
 from zq.broker.markers import Markers
 from zq.broker.metadata import (
@@ -17,39 +13,20 @@ from zq.broker.metadata import (
     NO_TOPIC_GROUPS,
     NOT_ENCRYPTED,
     PAUSED,
+    Metadata,
     MetadataSchema,
     topic_defaults,
 )
+from zq.broker.quotas import AnyQuotas
 from zq.broker.resources import READ_AHEAD, MetadataResource
-from zq.broker.rules import DefaultTtls, ReadThroughCache, post_size
+from zq.broker.rules import DefaultTtls
+from zq.broker.subscriptions import Subscribing
 from zq.clock import Clock
 from zq.errors import TopicNotFound
 from zq.limits import Limits
-from zq.model import Page, Seconds, Stats
-from zq.model.documents import Document, DocumentRef
+from zq.model import Page
 from zq.model.topics import TopicRef
-from zq.storage.api import DocumentController, Storage
-from zq.storage.capabilities import Missing
-
-# The kind of the documents that hold topics' metadata.
-KIND = "topic"
-NO_METADATA = b"{}"
-
-
-class Topic(Struct, frozen=True):
-    """A topic as stored; ``metadata`` is a JSON object."""
-
-    ref: TopicRef
-    metadata: bytes
-
-
-class TopicRules(Struct, frozen=True):
-    """What a topic's metadata mean for a message that is published: its ttl, where it names none, the most bytes of
-    one post, and whether its body is encrypted in the store."""
-
-    ttl: int
-    max_post_size: int
-    encrypts: bool
+from zq.storage.api import Storage
 
 
 class Topics(MetadataResource[TopicRef, Topic]):
@@ -62,83 +39,25 @@ class Topics(MetadataResource[TopicRef, Topic]):
         limits: Limits,
         default_ttls: DefaultTtls,
         keys: DataKeys,
-        monotonic: Callable[[], float] = time.monotonic,
+        quotas: AnyQuotas,
+        store: TopicStore,
+        creation: TopicCreation,
+        subscriptions: Subscribing,
     ) -> None:
-        self._store = _TopicStore(storage, clock)
-        self._default_ttls = default_ttls
-        self._recent = ReadThroughCache(self._stored, monotonic)
-        # queue_ttl is a table of queues' names, not of topics'.
+        self._subscriptions = subscriptions
         unbuilt = {PAUSED: NO_TOPIC, GROUPED: NO_TOPIC_GROUPS}
         if not keys.enabled:
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
         schema = MetadataSchema("topic", limits, topic_defaults(limits), lambda _name: default_ttls.default, unbuilt)
         markers = Markers(storage.documents, clock)
-        super().__init__(self._store, schema, markers, clock, limits, self._recent.forget, TopicNotFound)
-
-    def rules(self, topic: TopicRef) -> TopicRules:
-        """What holds for a message that is published now, as the cache has it; a missing topic is created."""
-        return self._recent.get(topic)
+        super().__init__(store, schema, markers, clock, limits, quotas, creation.forget, TopicNotFound)
 
     def stored(self, project: str, after: str) -> Page[Topic]:
-        """Topics with names greater than ``after``, as they are stored."""
+        """Return a page of the stored topics whose names are greater than ``after``."""
         return self._store.list(project, after, READ_AHEAD)
 
-    def _stored(self, topic: TopicRef) -> TopicRules:
-        stored = self._store.get(topic)
-        while stored is None and not self._created(topic):
-            stored = self._store.get(topic)  # somebody else has created it
-        metadata = wire.json_object(stored.metadata) if stored else {}
-        ttl = metadata.get("_default_message_ttl") or self._default_ttls.default
-        return TopicRules(ttl, post_size(metadata, self._limits), bool(metadata.get(ENCRYPTS)))
+    def _admitted(self, ref: TopicRef, _metadata: Metadata) -> AbstractContextManager[None]:
+        return self._quotas.admit_topic(ref)
 
-    def _created(self, topic: TopicRef) -> bool:
-        with self.admit(topic, None):
-            return self._store.create(topic, NO_METADATA)
-
-
-class _TopicStore:
-    """Topics as a ``ResourceStore``: their metadata are documents, their messages stand in their project's log."""
-
-    def __init__(self, storage: Storage, clock: Clock) -> None:
-        missing = isinstance(storage.topics, Missing)
-        self._documents = cast(DocumentController, storage.topics) if missing else storage.documents
-        self._topics = storage.topics
-        self._clock = clock
-
-    def create(self, topic: TopicRef, metadata: bytes) -> bool:
-        return self._documents.put(_document_ref(topic), metadata, self._clock.now(), expected="")
-
-    def get(self, topic: TopicRef) -> Topic | None:
-        document = self._documents.get(_document_ref(topic), self._clock.now())
-        return _topic(document) if document else None
-
-    def update(self, topic: TopicRef, expected: bytes, metadata: bytes) -> bool:
-        ref, now = _document_ref(topic), self._clock.now()
-        document = self._documents.get(ref, now)
-        if document is None or document.value != expected:
-            return False
-        return self._documents.put(ref, metadata, now, expected=document.version)
-
-    def list(self, project: str, after: str, limit: int) -> Page[Topic]:
-        page = self._documents.list(project, KIND, "", after, limit, self._clock.now())
-        return Page([_topic(document) for document in page.items], page.next)
-
-    def delete(self, topic: TopicRef) -> None:
-        # The document first: a server that dies in between leaves messages without a topic, and not a topic that has
-        # lost its messages.
-        self._documents.delete(_document_ref(topic), self._clock.now())
-        self._topics.purge(topic)
-
-    def purge(self, topic: TopicRef) -> None:
-        self._topics.purge(topic)
-
-    def stats(self, topic: TopicRef, now: Seconds) -> Stats:
-        return self._topics.stats(topic, now)
-
-
-def _document_ref(topic: TopicRef) -> DocumentRef:
-    return DocumentRef(topic.project, KIND, topic.name)
-
-
-def _topic(document: Document) -> Topic:
-    return Topic(TopicRef(document.ref.project, document.ref.name), document.value)
+    def _unsubscribe(self, ref: TopicRef) -> None:
+        self._subscriptions.end_topic(ref)

@@ -51,8 +51,9 @@ _decode: Final = msgspec.json.Decoder(Entry).decode
 class Trail:
     """Entries of all projects; safe to call from any thread. ``put`` raises nothing, whatever becomes of the store."""
 
-    def __init__(self, documents: DocumentController, clock: Clock) -> None:
-        self.ttl = TTL
+    def __init__(self, documents: DocumentController, clock: Clock, ttl: float = TTL) -> None:
+        """``ttl``: seconds for which an entry is kept."""
+        self._ttl = ttl
         self._documents = documents
         self._clock = clock
         self._changed = threading.Condition()
@@ -64,6 +65,10 @@ class Trail:
         self._finishing = False
         self._writer: threading.Thread | None = None
         self._last = 0
+
+    def configure(self, ttl: float) -> None:
+        """Keep new entries for this number of seconds."""
+        self._ttl = ttl
 
     def put(self, entry: Entry) -> None:
         """Have the entry written soon; it is only counted if its project has had too many in this second."""
@@ -156,7 +161,7 @@ class Trail:
             name = f"{END - self._last:018d}.{urandom(4).hex()}"
             value = encoded(structs.replace(entry, time=timestamp(int(now * 1000) / 1000)))
             for project in dict.fromkeys((entry.project, "")):
-                self._documents.put(DocumentRef(project, KIND, name), value, now, expires=now + self.ttl)
+                self._documents.put(DocumentRef(project, KIND, name), value, now, expires=now + self._ttl)
         except BaseException:  # the edge of this thread, which must outlive any one failure, as a panic of an extension
             LOG.exception("An entry of the audit is lost: %r", entry)
 

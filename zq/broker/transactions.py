@@ -2,17 +2,17 @@
 """Use cases on fences, stages and commits (extensions 9)."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TypeVar
 
 from zq.broker.carrying import Carrier
 from zq.broker.markers import Markers
-from zq.broker.quotas import admit_any_work
+from zq.broker.quotas import AnyQuotas
 from zq.broker.resources import READ_AHEAD
 from zq.broker.rules import RulesCache
 from zq.broker.values import Seen
 from zq.clock import Clock
-from zq.errors import Invalid, QuotaExceeded
+from zq.errors import Invalid
 from zq.events import Events
 from zq.limits import (
     DEFAULT_PAGE,
@@ -42,9 +42,16 @@ class Transactions:
     """What a batch job can do that may be restarted anywhere."""
 
     def __init__(
-        self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, events: Events, patience: float
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        rules_cache: RulesCache,
+        events: Events,
+        patience: float,
+        quotas: AnyQuotas,
     ) -> None:
-        """``patience``: seconds after which the caller of a large commit is told that it is under way."""
+        """``patience``: seconds after which the answer to a large commit says that the commit is under way."""
         self._transactions = storage.transactions
         bounds = Bounds(limits.commit_slice, limits.max_commit_messages)
         self._resumes = not isinstance(storage.transactions, Missing)
@@ -54,10 +61,7 @@ class Transactions:
         self._markers = Markers(storage.documents, clock, MAX_FREE_NAME)
         self._rules_cache = rules_cache
         self._events = events
-        self.admit_work: Callable[[str, Work, str], AbstractContextManager[QuotaExceeded | None]] = admit_any_work
-        """Why the project may not use that fence or producer within this context."""
-        self.work_ended: Callable[[str, Work, str], object] = admit_any_work
-        """Is told of stages that are gone."""
+        self._quotas = quotas
 
     def advance_fence(self, project: str, name: str) -> int:
         """The fence's next epoch; whoever holds an older one cannot work on. Raises ``QuotaExceeded``."""
@@ -70,7 +74,7 @@ class Transactions:
         project, stage = project_id(project), free_name("stage", stage)
         self._transactions.drop_stage(project, stage)
         self._transactions.drop_stage(project, copies_of(stage))
-        self.work_ended(project, Work.STAGE, stage)
+        self._quotas.forget_work(project, Work.STAGE, stage)
 
     def commit(
         self, project: str, terms: CommitTerms, fence: Fence | None, allowance: Allowance = EVERYTHING
@@ -96,7 +100,7 @@ class Transactions:
         )
         committed = self._carrier.commit(commit, self._admitted(commit.project, Work.PRODUCER, commit.producer))
         for stage in commit.publish:
-            self.work_ended(commit.project, Work.STAGE, stage)
+            self._quotas.forget_work(commit.project, Work.STAGE, stage)
         if not committed.replayed:
             settled = {queue for queue, _ in held}
             queue = settled.pop() if len(settled) == 1 else QueueRef(commit.project, "")
@@ -106,7 +110,7 @@ class Transactions:
 
     @contextmanager
     def _admitted(self, project: str, work: Work, name: str) -> Iterator[None]:
-        with self.admit_work(project, work, name) as refusal:
+        with self._quotas.admit_work(project, work, name) as refusal:
             if refusal is not None:
                 raise refusal
             yield

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
+from zq.broker.quotas import NO_QUOTAS, AnyQuotas
 from zq.clock import Clock
 from zq.events import NO_EVENTS, Events
 from zq.limits import Limits, within
@@ -66,11 +67,6 @@ class Slots:
         self._taken[project] -= 1
         if not self._taken[project]:
             del self._taken[project]
-
-
-def share_of_all(_project: str) -> int | None:
-    """No project has a share of its own."""
-    return None
 
 
 class Polled(Struct, Generic[T], frozen=True):
@@ -140,13 +136,13 @@ class Waiters:
         most: int,
         events: Events = NO_EVENTS,
         share: int = SHARE,
+        quotas: AnyQuotas = NO_QUOTAS,
     ) -> None:
         self._queues = storage.queues
         self._limits = limits
         self._slots = Slots(most, share)
         self._reserve = Slots(max(1, most // RESERVED), share)
-        self.share_of: Callable[[str], int | None] = share_of_all
-        """Percent of the slots that a project gets which has a value of its own."""
+        self._quotas = quotas
         self._lock = threading.Lock()
         self._wait_queues: dict[QueueRef, _WaitQueue] = {}
         self._timers: list[tuple[float, QueueRef]] = []
@@ -225,7 +221,7 @@ class Waiters:
 
     def take_slot(self, project: str) -> bool:
         """Take a slot for a request that waits for something else than a queue; False if there is none."""
-        own = self.share_of(project)
+        own = self._quotas.share_of(project)
         with self._lock:
             return not self.closing and self._slots.take(project, own)
 
@@ -236,7 +232,7 @@ class Waiters:
 
     def _take_slot(self, queue: QueueRef, takes: bool, slots: Slots) -> _Waiter | None:
         """A slot in the wait queue, or None."""
-        own = self.share_of(queue.project)
+        own = self._quotas.share_of(queue.project)
         with self._lock:
             if self.closing or not slots.take(queue.project, own):
                 return None

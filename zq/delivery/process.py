@@ -10,7 +10,6 @@ from zq import logs
 from zq.application import make_broker, open_stores, subscription_policy
 from zq.auth import reread, strategy_of
 from zq.auth.master_keys import MasterKeys
-from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
 from zq.clock import StoreClock
 from zq.commands import Asked, options_of, until_ended
@@ -33,9 +32,8 @@ def run(arguments: Sequence[str], asked: Asked) -> None:
     _check(chosen)
     storage = open_stores(chosen)
     clock = StoreClock(storage.now, doubted=storage.doubted)
-    broker = make_broker(chosen, storage, clock, NO_EVENTS)
-    broker.subscriptions.policy = subscription_policy(chosen)
-    broker.subscriptions.sealer = SecretSealer(lambda: configuration.current.share)
+    policy = subscription_policy(chosen.delivery, lambda: configuration.current.share)
+    broker = make_broker(chosen, storage, clock, NO_EVENTS, policy)
     keys = MasterKeys(chosen.message_encryption_key_file, broker.sealing.keys.replace)
     keystone = None
     if chosen.auth.strategy == "keystone":

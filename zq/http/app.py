@@ -9,7 +9,6 @@ import falcon
 
 from zq.audit import Audit
 from zq.auth.policy import Policy as TablePolicy
-from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
 from zq.auth.sqs_keys import SqsKeyLookup, SqsKeys
 from zq.auth.tokens import Tokens
@@ -143,11 +142,9 @@ def create_app(
         Tenant(broker.limits, strict_client_id, trusting, lambda queue: queues.get(queue) is not None),
         authorization,
     )
-    broker.subscriptions.sealer = SecretSealer(share)
     app = App(middleware, authentication if guarded or signed else None, broker.storage.prompt)
     _add_routes(app, broker)
     if sqs is not None:
-        broker.move_tasks.serves = True
         add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))
     app.add_route("/", Versions("console/" if console else ""))
     app.add_route("/v2/me", Me(auth, console))

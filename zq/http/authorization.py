@@ -64,7 +64,7 @@ class Authorization:
         self._tells = tells
         self._allowances: dict[int, Allowance] = {}
         if isinstance(policy, TablePolicy):
-            policy.forget = self._allowances.clear
+            policy.listen(self._allowances.clear)
 
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, resource: Any, params: Mapping[str, str]

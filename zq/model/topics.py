@@ -13,6 +13,9 @@ from msgspec import Struct
 
 from zq.model import Seconds
 
+# The kind of the documents that hold topics' metadata.
+TOPIC: Final = "topic"
+
 
 class TopicRef(NamedTuple):
     """A topic's full name."""
