@@ -17,7 +17,6 @@ from tests.model.pair import PICKS, Holder, outcome
 from tests.model.timeline import Timeline
 from zq.broker import Broker
 from zq.broker.subscriptions import MIN_TTL, SubscriptionPolicy, Terms
-from zq.broker.values import Upload
 from zq.errors import SubscriptionExists, SubscriptionNotFound
 from zq.model import Claim, ClaimRequest, Lease, ListFilter, QueueRef, Settlement
 from zq.model.subscriptions import Notice, Source
@@ -152,11 +151,10 @@ class SubscribingMachine(Timeline):
         known, broker = self.known[at], self.brokers[by]
         numbers = [next(self.numbers) for _ in range(number)]
         body = json.dumps({"messages": [{"body": each, "ttl": 200_000} for each in numbers]}).encode()
-        upload = Upload(len(body), lambda _most: body, lambda _body: None)
         if known.source.kind == "queue":
-            broker.messages.post(QueueRef(known.source.project, known.source.name), "alice", upload)
+            broker.messages.post(QueueRef(known.source.project, known.source.name), "alice", body)
         else:
-            broker.publishing.publish(TopicRef(known.source.project, known.source.name), upload)
+            broker.publishing.publish(TopicRef(known.source.project, known.source.name), body)
         known.came += numbers
 
     @rule(at=SOURCES, by=BROKERS)

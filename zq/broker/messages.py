@@ -14,7 +14,7 @@ from zq.broker.encryption import SET_ASIDE, UNREADABLE, Sealing
 from zq.broker.quotas import AnyQuotas
 from zq.broker.rules import Rules, RulesCache
 from zq.broker.subscriptions import Subscribing
-from zq.broker.values import Applied, Listed, Seen, Upload
+from zq.broker.values import Applied, Listed, Seen
 from zq.clock import Clock
 from zq.errors import (
     ClaimNotHeld,
@@ -87,16 +87,20 @@ class Messages:
         self._delete_with_claim_id = delete_with_claim_id
         self._events = events
 
-    def post(self, queue: QueueRef, client: str, upload: Upload) -> Applied[list[str]]:
-        """Store all messages or none; their ids in array order. A missing queue is created (contract 7.2).
+    def max_post_size(self, queue: QueueRef, size: int) -> int:
+        """Return the bound of a post to the queue in bytes, for a body of ``size`` bytes; create a missing queue."""
+        return self._rules(queue, size).max_post_size
 
-        The order of checks: size, form of the idempotency key, JSON, number of messages, each message in turn; whether
-        the key is known is found last, by the store. The queue is created before any of them.
-        Raises ``Invalid``, ``KeyReused``, ``QueuePaused``.
+    def post(
+        self, queue: QueueRef, client: str, raw: bytes, idempotency_key: IdempotencyKey | None = None, hops: int = 0
+    ) -> Applied[list[str]]:
+        """Store all messages of the JSON body ``raw`` or none, and return their ids in array order (contract 7.2).
+
+        A missing queue is created before any check. The checks are in this order: size, JSON, number of messages, each
+        message in turn; the store finds out last whether it knows the idempotency key. ``hops``: the number of zq's
+        deliveries in a chain that led to this post. Raises ``Invalid``, ``KeyReused``, ``QueuePaused``.
         """
-        rules = self._rules(queue, upload.size)
-        raw = upload.read(rules.max_post_size)
-        idempotency_key = upload.idempotency_key(raw)
+        rules = self._rules(queue, len(raw))
         posted = wire.posted(raw)
         self._check_count(posted)
         while True:
@@ -110,7 +114,7 @@ class Messages:
                     raise
                 continue
             try:
-                copies = self.copies(queue, drafts, rules, now, upload.hops)
+                copies = self.copies(queue, drafts, rules, now, hops)
                 metadata = self._store(queue, drafts, now, rules, idempotency_key, copies)
             except Repeated as first:
                 return Applied(first.answer, replayed=True)
@@ -119,14 +123,20 @@ class Messages:
                 return Applied([draft.id for draft in drafts])
             rules = self._rules_cache.remember(queue, metadata)
 
-    def stage(self, queue: QueueRef, client: str, upload: Upload, stage: str) -> Applied[int]:
-        """Store all messages, or none, where nobody sees them; how many.
+    def stage(
+        self,
+        queue: QueueRef,
+        client: str,
+        raw: bytes,
+        stage: str,
+        idempotency_key: IdempotencyKey | None = None,
+        hops: int = 0,
+    ) -> Applied[int]:
+        """Store all messages of the JSON body ``raw`` or none in a stage, invisibly, and return their number.
 
-        Extensions 9. The queue is not created before they are published.
-        Raises ``Invalid``, ``StageFull``, ``KeyReused``, ``QueuePaused``.
+        Extensions 9. Only the commit creates a missing queue. Raises ``Invalid``, ``StageFull``, ``KeyReused``,
+        ``QueuePaused``.
         """
-        raw = upload.read(self._limits.max_messages_post_size)
-        idempotency_key = upload.idempotency_key(raw)
         posted = wire.posted(raw)
         stage = free_name("stage", stage)
         self._check_count(posted)
@@ -143,9 +153,9 @@ class Messages:
         except Repeated as first:
             # Whoever staged them may have ended before he staged what is to be delivered of them.
             again = self._drafts(posted, client, queue, rules, now, first.answer)
-            self._stage_copies(queue, stage, again, rules, now, upload.hops, idempotency_key)
+            self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
             return Applied(len(first.answer), replayed=True)
-        self._stage_copies(queue, stage, drafts, rules, now, upload.hops, idempotency_key)
+        self._stage_copies(queue, stage, drafts, rules, now, hops, idempotency_key)
         self._events.posted(queue, drafts)
         return Applied(len(drafts))
 

@@ -13,13 +13,13 @@ from zq.broker.creation import TopicCreation, TopicRules
 from zq.broker.encryption import UNREADABLE, Sealing, id_in_topic
 from zq.broker.streams import Gap, lost_end
 from zq.broker.tails import RECHECK, Tails
-from zq.broker.values import Applied, Seen, Upload
+from zq.broker.values import Applied, Seen
 from zq.broker.waiting import Check, Polled, Waiters
 from zq.clock import Clock
 from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, count_within, within
-from zq.model import Seconds, portion
+from zq.model import IdempotencyKey, Seconds, portion
 from zq.model.topics import Entry, Pattern, Published, Retention, TopicRef
 from zq.storage.api import Storage
 
@@ -70,18 +70,22 @@ class Publishing:
         """Keep each project's log by these bounds from the next publish on."""
         self._retention = retention
 
-    def publish(self, topic: TopicRef, upload: Upload) -> Applied[range]:
-        """Append all messages or none; their sequences. A missing topic is created.
+    def max_post_size(self, topic: TopicRef) -> int:
+        """Return the bound of a post in bytes, and create the topic if it does not exist."""
+        return self._topics.rules(topic).max_post_size
 
-        The order of checks is that of ``Messages.post``.
-        Raises ``Invalid``, ``KeyReused``.
+    def publish(
+        self, topic: TopicRef, raw: bytes, idempotency_key: IdempotencyKey | None = None, hops: int = 0
+    ) -> Applied[range]:
+        """Append all messages of the JSON body ``raw`` or none, and return their sequences. A missing topic is created.
+
+        ``hops``: the number of zq's deliveries in a chain that led to this post. The order of checks is that of
+        ``Messages.post``. Raises ``Invalid``, ``KeyReused``.
         """
         rules = self._topics.rules(topic)
-        raw = upload.read(rules.max_post_size)
-        idempotency_key = upload.idempotency_key(raw)
         posted = wire.posted(raw)
         count_within("messages", len(posted), self._limits.max_messages_per_post)
-        entries = [self._entry(topic, message, rules, upload.hops) for message in posted]
+        entries = [self._entry(topic, message, rules, hops) for message in posted]
         if idempotency_key is not None:  # the log is the project's, so its keys are too
             idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
         try:

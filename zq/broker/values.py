@@ -1,28 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the use cases are given and what they answer, where no value of the model says it."""
+"""The answers of use cases that no value of the model expresses."""
 
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from zq.model import IdempotencyKey, Message, Page, Seconds
+from zq.model import Message, Page, Seconds
 
 T = TypeVar("T")
-
-
-class Upload(Struct, frozen=True):
-    """A post's body that nobody has read yet, since its queue's rules say how much of it is read.
-
-    ``size``: how many bytes it may have, as far as its caller has told. ``read`` returns it, and raises ``Invalid`` if
-    it has more bytes than the argument. ``idempotency_key`` returns what a repeat of this body is known by, or None.
-    ``hops``: by how many deliveries of zq it has come, each of which made the next.
-    """
-
-    size: int
-    read: Callable[[int], bytes]
-    idempotency_key: Callable[[bytes], IdempotencyKey | None]
-    hops: int = 0
 
 
 class Seen(Struct, Generic[T], frozen=True):

@@ -2,15 +2,12 @@
 """The header ``Idempotency-Key``: a request that is to have its effect once (extensions 6)."""
 
 import re
-from functools import partial
 from hashlib import sha256
 from typing import Final
 
 import falcon
 
-from zq.broker.values import Upload
 from zq.errors import InvalidHeader
-from zq.http import query
 from zq.limits import MAX_KEY
 from zq.model import IdempotencyKey
 
@@ -20,16 +17,10 @@ HEADER: Final = "HTTP_IDEMPOTENCY_KEY"
 _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 
 
-def upload(req: falcon.Request, verb: str, bound: int, window: int) -> Upload:
-    """The body of a post, which is read when the queue's rules are known; ``bound`` holds for any queue."""
-    key = partial(idempotency_key, req, verb, window)
-    return Upload(query.most(req, bound), partial(query.needed_body, req), key, query.hops(req))
-
-
 def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey | None:
-    """What a repeat of the request must have in common with it, its body ``raw`` and ``more``; None without a key.
+    """Return the request's key with a digest of its body ``raw``, its query and ``more``; None if it has no key.
 
-    Raises ``InvalidHeader``.
+    Raises ``InvalidHeader`` for a malformed key.
     """
     key = req.env.get(HEADER)
     if key is None:
@@ -41,6 +32,6 @@ def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *mo
 
 
 def mark_replayed(resp: falcon.Response, replayed: bool) -> None:
-    """Say that the answer is the first one's."""
+    """Say in the answer's headers whether it repeats the answer to an earlier request."""
     if replayed:
         resp.set_header("Idempotency-Replayed", "true")

@@ -27,18 +27,18 @@ class MessageCollection:
         self._messages = broker.messages
         self._browsing = broker.browsing
         self._waiters = broker.waiters
-        self._upload = partial(
-            idempotency.upload,
-            verb="post",
-            bound=broker.limits.max_messages_post_size,
-            window=broker.limits.idempotency_window,
-        )
+        self._max_post_size = broker.limits.max_messages_post_size
+        self._window = broker.limits.idempotency_window
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         if stage := query.text(req, "stage"):
             self._stage(req, resp, stage)
             return
-        posted = self._messages.post(req.context.queue, req.context.client, self._upload(req))
+        context, hops = req.context, query.hops(req)
+        bound = self._messages.max_post_size(context.queue, query.announced_size(req, self._max_post_size))
+        raw = query.needed_body(req, bound)
+        key = idempotency.idempotency_key(req, "post", self._window, raw)
+        posted = self._messages.post(context.queue, context.client, raw, key, hops)
         req.context.messages = len(posted.value)
         idempotency.mark_replayed(resp, posted.replayed)
         resp.status = falcon.HTTP_201
@@ -77,9 +77,11 @@ class MessageCollection:
         resp.data = answers.popped(seen.value, seen.now, bool(detailed))
 
     def _stage(self, req: falcon.Request, resp: falcon.Response, stage: str) -> None:
-        """Extensions 9: messages that a commit will publish."""
+        """Stage messages that a commit will publish (extensions 9)."""
         req.context.allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
-        staged = self._messages.stage(req.context.queue, req.context.client, self._upload(req), stage)
+        hops, raw = query.hops(req), query.needed_body(req, self._max_post_size)
+        key = idempotency.idempotency_key(req, "post", self._window, raw)
+        staged = self._messages.stage(req.context.queue, req.context.client, raw, stage, key, hops)
         req.context.messages = staged.value
         idempotency.mark_replayed(resp, staged.replayed)
         resp.status = falcon.HTTP_202

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/topics/{topic}/messages`` and below (extensions 8)."""
 
-from functools import partial
-
 import falcon
 
 from zq.broker import Broker
@@ -22,17 +20,15 @@ class TopicMessages:
 
     def __init__(self, broker: Broker) -> None:
         self._publishing = broker.publishing
-        self._upload = partial(
-            idempotency.upload,
-            verb="publish",
-            bound=broker.limits.max_messages_post_size,
-            window=broker.limits.idempotency_window,
-        )
+        self._window = broker.limits.idempotency_window
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
         if query.text(req, "stage"):
             raise Invalid("stage goes with messages of queues; those of topics cannot be staged.")
-        published = self._publishing.publish(req.context.topic, self._upload(req))
+        topic_ref, hops = req.context.topic, query.hops(req)
+        raw = query.needed_body(req, self._publishing.max_post_size(topic_ref))
+        key = idempotency.idempotency_key(req, "publish", self._window, raw)
+        published = self._publishing.publish(topic_ref, raw, key, hops)
         req.context.messages = len(published.value)
         idempotency.mark_replayed(resp, published.replayed)
         resp.status = falcon.HTTP_201

@@ -118,8 +118,8 @@ def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool =
     return raw
 
 
-def most(req: falcon.Request, bound: int) -> int:
-    """How large the body may be: its ``Content-Length``, and without one ``bound``."""
+def announced_size(req: falcon.Request, bound: int) -> int:
+    """Return the size of the body in bytes by its ``Content-Length``; ``bound`` for a body without one."""
     announced: int | None = None if CHUNKED in req.env else req.content_length
     return announced if announced is not None else bound if _may_have_body(req) else 0
 
