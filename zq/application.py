@@ -108,7 +108,7 @@ class Application:
         self._hearers: list[Callable[[QueueRef], None]] = [self.broker.waiters.wake, self.broker.pushes.hear]
         self._deliver(chosen)
         self._storage.listen(self._heard)
-        self.pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.check_ready)}
+        self.pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
         if alone:
             _listen(chosen, self.pages, self._metrics)
         self._upkeep = Upkeep(

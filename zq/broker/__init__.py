@@ -34,9 +34,8 @@ from zq.broker.trail import TTL, Trail
 from zq.broker.transactions import Transactions
 from zq.broker.waiting import Waiters
 from zq.clock import Clock
-from zq.errors import Unavailable
 from zq.events import NO_EVENTS, Events
-from zq.limits import DEFAULT_KEEP, MAX_COUNTED, MAX_DRIFT, MAX_UNCERTAINTY, Limits
+from zq.limits import DEFAULT_KEEP, MAX_COUNTED, Limits
 from zq.model.quotas import Quota
 from zq.model.topics import Retention
 from zq.storage.api import Storage
@@ -167,24 +166,3 @@ class Broker:
         """Answer all who wait and end all streams, for the server ends. May be called twice."""
         self.waiters.close()
         self.streams.close()
-
-    def check_ready(self) -> None:
-        """Raise ``Unavailable`` with what is wrong: the store does not answer, its clock and ours disagree, or the way
-        to it is too slow to know its time."""
-        self.storage.ping()
-        drift, uncertainty = self._clock.drift(), self._clock.uncertainty()
-        if abs(drift) > MAX_DRIFT:
-            raise Unavailable(f"This server's clock and the store's are {abs(drift):.0f} seconds apart.")
-        if uncertainty > MAX_UNCERTAINTY:
-            raise Unavailable(
-                f"The store's time is known to {1000 * uncertainty:.0f} ms only, half of what the quickest of its last "
-                f"answers took; {1000 * MAX_UNCERTAINTY:.0f} ms are allowed."
-            )
-
-    def store_answers(self) -> bool:
-        """Whether the store can read and write now."""
-        try:
-            self.storage.ping()
-        except Unavailable:
-            return False
-        return True

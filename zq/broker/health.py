@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from zq.clock import Clock
 from zq.errors import Unavailable, ZqError
-from zq.limits import MIN_TTL
+from zq.limits import MAX_DRIFT, MAX_UNCERTAINTY, MIN_TTL
 from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, Seconds, new_ids
 from zq.storage.api import Storage
 
@@ -100,6 +100,27 @@ class Health:
         if isinstance(last, Unavailable):
             raise Unavailable(str(last)) from last
         return last
+
+    def check_ready(self) -> None:
+        """Raise ``Unavailable`` with the reason if the store does not answer, if its clock and the server's differ too
+        much, or if its answers are too slow to tell its time."""
+        self._storage.ping()
+        drift, uncertainty = self._clock.drift(), self._clock.uncertainty()
+        if abs(drift) > MAX_DRIFT:
+            raise Unavailable(f"This server's clock and the store's are {abs(drift):.0f} seconds apart.")
+        if uncertainty > MAX_UNCERTAINTY:
+            raise Unavailable(
+                f"The store's time is known to {1000 * uncertainty:.0f} ms only, half of what the quickest of its last "
+                f"answers took; {1000 * MAX_UNCERTAINTY:.0f} ms are allowed."
+            )
+
+    def store_answers(self) -> bool:
+        """Return whether the store reads and writes now."""
+        try:
+            self._storage.ping()
+        except Unavailable:
+            return False
+        return True
 
     def _made(self) -> Report | PoolsReport:
         self._storage.ping()

@@ -9,9 +9,9 @@ import msgspec
 from msgspec import UNSET, UnsetType, structs
 
 from zq import wire
-from zq.broker import Broker
 from zq.broker.data_keys import DataKeys
 from zq.broker.quotas import Quotas
+from zq.broker.removal import Removal
 from zq.broker.trail import Trail
 from zq.errors import InvalidBody, InvalidParameter, NotBuilt
 from zq.http import query
@@ -37,14 +37,14 @@ _decoder: Final = msgspec.json.Decoder(Change)
 class _Quotas:
     """What these resources have in common."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, quotas: Quotas | None) -> None:
+        self._given = quotas
 
     @property
     def _quotas(self) -> Quotas:
-        if self._broker.quotas is None:
+        if self._given is None:
             raise NotBuilt(NOBODY)
-        return self._broker.quotas
+        return self._given
 
     def _use(self, project: str) -> dict[str, Any]:
         """What a project has, which of these figures are exact, and how many seconds old the others may be."""
@@ -93,6 +93,10 @@ class ProjectItem(_Quotas):
     audience = Audience.OPERATOR
     policy = {"GET": "admin:project", "PUT": "admin:project_update", "DELETE": "admin:project_delete"}
 
+    def __init__(self, quotas: Quotas | None, removal: Removal) -> None:
+        super().__init__(quotas)
+        self._removal = removal
+
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = _named(req)
         self._show(resp, project, self._quotas.read(project))
@@ -108,7 +112,7 @@ class ProjectItem(_Quotas):
     def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
         """One step of it; the server goes on by itself."""
         project = _named(req)
-        self._broker.removal.begin(self._quotas, project)
+        self._removal.begin(self._quotas, project)
         self._show(resp, project, self._quotas.read(project))
         resp.status = falcon.HTTP_202
 

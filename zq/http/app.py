@@ -157,7 +157,7 @@ def create_app(
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
     _add_sqs_key_routes(app, keys)
     if admin_mode:
-        app.add_route("/v2/health", HealthReport(broker))
+        app.add_route("/v2/health", HealthReport(broker.health))
         if pools is not None:
             _add_pool_routes(app, pools)
     return app
@@ -168,15 +168,15 @@ def _add_routes(app: App, broker: Broker) -> None:
     _add_queue_routes(app, broker)
     _add_topic_routes(app, broker)
     _add_transaction_routes(app, broker)
-    subscriptions.add_routes(app, broker)
-    deliveries.add_routes(app, broker)
+    subscriptions.add_routes(app, broker.subscriptions)
+    deliveries.add_routes(app, broker.deliveries)
     _add_administration_routes(app, broker)
 
 
 def _add_administration_routes(app: App, broker: Broker) -> None:
-    app.add_route("/v2/quota", QuotaDocument(broker))
-    app.add_route("/v2/admin/projects", ProjectCollection(broker))
-    app.add_route("/v2/admin/project", ProjectItem(broker))
+    app.add_route("/v2/quota", QuotaDocument(broker.quotas))
+    app.add_route("/v2/admin/projects", ProjectCollection(broker.quotas))
+    app.add_route("/v2/admin/project", ProjectItem(broker.quotas, broker.removal))
     app.add_route("/v2/admin/rekey", Rekeying(broker.sealing.keys))
     app.add_route("/v2/audit", AuditCollection(broker.trail))
 
@@ -203,37 +203,40 @@ def _add_sqs_key_routes(app: App, keys: SqsKeys) -> None:
 
 def _add_service_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/", Home())
-    app.add_route("/v2/ping", Ping(broker))
+    app.add_route("/v2/ping", Ping(broker.health))
     app.add_route("/healthz", Health())
-    app.add_route("/readyz", Readiness(broker))
-    app.add_route("/v2/limits", LimitsDocument(broker))
+    app.add_route("/readyz", Readiness(broker.health))
+    app.add_route("/v2/limits", LimitsDocument(broker.limits, broker.default_ttls))
 
 
 def _add_transaction_routes(app: App, broker: Broker) -> None:
-    app.add_route("/v2/fences", WorkCollection(broker, Work.FENCE, "fences"))
-    app.add_route("/v2/fences/{name}", FenceItem(broker))
-    app.add_route("/v2/stages", WorkCollection(broker, Work.STAGE, "stages"))
-    app.add_route("/v2/stages/{name}", StageItem(broker))
-    app.add_route("/v2/commits", CommitCollection(broker))
-    app.add_route("/v2/commits/{producer}", CommitItem(broker))
+    app.add_route("/v2/fences", WorkCollection(broker.transactions, Work.FENCE, "fences"))
+    app.add_route("/v2/fences/{name}", FenceItem(broker.transactions))
+    app.add_route("/v2/stages", WorkCollection(broker.transactions, Work.STAGE, "stages"))
+    app.add_route("/v2/stages/{name}", StageItem(broker.transactions))
+    app.add_route("/v2/commits", CommitCollection(broker.transactions))
+    app.add_route("/v2/commits/{producer}", CommitItem(broker.transactions))
 
 
 def _add_queue_routes(app: App, broker: Broker) -> None:
-    app.add_route("/v2/queues", QueueCollection(broker))
+    app.add_route("/v2/queues", QueueCollection(broker.queues))
     app.add_route("/v2/queues/{queue}", ResourceItem(broker.queues, "queue", broker.limits.max_queue_metadata))
     app.add_route("/v2/queues/{queue}/stats", ResourceStats(broker.queues, "queue"))
-    app.add_route("/v2/queues/{queue}/depth", QueueDepth(broker))
+    app.add_route("/v2/queues/{queue}/depth", QueueDepth(broker.queues))
     app.add_route("/v2/queues/{queue}/purge", ResourcePurge(broker.queues, "queue"))
-    app.add_route("/v2/queues/{queue}/messages", MessageCollection(broker))
-    app.add_route("/v2/queues/{queue}/messages/{message}", MessageItem(broker))
-    app.add_route("/v2/messages/{message}", MessageLocation(broker))
-    app.add_route("/v2/queues/{queue}/claims", ClaimCollection(broker))
-    app.add_route("/v2/claims", ProjectClaims(broker))
-    app.add_route("/v2/queues/{queue}/claims/{claim}", ClaimItem(broker))
-    app.add_route("/v2/queues/{queue}/claims/{claim}/settle", ClaimSettle(broker))
-    app.add_route("/v2/queues/{queue}/redrive", QueueRedrive(broker))
-    app.add_route("/v2/queues/{queue}/history", QueueHistory(broker))
-    app.add_route("/v2/queues/{queue}/history/replay", HistoryReplay(broker))
+    app.add_route(
+        "/v2/queues/{queue}/messages",
+        MessageCollection(broker.messages, broker.browsing, broker.waiters, broker.limits),
+    )
+    app.add_route("/v2/queues/{queue}/messages/{message}", MessageItem(broker.messages))
+    app.add_route("/v2/messages/{message}", MessageLocation(broker.browsing))
+    app.add_route("/v2/queues/{queue}/claims", ClaimCollection(broker.claims, broker.waiters))
+    app.add_route("/v2/claims", ProjectClaims(broker.claims))
+    app.add_route("/v2/queues/{queue}/claims/{claim}", ClaimItem(broker.claims, broker.waiters))
+    app.add_route("/v2/queues/{queue}/claims/{claim}/settle", ClaimSettle(broker.settling, broker.limits))
+    app.add_route("/v2/queues/{queue}/redrive", QueueRedrive(broker.redriving))
+    app.add_route("/v2/queues/{queue}/history", QueueHistory(broker.history))
+    app.add_route("/v2/queues/{queue}/history/replay", HistoryReplay(broker.history))
 
 
 def _add_topic_routes(app: App, broker: Broker) -> None:
@@ -241,8 +244,8 @@ def _add_topic_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/topics/{topic}", ResourceItem(broker.topics, "topic", broker.limits.max_queue_metadata))
     app.add_route("/v2/topics/{topic}/stats", ResourceStats(broker.topics, "topic"))
     app.add_route("/v2/topics/{topic}/purge", ResourcePurge(broker.topics, "topic"))
-    app.add_route("/v2/topics/{topic}/messages", TopicMessages(broker))
-    app.add_route("/v2/topics/{topic}/messages/{message}", TopicMessage(broker))
+    app.add_route("/v2/topics/{topic}/messages", TopicMessages(broker.publishing, broker.limits))
+    app.add_route("/v2/topics/{topic}/messages/{message}", TopicMessage(broker.publishing))
     app.add_route("/v2/topics/{topic}/stream", TopicStream(broker))
     app.add_route("/v2/stream", ProjectStream(broker))
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 import falcon
 
 from zq import wire
-from zq.broker import Broker
 from zq.broker.claims import ClaimAnswer, Claims
+from zq.broker.waiting import Waiters
 from zq.http import query
 from zq.http.waiting import polled
 from zq.limits import MAX_AGENT
@@ -23,9 +23,9 @@ class ClaimCollection:
 
     policy = {"GET": "claims:get_all", "POST": "claims:create"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._claims = broker.claims
-        self._waiters = broker.waiters
+    def __init__(self, claims: Claims, waiters: Waiters) -> None:
+        self._claims = claims
+        self._waiters = waiters
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         resp.data = _page(req, self._claims, req.context.queue.name, f"/v2/queues/{queue}/claims")
@@ -42,8 +42,8 @@ class ProjectClaims:
 
     policy: ClassVar[dict[str, str]] = {"GET": "claims:get_all"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._claims = broker.claims
+    def __init__(self, claims: Claims) -> None:
+        self._claims = claims
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         allowance: Allowance = req.context.allowance
@@ -57,9 +57,9 @@ class ClaimItem:
 
     policy = {"GET": "claims:get", "PATCH": "claims:update", "DELETE": "claims:delete", "PUT": "claims:create"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._claims = broker.claims
-        self._waiters = broker.waiters
+    def __init__(self, claims: Claims, waiters: Waiters) -> None:
+        self._claims = claims
+        self._waiters = waiters
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)

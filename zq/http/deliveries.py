@@ -7,8 +7,7 @@ import falcon
 from msgspec import UNSET, Raw
 
 from zq import wire
-from zq.broker import Broker
-from zq.broker.deliveries import Delivery
+from zq.broker.deliveries import Deliveries, Delivery
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query
 from zq.limits import within
@@ -41,8 +40,8 @@ class DeliveryCollection:
 
     policy = {"GET": "subscription:get", "POST": "subscription:update", "DELETE": "subscription:update"}
 
-    def __init__(self, broker: Broker, word: str) -> None:
-        self._deliveries = broker.deliveries
+    def __init__(self, deliveries: Deliveries, word: str) -> None:
+        self._deliveries = deliveries
         self._word = word
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
@@ -74,8 +73,8 @@ class DeliveryRedrive:
 
     policy = {"POST": "subscription:update"}
 
-    def __init__(self, broker: Broker, word: str) -> None:
-        self._deliveries = broker.deliveries
+    def __init__(self, deliveries: Deliveries, word: str) -> None:
+        self._deliveries = deliveries
         self._word = word
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
@@ -94,9 +93,9 @@ def _source(req: falcon.Request, word: str) -> Source:
     return Source(ref.project, word, ref.name)
 
 
-def add_routes(app: "falcon.App[Any, Any]", broker: Broker) -> None:
+def add_routes(app: "falcon.App[Any, Any]", deliveries: Deliveries) -> None:
     """The routes of both."""
     for word in ("queue", "topic"):
         path = f"/v2/{word}s/{{{word}}}/subscriptions/{{subscription}}/deliveries"
-        app.add_route(path, DeliveryCollection(broker, word))
-        app.add_route(f"{path}/redrive", DeliveryRedrive(broker, word))
+        app.add_route(path, DeliveryCollection(deliveries, word))
+        app.add_route(f"{path}/redrive", DeliveryRedrive(deliveries, word))

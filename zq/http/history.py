@@ -4,7 +4,7 @@
 import falcon
 
 from zq import wire
-from zq.broker import Broker
+from zq.broker.history import History
 from zq.broker.values import Seen
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query
@@ -17,8 +17,8 @@ class QueueHistory:
 
     policy = {"GET": "messages:get_all"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._history = broker.history
+    def __init__(self, history: History) -> None:
+        self._history = history
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         limit, detailed, starts = query.integer(req, "limit"), query.boolean(req, "detailed"), query.starts(req)
@@ -47,8 +47,8 @@ class HistoryReplay:
 
     policy = {"POST": "messages:create"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._history = broker.history
+    def __init__(self, history: History) -> None:
+        self._history = history
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         terms = extensions.replay_terms(query.needed_body(req))

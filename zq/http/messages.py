@@ -6,11 +6,13 @@ from typing import ClassVar, Final
 
 import falcon
 
-from zq.broker import Broker
+from zq.broker.browsing import Browsing
+from zq.broker.messages import Messages
+from zq.broker.waiting import Waiters
 from zq.errors import Invalid
 from zq.http import idempotency, query
 from zq.http.waiting import polled
-from zq.limits import MAX_IDS
+from zq.limits import MAX_IDS, Limits
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers, extensions
 
@@ -23,12 +25,12 @@ class MessageCollection:
 
     policy = {"GET": "messages:get_all", "POST": "messages:create", "DELETE": "messages:delete_all"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._messages = broker.messages
-        self._browsing = broker.browsing
-        self._waiters = broker.waiters
-        self._max_post_size = broker.limits.max_messages_post_size
-        self._window = broker.limits.idempotency_window
+    def __init__(self, messages: Messages, browsing: Browsing, waiters: Waiters, limits: Limits) -> None:
+        self._messages = messages
+        self._browsing = browsing
+        self._waiters = waiters
+        self._max_post_size = limits.max_messages_post_size
+        self._window = limits.idempotency_window
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         if stage := query.text(req, "stage"):
@@ -132,8 +134,8 @@ class MessageItem:
 
     policy = {"GET": "messages:get", "DELETE": "messages:delete"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._messages = broker.messages
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str, message: str) -> None:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)
@@ -150,8 +152,8 @@ class MessageLocation:
 
     policy: ClassVar[dict[str, str]] = {"GET": "messages:get"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._browsing = broker.browsing
+    def __init__(self, browsing: Browsing) -> None:
+        self._browsing = browsing
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, message: str) -> None:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)

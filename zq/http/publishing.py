@@ -3,13 +3,12 @@
 
 import falcon
 
-from zq.broker import Broker
-from zq.broker.publishing import Listed
+from zq.broker.publishing import Listed, Publishing
 from zq.broker.waiting import Polled
 from zq.errors import Invalid
 from zq.http import idempotency, query, suspension
 from zq.http.authentication import check_again
-from zq.limits import MAX_IDS
+from zq.limits import MAX_IDS, Limits
 from zq.wire import publishing
 
 
@@ -18,9 +17,9 @@ class TopicMessages:
 
     policy = {"GET": "topics:get_messages", "POST": "topics:publish"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._publishing = broker.publishing
-        self._window = broker.limits.idempotency_window
+    def __init__(self, publications: Publishing, limits: Limits) -> None:
+        self._publishing = publications
+        self._window = limits.idempotency_window
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
         if query.text(req, "stage"):
@@ -76,8 +75,8 @@ class TopicMessage:
 
     policy = {"GET": "topics:get_message"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._publishing = broker.publishing
+    def __init__(self, publications: Publishing) -> None:
+        self._publishing = publications
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, topic: str, message: str) -> None:
         detailed = query.boolean(req, "detailed")

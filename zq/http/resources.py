@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import falcon
 
 from zq import wire
-from zq.broker import Broker
 from zq.broker.metadata import check_operations
+from zq.broker.queues import Queues
 from zq.broker.resources import MetadataResource
 from zq.errors import InvalidBody, InvalidParameter, UnsupportedMediaType
 from zq.http import query
@@ -81,9 +81,9 @@ class QueueCollection(ResourceCollection):
 
     parameters: ClassVar[tuple[str, ...]] = (*ResourceCollection.parameters, "with_count")
 
-    def __init__(self, broker: Broker) -> None:
-        super().__init__(broker.queues, "queue")
-        self._count = broker.queues.count
+    def __init__(self, queues: Queues) -> None:
+        super().__init__(queues, "queue")
+        self._count = queues.count
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         with_count = query.boolean(req, "with_count")
@@ -154,8 +154,8 @@ class QueueDepth:
     audience = Audience.PROJECT
     policy: ClassVar[dict[str, str]] = {"GET": "queues:stats"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._queues = broker.queues
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
         seen = self._queues.depth(req.context.queue)

@@ -10,7 +10,8 @@ from falcon import mediatypes
 from msgspec.structs import asdict
 
 from zq import lifecycle, limits, wire
-from zq.broker import Broker
+from zq.broker.health import Health as StoreHealth
+from zq.broker.rules import DefaultTtls
 from zq.http.tenant import Audience
 
 VERSIONS: Final = {
@@ -128,9 +129,9 @@ class LimitsDocument:
 
     policy = {"GET": "limits:get"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._fixed = asdict(broker.limits) | FIXED
-        self._default_ttls = broker.default_ttls
+    def __init__(self, fixed: limits.Limits, default_ttls: DefaultTtls) -> None:
+        self._fixed = asdict(fixed) | FIXED
+        self._default_ttls = default_ttls
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.data = wire.encode(self._fixed | {"default_message_ttl": self._default_ttls.default})
@@ -154,13 +155,13 @@ class Readiness:
     audience = Audience.PROBE
     open = True
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, health: StoreHealth) -> None:
+        self._health = health
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         if lifecycle.is_stopping():
             raise falcon.HTTPServiceUnavailable(title="Stopping", description="The server is stopping.", retry_after=1)
-        self._broker.check_ready()
+        self._health.check_ready()
         resp.data = wire.encode({"status": "ok"})
 
     on_head = on_get
@@ -171,8 +172,8 @@ class HealthReport:
 
     policy = {"GET": "health:get"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._health = broker.health
+    def __init__(self, health: StoreHealth) -> None:
+        self._health = health
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.data = wire.encode(self._health.report())
@@ -183,12 +184,12 @@ class Ping:
 
     policy = {"GET": "ping:get", "HEAD": "ping:get"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, health: StoreHealth) -> None:
+        self._health = health
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.status = falcon.HTTP_204
-        if not self._broker.store_answers():
+        if not self._health.store_answers():
             resp.status = falcon.HTTP_503
             resp.set_header("Retry-After", "1")
 

@@ -4,9 +4,10 @@
 import falcon
 
 from zq import wire
-from zq.broker import Broker
+from zq.broker.redriving import Redriving
+from zq.broker.settling import Settling
 from zq.http import idempotency, query
-from zq.limits import MAX_CONTROL_BODY
+from zq.limits import MAX_CONTROL_BODY, Limits
 from zq.model.scopes import Verb
 from zq.wire import extensions
 
@@ -16,10 +17,10 @@ class ClaimSettle:
 
     policy = {"POST": "claims:update"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._settling = broker.settling
-        self._max_body = broker.limits.max_messages_post_size + MAX_CONTROL_BODY
-        self._window = broker.limits.idempotency_window
+    def __init__(self, settling: Settling, limits: Limits) -> None:
+        self._settling = settling
+        self._max_body = limits.max_messages_post_size + MAX_CONTROL_BODY
+        self._window = limits.idempotency_window
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
@@ -37,8 +38,8 @@ class QueueRedrive:
     policy = {"POST": "messages:delete_all"}
     verbs = {"POST": Verb.MANAGE}
 
-    def __init__(self, broker: Broker) -> None:
-        self._redriving = broker.redriving
+    def __init__(self, redriving: Redriving) -> None:
+        self._redriving = redriving
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         raw = query.body(req)

@@ -6,9 +6,8 @@ from typing import Any
 import falcon
 
 from zq import wire
-from zq.broker import Broker
 from zq.broker.subscribers import shown_options
-from zq.broker.subscriptions import Terms
+from zq.broker.subscriptions import Subscribing, Terms
 from zq.errors import InvalidBody
 from zq.http import query
 from zq.http.authentication import SIGNATURE, token_of
@@ -21,8 +20,8 @@ from zq.wire.subscriptions import CONNECTION, shown
 class _Resource:
     """Of a source of the ``word``, queue or topic, that the path names."""
 
-    def __init__(self, broker: Broker, word: str) -> None:
-        self._subscriptions = broker.subscriptions
+    def __init__(self, subscriptions: Subscribing, word: str) -> None:
+        self._subscriptions = subscriptions
         self._word = word
 
     def _source(self, req: falcon.Request) -> Source:
@@ -112,11 +111,11 @@ class SubscriptionSecret(_Resource):
         resp.data = wire.encode({"secret": self._subscriptions.rotate(self._source(req), subscription)})
 
 
-def add_routes(app: "falcon.App[Any, Any]", broker: Broker) -> None:
+def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscribing) -> None:
     """The routes of both."""
     for word in ("queue", "topic"):
         path = f"/v2/{word}s/{{{word}}}/subscriptions"
-        app.add_route(path, SubscriptionCollection(broker, word))
-        app.add_route(f"{path}/{{subscription}}", SubscriptionItem(broker, word))
-        app.add_route(f"{path}/{{subscription}}/confirm", SubscriptionConfirmation(broker, word))
-        app.add_route(f"{path}/{{subscription}}/secret", SubscriptionSecret(broker, word))
+        app.add_route(path, SubscriptionCollection(subscriptions, word))
+        app.add_route(f"{path}/{{subscription}}", SubscriptionItem(subscriptions, word))
+        app.add_route(f"{path}/{{subscription}}/confirm", SubscriptionConfirmation(subscriptions, word))
+        app.add_route(f"{path}/{{subscription}}/secret", SubscriptionSecret(subscriptions, word))

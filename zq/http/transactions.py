@@ -4,7 +4,7 @@
 import falcon
 
 from zq import wire
-from zq.broker import Broker
+from zq.broker.transactions import Transactions
 from zq.http import query
 from zq.limits import MAX_COMMIT_BODY
 from zq.model import Committed
@@ -18,8 +18,8 @@ class WorkCollection:
 
     policy = {"GET": "messages:get_all"}
 
-    def __init__(self, broker: Broker, work: Work, word: str) -> None:
-        self._transactions = broker.transactions
+    def __init__(self, transactions: Transactions, work: Work, word: str) -> None:
+        self._transactions = transactions
         self._work = work
         self._word = word
 
@@ -40,8 +40,8 @@ class FenceItem:
 
     policy = {"POST": "claims:update"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._transactions = broker.transactions
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
         resp.data = extensions.epoch(self._transactions.advance_fence(req.context.project, name))
@@ -53,8 +53,8 @@ class StageItem:
     policy = {"DELETE": "messages:delete_all"}
     verbs = {"DELETE": Verb.PRODUCE}
 
-    def __init__(self, broker: Broker) -> None:
-        self._transactions = broker.transactions
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, name: str) -> None:
         self._transactions.drop_stage(req.context.project, name)
@@ -66,8 +66,8 @@ class CommitCollection(WorkCollection):
 
     policy = WorkCollection.policy | {"POST": "messages:create"}
 
-    def __init__(self, broker: Broker) -> None:
-        super().__init__(broker, Work.PRODUCER, "commits")
+    def __init__(self, transactions: Transactions) -> None:
+        super().__init__(transactions, Work.PRODUCER, "commits")
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         fence = query.fence(req)
@@ -82,8 +82,8 @@ class CommitItem:
 
     policy = {"GET": "messages:get"}
 
-    def __init__(self, broker: Broker) -> None:
-        self._transactions = broker.transactions
+    def __init__(self, transactions: Transactions) -> None:
+        self._transactions = transactions
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, producer: str) -> None:
         committed = self._transactions.last(req.context.project, producer)
