@@ -78,7 +78,7 @@ class Broker:
         moves_for_sqs: bool = False,
     ) -> None:
         self.storage = storage
-        self._clock, self.limits = clock, limits
+        self.limits = limits
         self.rates = rates or Rates(threads=64)
         self.quotas = None if quota is None else Quotas(storage, clock, quota, self.rates)
         quotas = self.quotas or NO_QUOTAS
