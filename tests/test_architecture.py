@@ -76,7 +76,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.maintenance": ABOVE_STORES,
     "zq.metrics": ABOVE_STORES,
     "zq.broker": [*ABOVE_STORES, "zq.audit", "zq.storage.concurrency"],
-    "zq.figures": [*ABOVE_STORES, "zq.broker"],
+    "zq.figures": [*ABOVE_STORES, "zq.broker", "zq.http"],
     "zq.auth.tokens": [*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
     "zq.auth.signatures": [
         *(*VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities", "zq.auth"),
@@ -90,6 +90,7 @@ MAY_IMPORT: dict[str, list[str]] = {
         *(*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
         *("zq.auth", "zq.auth.signatures", "zq.auth.sigv4", "zq.auth.tokens"),
     ],
+    "zq.http.openapi.__main__": ["zq.http", "zq.features", "zq.limits"],
     "zq.http.heads": [],
     "zq.http.suspension": ["zq.prompt"],
     "zq.http": [
@@ -101,7 +102,6 @@ MAY_IMPORT: dict[str, list[str]] = {
             "zq.limits",
             "zq.wire",
             "zq.broker",
-            "zq.figures",
             "zq.events",
         ),
         *("zq.audit", "zq.auth.policy", "zq.auth.sealing", "zq.auth.signatures", "zq.auth.tokens", "zq.lifecycle"),
@@ -137,10 +137,11 @@ MAY_IMPORT: dict[str, list[str]] = {
         *("zq.commands", "zq.application", "zq.settings", "zq.logs", "zq.lifecycle", "zq.startup", "zq.errors"),
         *("zq.model", "zq.wire", "zq.broker", "zq.auth.signatures", "zq.engines"),
     ],
+    "zq.features": ["zq.broker", "zq.events", "zq.figures", "zq.http", "zq.settings"],
     "zq.application": [
         *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),
         *("zq.console", "zq.maintenance", "zq.metrics", "zq.engines", "zq.probes", "zq.auth.signatures", "zq.delivery"),
-        *("zq.auth.sqs_keys", "zq.auth.sealing", "zq.auth.tokens", "zq.figures", "zq.lifecycle"),
+        *("zq.auth.sqs_keys", "zq.auth.sealing", "zq.auth.tokens", "zq.features", "zq.lifecycle"),
     ],
     "zq.server": [
         *("zq.application", "zq.audit", "zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES),
@@ -153,7 +154,7 @@ VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
     "cachetools": ["zq.auth", "zq.broker", "zq.metrics", "zq.storage"],
     "aiohttp": ["zq.delivery"],
-    "falcon": ["zq.console", "zq.http"],
+    "falcon": ["zq.console", "zq.figures", "zq.http"],
     "jwt": ["zq.auth"],
     "keystoneauth1": ["zq.auth.keystone", "zq.auth.trusts"],
     "keystonemiddleware": ["zq.auth.keystone", "zq.auth.trusts"],

@@ -21,6 +21,7 @@ from tests.tables import every_row
 from zq import errors, settings
 from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.features import described_features
 from zq.http.app import create_app
 from zq.metrics.definitions import COUNTED, READ, STORE_GAUGES, STORE_TOTALS
 from zq.storage.api import Storage
@@ -58,7 +59,7 @@ def missing(names: list[str]) -> list[str]:
 
 def test_every_route_and_method_is_documented(storage: Storage, clock: ManualClock) -> None:
     """Some line of ``api-ref/`` has both the path template and the method."""
-    app = create_app(Broker(storage, clock), admin_mode=True)
+    app = create_app(Broker(storage, clock), admin_mode=True, features=described_features())
     lines = text().splitlines()
     undocumented = []
     for route in inspect_app(app).routes:

@@ -33,10 +33,8 @@ from zq.clock import Clock, StoreClock
 from zq.console.page import Console
 from zq.engines.tls import ServerTls
 from zq.errors import Invalid, NotBuilt, Unavailable
-from zq.events import Events, joined
-from zq.figures import Figures
-from zq.figures.counting import Counts
-from zq.figures.exchange import About
+from zq.events import Events, Observers
+from zq.features import features_of
 from zq.http.app import App, create_app
 from zq.http.authentication import peer_of, set_aside
 from zq.http.sqs.endpoint import is_sqs
@@ -80,8 +78,7 @@ class Application:
             self._storage = open_stores(chosen)
         self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
-        self._counts = Counts()
-        self._events = joined(self._metrics, self._counts) if chosen.console.enabled else self._metrics
+        self._events = Observers(self._metrics)
         documents = self._storage.documents
         self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         self._trusts = _trusts_of(chosen.delivery, self._strategy)
@@ -93,7 +90,7 @@ class Application:
             self._subscription_policy(),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self._figures = Figures(self.broker, self._counts, _about(chosen)) if chosen.console.enabled else None
+        self._features = features_of(chosen, self.broker, self._events)
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         sealing = chosen.sqs.key_file
         self._sqs_keys = SqsKeys(documents, self._clock, read_keys(sealing, SQS_KEY_FILE))
@@ -124,9 +121,9 @@ class Application:
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
         lifecycle.at_end(self.broker.trail.finish)  # runs before the store is closed
-        if self._figures is not None:
-            self._figures.sampler.start()
-            atexit.register(self._figures.sampler.stop)  # before the store is closed
+        for feature in self._features:
+            feature.start()
+            atexit.register(feature.stop)  # before the store is closed
 
     def _pools(self) -> Pools | None:
         """What administrators do with pools, if there may be any."""
@@ -175,7 +172,7 @@ class Application:
             pools=self._pools(),
             auth=chosen.auth.strategy,
             console=console.tree if console else "",
-            figures=self._figures,
+            features=self._features,
             sqs=chosen.sqs if chosen.sqs.enabled else None,
         )
         if console:
@@ -343,12 +340,6 @@ def subscription_policy(options: DeliverySettings, share: Callable[[], ShareOpti
     return SubscriptionPolicy(
         options.types, options.default_ttl, options.confirm, options.keep, sealer=SecretSealer(share)
     )
-
-
-def _about(chosen: Settings) -> About:
-    """What this process says of itself to others."""
-    store = chosen.uri.partition(":")[0]
-    return About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
 
 
 def _shown(chosen: Settings) -> Options:

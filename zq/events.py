@@ -90,22 +90,30 @@ class Events:
 NO_EVENTS: Final = Events()
 
 
-def joined(first: Events, second: Events) -> Events:
-    """Both are told of everything. What one of them does not listen to costs nothing more."""
-    both = Events()
-    for name in [name for name in vars(Events) if not name.startswith("_")]:
-        calls = [
-            getattr(each, name) for each in (first, second) if getattr(type(each), name) is not getattr(Events, name)
-        ]
-        if calls:
-            setattr(both, name, calls[0] if len(calls) == 1 else _in_turn(*calls))
-    return both
+class Observers(Events):
+    """Observers that all learn of each event. An event costs nothing if no observer overrides its method."""
+
+    def __init__(self, *observers: Events) -> None:
+        self._observers = list(observers)
+        self._bind()
+
+    def add(self, observer: Events) -> None:
+        """Tell this observer of all events from now on."""
+        self._observers.append(observer)
+        self._bind()
+
+    def _bind(self) -> None:
+        for name in [name for name in vars(Events) if not name.startswith("_")]:
+            plain = getattr(Events, name)
+            calls = [getattr(each, name) for each in self._observers if getattr(type(each), name) is not plain]
+            if calls:
+                setattr(self, name, calls[0] if len(calls) == 1 else _in_turn(calls))
 
 
-def _in_turn(first: Callable[..., None], second: Callable[..., None]) -> Callable[..., None]:
+def _in_turn(calls: Sequence[Callable[..., None]]) -> Callable[..., None]:
     def call(*args: Any) -> None:
-        first(*args)
-        second(*args)
+        for each in calls:
+            each(*args)
 
     return call
 

@@ -26,8 +26,10 @@ from zq.auth.sealing import SecretSealer
 from zq.broker import Broker
 from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
+from zq.features import described_features
 from zq.figures import Figures
 from zq.figures.counting import Counts
+from zq.figures.feature import FiguresFeature
 from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP, Limits
 from zq.model.identity import ShareOptions
@@ -113,7 +115,7 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             events=counts,
             subscriptions=policy,
         )
-        built = create_app(broker, **{"figures": Figures(broker, counts), **own})
+        built = create_app(broker, **{"features": [FiguresFeature(Figures(broker, counts))], **own})
         return Api(Promptly(built) if storage.prompt else built, project_suffix)
 
     return build
@@ -150,7 +152,7 @@ def gate() -> Callable[..., Api]:
 
     def build(error: Callable[[], Exception] = untouched, limits: Limits = Limits(), **options: Any) -> Api:  # noqa: B008
         broker = Broker(BrokenStore(error), ManualClock(time.time()), limits=limits)
-        return Api(create_app(broker, **options))
+        return Api(create_app(broker, **{"features": described_features(), **options}))
 
     return build
 

@@ -34,6 +34,7 @@ from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
 from zq.figures import Figures
 from zq.figures.counting import Counts
+from zq.figures.feature import FiguresFeature
 from zq.http.app import create_app
 from zq.http.openapi import OPEN, document, resources
 from zq.limits import DEFAULT_KEEP, Limits
@@ -251,7 +252,7 @@ def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, 
     share = partial(ShareOptions, secrets=("k" * 32,))
     policy = SubscriptionPolicy(sealer=SecretSealer(share))
     broker = Broker(store, clock, LIMITS, checksum=True, subscriptions=policy)
-    operation.schema.app = app = create_app(broker, share=share, figures=Figures(broker, Counts()))
+    operation.schema.app = app = create_app(broker, share=share, features=[FiguresFeature(Figures(broker, Counts()))])
     came = Counter[tuple[int, str]]()
 
     def one(case: Any) -> None:

@@ -19,13 +19,15 @@ from tests.tables import every_row
 from zq.broker import Broker
 from zq.broker.pools import Pools
 from zq.clock import ManualClock
+from zq.features import described_features
 from zq.http.app import create_app
 from zq.http.openapi import document
 from zq.limits import Limits
 
 FILE = Path(__file__).parent.parent.parent / "api-ref" / "openapi.json"
 METHODS = ("get", "head", "put", "post", "patch", "delete")
-DOCUMENT = document(Limits(), pools=True)
+FEATURES = described_features()
+DOCUMENT = document(Limits(), pools=True, features=FEATURES)
 EXAMPLES = {
     "queue": "jobs",
     "message": "m",
@@ -76,7 +78,7 @@ def parameter(given: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.usefixtures("own_routers")
 def test_every_route_is_described_and_nothing_else() -> None:
     """Each method of each route."""
-    app = create_app(Broker(BrokenStore(untouched), ManualClock(1.0)), admin_mode=True, pools=POOLS)
+    app = create_app(Broker(BrokenStore(untouched), ManualClock(1.0)), admin_mode=True, pools=POOLS, features=FEATURES)
     served = {
         (method.method, route.path)
         for route in inspect_app(app).routes
@@ -116,7 +118,7 @@ def test_headers_are_asked_for_where_the_document_says_so(
     gate: Callable[..., Api], method: str, path: str, operation: dict[str, Any]
 ) -> None:
     """Client and project, the form that is no JSON, and 406: a request without the one or with the other is refused."""
-    door = gate(policy=lambda _rule, _roles: False, admin_mode=True, pools=POOLS)
+    door = gate(policy=lambda _rule, _roles: False, admin_mode=True, pools=POOLS, features=FEATURES)
     where = path.format(**EXAMPLES)
     headers = [parameter(each)["name"] for each in operation["parameters"] if parameter(each).get("required")]
     for header in ("Client-ID", "X-Project-ID"):
@@ -132,7 +134,7 @@ def test_the_document_needs_no_headers(gate: Callable[..., Api]) -> None:
     nobody = {"Client-ID": None, "X-Project-ID": None, "Accept": "text/plain"}
     shown = gate(strict_client_id=False).get("/v2/openapi.json", 200, nobody)
     assert shown.headers["Content-Type"] == "application/json"
-    assert shown.json == json.loads(json.dumps(document(Limits(), strict_client_id=False)))
+    assert shown.json == json.loads(json.dumps(document(Limits(), strict_client_id=False, features=FEATURES)))
     assert shown.json != DOCUMENT
 
 

@@ -15,14 +15,13 @@ from zq.auth.tokens import Tokens
 from zq.broker import Broker
 from zq.broker.pools import Pools
 from zq.events import NO_EVENTS, Events
-from zq.figures import Figures
 from zq.http import deliveries, faults, subscriptions
 from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
 from zq.http.claims import ClaimCollection, ClaimItem, ProjectClaims
-from zq.http.figures import ProjectFigures, QueueFigures, QueuePoints, ServerCollection
+from zq.http.features import Feature
 from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem, MessageLocation
@@ -106,7 +105,7 @@ def create_app(
     pools: Pools | None = None,
     auth: str = "",
     console: str = "",
-    figures: Figures | None = None,
+    features: Sequence[Feature] = (),
     sqs: SqsOptions | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
@@ -120,7 +119,7 @@ def create_app(
     signed now.
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
     ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
-    ``figures``: None = there are none. ``sqs``: None = that protocol is not served.
+    ``features``: those of the server. ``sqs``: None = that protocol is not served.
     ``monotonic``: the clock that limits how often an address may send wrong signatures.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
@@ -151,9 +150,10 @@ def create_app(
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
     app.add_route(
-        "/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id, admin_mode and pools is not None)
+        "/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id, admin_mode and pools is not None, features)
     )
-    _add_figure_routes(app, figures)
+    for feature in features:
+        feature.add_routes(app)
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
     _add_sqs_key_routes(app, keys)
     if admin_mode:
@@ -179,13 +179,6 @@ def _add_administration_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/admin/project", ProjectItem(broker.quotas, broker.removal))
     app.add_route("/v2/admin/rekey", Rekeying(broker.sealing.keys))
     app.add_route("/v2/audit", AuditCollection(broker.trail))
-
-
-def _add_figure_routes(app: App, figures: Figures | None) -> None:
-    app.add_route("/v2/figures", ProjectFigures(figures))
-    app.add_route("/v2/figures/queues", QueueFigures(figures))
-    app.add_route("/v2/queues/{queue}/figures", QueuePoints(figures))
-    app.add_route("/v2/servers", ServerCollection(figures))
 
 
 def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None:

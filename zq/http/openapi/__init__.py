@@ -7,13 +7,15 @@ that with the routes, ``tests/http/test_fuzz.py`` with what the server does.
 """
 
 import re
-from functools import lru_cache
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any, Final
 
 import falcon
 
 from zq import __version__, wire
-from zq.http.openapi import figures, messages, pooling, resources, schemas, subscriptions
+from zq.http.features import Feature
+from zq.http.openapi import messages, pooling, resources, schemas, subscriptions
 from zq.http.openapi.administration import administration, sharing, tokens
 from zq.http.openapi.administration import schemas as administrative_schemas
 from zq.http.openapi.operations import (
@@ -46,7 +48,6 @@ TAGS = {
     "transactions": "Fences, staged posts and commits of batch jobs.",
     "topics": "Topics, their messages and live streams.",
     "subscriptions": "Who is told of messages, by HTTP or by mail.",
-    "figures": "What queues hold and what goes through them, now and before: for people and dashboards.",
     "tokens": "Tokens and signed URLs, by which callers prove who they are.",
     "pools": "Pools and flavors, of servers with admin_mode and pooling; others answer 404.",
     "service": "Versions, limits, probes and metrics.",
@@ -67,22 +68,26 @@ class OpenApiDocument:
     audience = Audience.PROBE  # but for the credential, which every strategy asks for
     open = True  # to callers of every role
 
-    def __init__(self, limits: Limits, strict_client_id: bool, pools: bool) -> None:
-        self._document = _encoded(limits, strict_client_id, pools)
+    def __init__(self, limits: Limits, strict_client_id: bool, pools: bool, features: Sequence[Feature] = ()) -> None:
+        self._build = partial(document, limits, strict_client_id, pools, features)
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        resp.data = self._document
+        resp.data = self._encoded
+
+    @cached_property
+    def _encoded(self) -> bytes:
+        return wire.encode(self._build())
 
 
-@lru_cache(maxsize=8)
-def _encoded(limits: Limits, strict_client_id: bool, pools: bool) -> bytes:
-    return wire.encode(document(limits, strict_client_id, pools))
-
-
-def document(limits: Limits, strict_client_id: bool = True, pools: bool = False) -> dict[str, Any]:
-    """What a server with these limits serves and takes. ``pools``: with pools and flavors."""
+def document(
+    limits: Limits, strict_client_id: bool = True, pools: bool = False, features: Sequence[Feature] = ()
+) -> dict[str, Any]:
+    """Return the document of a server with these limits and features. ``pools``: with pools and flavors."""
     named = {name: described for name, described in TAGS.items() if pools or name != "pools"}
-    bodies = schemas.schemas(limits) | administrative_schemas() | subscriptions.schemas() | figures.schemas()
+    bodies = schemas.schemas(limits) | administrative_schemas() | subscriptions.schemas()
+    for feature in features:
+        named |= feature.tags
+        bodies |= feature.schemas(limits)
     bodies |= pooling.schemas(bodies["HealthReport"]) if pools else {}
     return {
         "openapi": "3.1.0",
@@ -94,7 +99,7 @@ def document(limits: Limits, strict_client_id: bool = True, pools: bool = False)
         },
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": description} for name, description in named.items()],
-        "paths": _paths(limits, pools),
+        "paths": _paths(limits, pools, features),
         # Nobody is asked for a credential where auth_strategy is empty.
         "security": [{}, {"bearer": []}, {"token": []}],
         "components": {
@@ -107,9 +112,9 @@ def document(limits: Limits, strict_client_id: bool = True, pools: bool = False)
     }
 
 
-def _paths(limits: Limits, pools: bool) -> Json:
-    """The operations of each path, with the parameters that they share."""
-    themes = {
+def _paths(limits: Limits, pools: bool, features: Sequence[Feature]) -> Json:
+    """Return the operations of each path, with the parameters that they share."""
+    themes: dict[str, Mapping[str, Json]] = {
         "service": _service(),
         "administration": administration(),
         "queues": resources.queues(limits),
@@ -118,19 +123,22 @@ def _paths(limits: Limits, pools: bool) -> Json:
         "transactions": messages.transactions(),
         "subscriptions": subscriptions.subscriptions(limits),
         "tokens": tokens() | sharing(),
-        "figures": figures.figures(),
         "pools": pooling.pools(limits) | pooling.flavors(limits) if pools else {},
         "topics": resources.topics(limits) | resources.publishing(limits) | resources.streams(),
     }
+    bare = set(OPEN)
+    for feature in features:
+        themes |= feature.operations(limits)
+        bare.update(feature.open_paths)
     return {
-        path: _shared(path) | {method: made | {"tags": [tag]} for method, made in operations.items()}
+        path: _shared(path, bare) | {method: made | {"tags": [tag]} for method, made in operations.items()}
         for tag, theme in themes.items()
         for path, operations in theme.items()
     }
 
 
-def _shared(path: str) -> Json:
-    given = [] if path in (*OPEN, figures.SERVERS) or path.startswith("/v2/admin/") else [CLIENT, PROJECT]
+def _shared(path: str, bare: Collection[str]) -> Json:
+    given = [] if path in bare or path.startswith("/v2/admin/") else [CLIENT, PROJECT]
     if path == resources.DEPTH:
         given = [PROJECT]
     given += [shared(name) for name in re.findall(r"{(\w+)}", path)]

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from zq.figures.counting import RATES
 from zq.figures.reports import SORTS, TOPIC_SORTS
+from zq.figures.resources import MOST
 from zq.figures.series import DEPTHS, WINDOWS
-from zq.http.figures import MOST
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, integer, operation, query, reference
 from zq.limits import DEFAULT_PAGE
 

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures as a feature of the server."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import falcon
+
+from zq.broker import Broker
+from zq.events import Observers
+from zq.figures import openapi
+from zq.figures.counting import Counts
+from zq.figures.exchange import About
+from zq.figures.reports import Figures
+from zq.figures.resources import ProjectFigures, QueueFigures, QueuePoints, ServerCollection
+from zq.http.features import Json
+from zq.limits import Limits
+
+
+class FiguresFeature:
+    """The routes ``/v2/figures…`` and ``/v2/servers``, and the thread that samples. ``figures`` None: they are off."""
+
+    tags: Mapping[str, str] = {
+        "figures": "What queues hold and what goes through them, now and before: for people and dashboards."
+    }
+    open_paths: Collection[str] = (openapi.SERVERS,)
+
+    def __init__(self, figures: Figures | None) -> None:
+        self._figures = figures
+
+    def operations(self, _limits: Limits) -> Mapping[str, Mapping[str, Json]]:
+        return {"figures": openapi.figures()}
+
+    def schemas(self, _limits: Limits) -> Mapping[str, Json]:
+        return openapi.schemas()
+
+    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
+        app.add_route("/v2/figures", ProjectFigures(self._figures))
+        app.add_route("/v2/figures/queues", QueueFigures(self._figures))
+        app.add_route("/v2/queues/{queue}/figures", QueuePoints(self._figures))
+        app.add_route("/v2/servers", ServerCollection(self._figures))
+
+    def start(self) -> None:
+        if self._figures is not None:
+            self._figures.sampler.start()
+
+    def stop(self) -> None:
+        if self._figures is not None:
+            self._figures.sampler.stop()
+
+
+def figures_feature(enabled: bool, core: Broker, observers: Observers, about: About) -> FiguresFeature:
+    """Return the feature of a server, whose events it counts from now on. ``about``: its entry of /v2/servers."""
+    if not enabled:
+        return FiguresFeature(None)
+    counts = Counts()
+    observers.add(counts)
+    return FiguresFeature(Figures(core, counts, about))

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of features: parts of the server that a folder of their own holds whole.
+
+The core knows no feature. The composition of the server lists the features; a server without one lacks its folder and
+its line in that list.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from zq.limits import Limits
+
+if TYPE_CHECKING:
+    import falcon
+
+# A JSON object of the OpenAPI document.
+Json = dict[str, Any]
+
+
+class Feature(Protocol):
+    """A part of the server with resources of its own."""
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The tags of its operations in the OpenAPI document, with their descriptions."""
+        ...
+
+    @property
+    def open_paths(self) -> Collection[str]:
+        """The paths whose operations need neither a client id nor a project."""
+        ...
+
+    def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
+        """Return the operations by tag and path, as OpenAPI has them."""
+        ...
+
+    def schemas(self, limits: Limits) -> Mapping[str, Json]:
+        """Return the schemas that its operations refer to."""
+        ...
+
+    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
+        """Add its resources to the application."""
+        ...
+
+    def start(self) -> None:
+        """Begin what runs beside requests."""
+        ...
+
+    def stop(self) -> None:
+        """End what ``start`` began."""
+        ...
