@@ -396,6 +396,15 @@ def test_a_queue_url_takes_no_operation_of_the_service(caller: Caller, account: 
     assert [url.rpartition("/")[2] for url in said(caller.json("ListQueues"))["QueueUrls"]] == ["jobs"]
 
 
+def test_a_queue_url_takes_get_queue_url_of_any_queue(caller: Caller, account: str) -> None:
+    """As AWS (recorded): the path names no other queue than the parameter does."""
+    for name in ("jobs", "other"):
+        caller.json("CreateQueue", QueueName=name)
+        answered = caller.link({"Action": "GetQueueUrl", "QueueName": name}, f"/{account}/jobs")
+        (url,) = texts(answered, "GetQueueUrlResult/QueueUrl")
+        assert url.endswith(f"/{account}/{name}")
+
+
 def test_a_get_of_a_queue_url_without_an_action_finds_nothing(caller: Caller, account: str) -> None:
     """1: as AWS says it; the queue does not matter."""
     for queue in ("jobs", "none"):

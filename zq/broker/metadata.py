@@ -117,7 +117,7 @@ class MetadataSchema:
         is_name = is_long_queue_name if metadata.get(SQS) else is_queue_name
         if (dead := metadata.get("_dead_letter_queue")) is not None and not is_name(dead):
             raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}.")
-        if self.kind == "queue" and dead == name:
+        if self.kind == "queue" and dead == name and not metadata.get(SQS):
             raise InvalidBody("_dead_letter_queue must not name its own queue.")
         if is_fifo(metadata) and metadata.get(GROUPED) != Grouping.ORDERED:
             raise InvalidBody(f"{SQS}.fifo is for queues whose {GROUPED} is {Grouping.ORDERED}.")

@@ -123,8 +123,12 @@ class Rules(Struct, frozen=True):
     """Whether SQS keeps attributes of the queue, so that its dead letters live as their queue says."""
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
-        """Where messages of ``queue`` go that were claimed too often; None if nowhere (contract 8.6)."""
-        if not self.dead_letter_queue or self.max_claim_count is None:
+        """Return where messages of ``queue`` go that were claimed too often; None if they stay (contract 8.6).
+
+        A queue of SQS may be its own dead-letter queue: its messages are there already, and moving them would reset
+        their counts, so that they circle for ever.
+        """
+        if self.dead_letter_queue in ("", queue.name) or self.max_claim_count is None:
             return None
         target = QueueRef(queue.project, self.dead_letter_queue)
         return DeadLetters(target, self.max_claim_count, self.dead_letter_ttl, self.history_ttl)

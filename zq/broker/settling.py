@@ -75,8 +75,8 @@ class Settling:
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, target)
         rules = self._rules_cache.recent(queue)
         if terms.bury:
-            if not rules.dead_letter_queue:
-                raise Invalid("bury: the queue has no _dead_letter_queue.")
+            if rules.dead_letter_queue in ("", queue.name):
+                raise Invalid("bury: the queue has no _dead_letter_queue besides itself.")
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)
