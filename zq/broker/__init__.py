@@ -114,7 +114,7 @@ class Broker:
         self.subscriptions = subscriptions = Subscribing(storage, clock, limits, subscribed)
         self.following = Following(storage, clock, subscriptions)
         self.pushes = Pushes(storage, clock, self.sealing)
-        self.deliveries = Deliveries(storage, clock, limits, subscribed, self.sealing)
+        self.deliveries = Deliveries(storage, clock, limits, subscriptions, self.sealing)
         self.queues.first_metadata = self.messages.first_metadata = subscribed.mark_of_queue
         self.messages.copies = subscriptions.copies
         self.queues.unsubscribe = subscriptions.end_queue

@@ -39,7 +39,18 @@ def test_zaqars_own_tests_pass_but_for_four(python: Path, stores: Stores, tmp_pa
     )
     tests = Path(found.stdout.strip())
     own = {"ZQ_SUITE_STORE": where, "PYTHONPATH": str(ROOT), "ZAQAR_TESTS_CONFIGS_DIR": str(tests / "etc")}
-    command = [python, "-m", "pytest", "-q", "-rf", "--tb=no", "-p", "no:cacheprovider", "-W", "ignore"]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "pytest",
+        "-q",
+        "-rf",
+        "--tb=no",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "ignore",
+    ]
     command += ["-p", "tests.campaign.clients.zaqar_plugin", tests / "unit" / "transport" / "wsgi"]
     done = subprocess.run(
         command,
