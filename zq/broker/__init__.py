@@ -78,9 +78,13 @@ class Broker:
         self.default_ttls = DefaultTtls(limits.default_message_ttl, queue_ttl)
         rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)
         self.storage = storage
-        self.sealing = sealing = Sealing(DataKeys(storage.documents, clock, encryption_keys or {}), events)
+        keys = DataKeys(storage.documents, clock, encryption_keys or {})
+        self.topics = Topics(storage, clock, limits, self.default_ttls, keys)
+        self.sealing = sealing = Sealing(
+            keys, events, lambda queue: rules_cache.recent(queue).sealed_since, self.topics.sealed_since
+        )
         self._clock, self.limits = clock, limits
-        self.queues = Queues(storage, clock, limits, rules_cache, sealing.keys)
+        self.queues = Queues(storage, clock, limits, rules_cache, keys)
         self.messages = Messages(storage, clock, limits, rules_cache, checksum, delete_with_claim_id, events, sealing)
         self.browsing = Browsing(storage, clock, limits, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
@@ -92,7 +96,6 @@ class Broker:
         self.move_tasks = MoveTasks(storage, clock, rules_cache, events)
         self.history = History(storage, clock, limits, rules_cache, events, sealing)
         self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience)
-        self.topics = Topics(storage, clock, limits, self.default_ttls, sealing.keys)
         self.waiters = Waiters(storage, clock, limits, max_waiters, events, share)
         self.queues.wake = self.waiters.wake
         self.queues.max_counted = max_counted

@@ -115,7 +115,9 @@ class Following:
         for message in batch.messages(after, now) if all.deliverable else ():
             entry, sequence = message.entry, message.sequence
             id = f"{sequence}-{int(message.created * 1000):x}"  # the same, should it be read twice
-            notice = Notice(id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops)
+            notice = Notice(
+                id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops, seal=entry.seal
+            )
             for each in all.items if entry.hops < MOST_HOPS else ():
                 if self._subscriptions.gets(each, notice):
                     pending.setdefault(source.outgoing(each), []).append(notice)

@@ -80,8 +80,10 @@ class Settling:
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)
+        refs = [QueueRef(queue.project, target) for target in targets]
+        self._rules_cache.admit_plain(queue, refs)
         try:
-            with self.admit([QueueRef(queue.project, target) for target in targets]):
+            with self.admit(refs):
                 now = self._clock.now()
                 settled = self._storage.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
         except Repeated as first:

@@ -17,6 +17,7 @@ from zq.broker.metadata import (
     NO_TOPIC_GROUPS,
     NOT_ENCRYPTED,
     PAUSED,
+    SEALED,
     MetadataSchema,
     topic_defaults,
 )
@@ -73,11 +74,24 @@ class Topics(MetadataResource[TopicRef, Topic]):
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
         schema = MetadataSchema("topic", limits, topic_defaults(limits), lambda _name: default_ttls.default, unbuilt)
         markers = Markers(storage.documents, clock)
-        super().__init__(self._store, schema, markers, clock, limits, self._recent.forget, TopicNotFound)
+        super().__init__(self._store, schema, markers, clock, limits, self._forget, TopicNotFound)
+        self._sealed = ReadThroughCache(self._stored_since, monotonic)
 
     def rules(self, topic: TopicRef) -> TopicRules:
         """What holds for a message that is published now, as the cache has it; a missing topic is created."""
         return self._recent.get(topic)
+
+    def sealed_since(self, topic: TopicRef) -> Seconds:
+        """Return from when on all bodies of the topic have been encrypted; 0 = it may hold plain ones."""
+        return self._sealed.get(topic)
+
+    def _stored_since(self, topic: TopicRef) -> Seconds:
+        stored = self._store.get(topic)
+        return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
+
+    def _forget(self, topic: TopicRef) -> None:
+        self._recent.forget(topic)
+        self._sealed.forget(topic)
 
     def stored(self, project: str, after: str) -> Page[Topic]:
         """Topics with names greater than ``after``, as they are stored."""

@@ -97,7 +97,7 @@ class Notice(Struct, frozen=True, array_like=True):
     """What is to be told of a message, or (``confirmation``) to whoever is asked for confirmation.
 
     ``generation``: of its queue's subscriptions when it was posted. ``delay`` None = it was posted to a queue without.
-    ``hops``: by how many deliveries it came there.
+    ``hops``: by how many deliveries it came there. ``seal``: of a topic's message, as ``Entry`` has it.
     """
 
     message: str
@@ -109,6 +109,7 @@ class Notice(Struct, frozen=True, array_like=True):
     generation: int = 0
     confirmation: str = ""
     hops: int = 0
+    seal: bytes = b""
 
 
 class Subscription(Struct, frozen=True, omit_defaults=True):
