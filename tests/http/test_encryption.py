@@ -6,12 +6,16 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.http.api import Api
-from zq.broker.encryption import MARK, SET_ASIDE
+from zq.broker.data_keys import DataKeys
+from zq.broker.encryption import MARK, SET_ASIDE, Sealing
 from zq.broker.tails import ALL
 from zq.clock import ManualClock
+from zq.limits import DEFAULT_KEEP
 from zq.model import Draft, ListFilter, Message, QueueRef
+from zq.model.topics import Entry, TopicRef
 from zq.storage.api import Storage
 from zq.wire import checksum
 
@@ -286,3 +290,88 @@ def test_a_message_of_a_topic_that_cannot_be_opened_is_503_for_itself_alone(
     for path in (f"{first}", f"?ids={first},{second}"):
         refused = bare.get(f"{NEWS}/messages/{path}".replace("/?", "?"), 503)
         assert refused.headers["X-Zq-Error"] == "MessageUnreadable"
+
+
+@pytest.mark.every_store
+def test_bodies_that_were_exchanged_within_a_topic_are_never_shown(
+    news: Api, compose, storage: Storage, clock: ManualClock
+) -> None:
+    """F1: each is bound to random bytes beside it. Bodies of earlier versions, which are not, are read as before."""
+    published(news, 1, 2)
+    topic = TopicRef(news.project, "news")
+    one, other = [entry for batch in storage.topics.read(news.project, 0, 10, ALL).batches for entry in batch.entries]
+    exchanged = [structs.replace(one, body=other.body), structs.replace(other, body=one.body)]
+    sealing = Sealing(DataKeys(storage.documents, clock, KEYS))
+    former = Entry(sealing.seal(news.project, "topic/news", b'"former"'), 600)
+    elsewhere = Entry(sealing.seal(news.project, "topic/other", b'"elsewhere"'), 600)
+    storage.topics.publish(topic, [*exchanged, former, elsewhere], clock.now(), DEFAULT_KEEP)
+    assert of(news.get(f"{NEWS}/messages", 200)) == [1, 2, "former"]
+
+
+@pytest.mark.every_store
+def test_a_plain_body_where_all_are_encrypted_is_never_shown(
+    news: Api, store: Store, storage: Storage, clock: ManualClock
+) -> None:
+    """F1: in a queue and in a topic that were created with encryption, whatever reads it."""
+    clock.advance(10)
+    (id,) = news.send("jobs", SECRET)
+    store.replace(id, b'"forged"')
+    entry = Entry(b'"forged"', 600)
+    sequence = storage.topics.publish(TopicRef(news.project, "news"), [entry], clock.now(), DEFAULT_KEEP)
+    assert news.get(f"{URL}/{id}", 503).headers["X-Zq-Error"] == "MessageUnreadable"
+    assert of(news.get(f"{URL}?echo=true", 200)) == []
+    news.get(f"{URL}?ids={id}", 503)
+    news.post("/v2/queues/jobs/claims", 204)
+    assert of(news.get(f"{NEWS}/messages", 200)) == []
+    assert news.get(f"{NEWS}/messages/{sequence}", 503).headers["X-Zq-Error"] == "MessageUnreadable"
+    off = [{"op": "replace", "path": "/metadata/_enable_encrypt_messages", "value": False}]
+    for path in ("/v2/queues/jobs", NEWS):
+        assert "~sealed" not in news.get(path, 200).json
+        news.patch(path, 400, [{"op": "add", "path": "/metadata/~sealed", "value": 1}])
+        news.patch(path, 200, off)
+    assert news.get(f"{URL}/{id}", 200).json["body"] == "forged"
+    assert of(news.get(f"{NEWS}/messages", 200)) == ["forged"]
+
+
+def test_plain_bodies_from_before_the_encryption_stay_readable(compose, clock: ManualClock) -> None:
+    """Of a queue and of a topic that encrypt since later, also when they are told again."""
+    api = compose(encryption_keys=KEYS)
+    api.put("/v2/queues/jobs", 201)
+    api.send("jobs", "plain")
+    api.put(NEWS, 201)
+    published(api, "plain")
+    for path in ("/v2/queues/jobs", NEWS):
+        for value in (True, False, True):
+            api.patch(path, 200, [{"op": "add", "path": "/metadata/_enable_encrypt_messages", "value": value}])
+    clock.advance(10)
+    api.send("jobs", "sealed")
+    published(api, "sealed")
+    assert of(api.get(f"{URL}?echo=true", 200)) == ["plain", "sealed"]
+    assert of(api.get(f"{NEWS}/messages", 200)) == ["plain", "sealed"]
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("way", ["move", "bury", "too often", "redrive"])
+def test_plain_bodies_that_are_moved_into_an_encrypted_queue_stay_readable(
+    compose, clock: ManualClock, way: str
+) -> None:
+    """Drivers move them without a look, so the queue takes plain ones from then on."""
+    api = compose(encryption_keys=KEYS)
+    api.put("/v2/queues/jobs", 201, ON)
+    api.put("/v2/queues/plain", 201, {"_dead_letter_queue": "jobs", "_max_claim_count": 1})
+    clock.advance(10)
+    (id,) = api.send("plain", "moved")
+    claim, _ = api.claim("plain")
+    if way == "move":
+        api.post(f"{claim}/settle", 200, {"move": [{"id": id, "queue": "jobs"}]})
+    elif way == "bury":
+        api.post(f"{claim}/settle", 200, {"bury": [{"id": id, "reason": "x"}]})
+    elif way == "too often":
+        api.delete(claim, 204)
+        api.post("/v2/queues/plain/claims", 204)
+    else:
+        api.delete(claim, 204)
+        api.post("/v2/queues/plain/redrive", 200, {"to": "jobs"})
+    clock.advance(10)
+    api.send("jobs", "sealed")
+    assert sorted(of(api.get(f"{URL}?echo=true", 200))) == ["moved", "sealed"]

@@ -313,6 +313,23 @@ def test_the_only_pool_of_a_flavor_keeps_its_capabilities(admin: Admin) -> None:
 # Flavors -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("method", "word", "first"), [("put", "created", "m"), ("patch", "updated", "n")])
+def test_a_flavor_is_given_only_pools_that_can_the_same(admin: Admin, method: str, word: str, first: str) -> None:
+    """Contract 11: by whatever request a pool gets its flavor; nothing changes."""
+    for name, uri in (("m", URI), ("n", OTHER), ("r", "redis://localhost/1"), ("s", "redis://localhost/2")):
+        admin.pool(name, uri)
+    admin.put("/v2/flavors/f", 201, {"pool_list": ["m"]})
+    call = getattr(admin, method)
+    mixed = call("/v2/flavors/f", 400, {"pool_list": ["n", "r"]}).json["description"]
+    assert mixed == f"Flavor f could not be {word}, error:Pools {first} and r have different capabilities"
+    assert admin.get("/v2/flavors/f", 200).json["pool_list"] == ["m"]
+    admin.patch("/v2/pools/r", 400, {"flavor": "f"})
+    admin.patch("/v2/pools/m", 400, {"uri": "redis://localhost/3"})
+    admin.patch("/v2/flavors/f", 200, {"pool_list": ["r", "s"]})
+    assert admin.get("/v2/flavors/f", 200).json["pool_list"] == ["r", "s"]
+    assert admin.get("/v2/pools/m", 200).json["flavor"] is None
+
+
 def test_a_flavor_lives_from_its_creation_to_its_end(admin: Admin) -> None:
     """12 [T]"""
     admin.pool("p")

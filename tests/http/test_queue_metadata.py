@@ -166,6 +166,20 @@ def test_a_queue_cannot_be_its_own_dead_letter_queue(api: Api) -> None:
     assert api.get(URL, 200).json["_dead_letter_queue"] == "Jobs"
 
 
+def test_a_queue_of_sqs_that_is_its_own_dead_letter_queue_is_changed_by_rest(api: Api) -> None:
+    """SQS takes such queues; nothing is buried in them."""
+    api.put(URL, 201, {"_sqs": {"visibility": 9}, "_dead_letter_queue": "jobs", "_max_claim_count": 0})
+    api.put(URL, 204, {"_sqs": {"visibility": 5}, "_dead_letter_queue": "jobs", "_max_claim_count": 0})
+    api.patch(URL, 200, add("colour", "blue"))
+    api.send("jobs", "poison")
+    claimed = api.post(f"{URL}/claims", 201).json["messages"]
+    claim, message = claimed[0]["href"].rpartition("=")[2], claimed[0]["id"]
+    refusal = api.post(f"{URL}/claims/{claim}/settle", 400, {"bury": [{"id": message, "reason": "x"}]}).json[
+        "description"
+    ]
+    assert "_dead_letter_queue" in refusal
+
+
 @every_row("name", ["bad name", "", "a" * 65, "caf\u00e9", "dead\n", "a/b", 1, True, [], {"a": "b"}])
 def test_a_dead_letter_queue_has_a_possible_name(api: Api, kind: Kind, url: str, name: object) -> None:
     """A name that no queue can have would leave poison circling for ever: 400 by PUT and PATCH, nothing changes."""

@@ -405,6 +405,47 @@ class TestNotices:
         api.send("jobs", "declined")
         assert self.notices(storage, api, clock) == [b'"unconfirmed"', b'"confirmed"']
 
+    def test_the_option_decides_at_delivery_whether_a_subscriber_has_to_agree(
+        self, compose: Compose, storage: Storage, clock: ManualClock
+    ) -> None:
+        """9.1, 9.7: the store has what the subscriber said, and another value of the option holds for all at once."""
+        free = compose(app=OPTIONS, require_confirmation=False)
+        source = Source(free.project, "queue", "jobs")
+        made = subscribe(free, self.PATH)["subscription_id"]
+        strict = compose(app=OPTIONS, require_confirmation=True)
+
+        def delivered(body: str, confirm: bool) -> list[bytes]:
+            free.send("jobs", body)
+            broker = Broker(storage, clock, subscriptions=SubscriptionPolicy(confirm=confirm))
+            for queue in (source.notices, source.pending(made)):
+                request = ClaimRequest(Lease(new_ids(1, clock.now())[0], 60, 0), 1000)
+                claim = storage.claims.create(queue, request, clock.now()).claim
+                if claim and queue == source.notices:
+                    broker.following.fan_out(queue, claim)
+            return [notice_of(message.body).body for message in claim.messages] if claim else []
+
+        assert delivered("free", confirm=False) == [b'"free"']
+        assert delivered("strict", confirm=True) == []
+        strict.post(f"{self.PATH}/{made}/deliveries", 409)
+        strict.put(f"{self.PATH}/{made}/confirm", 204, {"confirmed": True})
+        assert delivered("agreed", confirm=True) == [b'"agreed"']
+        strict.put(f"{self.PATH}/{made}/confirm", 204, {"confirmed": False})
+        assert delivered("declined", confirm=False) == []
+
+    def test_a_subscription_from_when_agreement_was_needed_starts_when_it_is_made_again(
+        self, compose: Compose, storage: Storage, clock: ManualClock
+    ) -> None:
+        """Unless its subscriber has declined."""
+        strict, free = (compose(app=OPTIONS, require_confirmation=needed) for needed in (True, False))
+        made = subscribe(strict, self.PATH)
+        assert subscribe(free, self.PATH)["subscription_id"] == made["subscription_id"]
+        free.send("jobs", "started")
+        assert self.notices(storage, free, clock) == [b'"started"']
+        free.put(f"{self.PATH}/{made['subscription_id']}/confirm", 204, {"confirmed": False})
+        subscribe(free, self.PATH)
+        free.send("jobs", "declined")
+        assert self.notices(storage, free, clock) == []
+
     def test_a_post_leaves_a_notice_of_each_message_where_somebody_has_agreed(
         self, api: Api, storage: Storage, clock: ManualClock
     ) -> None:

@@ -198,11 +198,12 @@ class SubscribingMachine(Timeline):
         claim = self.claim(queue, limit)
         if claim is None:
             return False
-        stored = self.brokers[by].subscriptions.of(known.source).at(one.id)
+        subscriptions = self.brokers[by].subscriptions
+        stored = subscriptions.of(known.source).at(one.id)
         assert stored is not None
         for message in claim.messages:
             notice = notice_of(message.body)
-            if stored.gets(notice) and not notice.confirmation:
+            if subscriptions.gets(stored, notice) and not notice.confirmation:
                 self.judge(known, one, notice)
         if not dies:
             self.holder.storage.claims.settle(queue, claim.id, Settlement(rest=True), self.now)

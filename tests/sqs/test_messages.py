@@ -98,7 +98,24 @@ def test_nobody_holds_a_message_for_more_than_twelve_hours(
     code, sentence = refusal(sqs.change_message_visibility, **wanted, VisibilityTimeout=43_200)
     assert code == "InvalidParameterValue"
     assert "Total VisibilityTimeout for the message is beyond the limit [43200 seconds]" in sentence
+    entry = {"Id": "a", "ReceiptHandle": held["ReceiptHandle"], "VisibilityTimeout": 43_200}
+    [failed] = sqs.change_message_visibility_batch(QueueUrl=queue, Entries=[entry])["Failed"]
+    assert (failed["Code"], failed["Message"]) == (code, sentence)
     sqs.change_message_visibility(**wanted, VisibilityTimeout=43_100)
+
+
+@pytest.mark.every_store
+def test_the_twelve_hours_of_a_message_go_on_when_its_time_is_up(
+    sqs: Any, queue: str, take: Take, clock: ManualClock
+) -> None:
+    """It is hidden again by its last handle, for what is left of them."""
+    sqs.send_message(QueueUrl=queue, MessageBody="a")
+    [held] = take(VisibilityTimeout=0)
+    clock.advance(30)
+    wanted = {"QueueUrl": queue, "ReceiptHandle": held["ReceiptHandle"]}
+    assert "[43200 seconds]" in refusal(sqs.change_message_visibility, **wanted, VisibilityTimeout=43_171)[1]
+    sqs.change_message_visibility(**wanted, VisibilityTimeout=43_170)
+    assert take() == []
 
 
 @pytest.mark.every_store

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import falcon
 import pytest
 from botocore.parsers import create_parser
+from falcon.testing import create_environ
 from webtest import TestApp, TestResponse
 
 from tests.http.stores import BrokenStore, bug, down, untouched
@@ -44,8 +45,9 @@ class Caller:
         body = form if isinstance(form, str) else urlencode(form)
         return self.app.post(path, body, {"Authorization": self._key, **headers}, status=status)
 
-    def link(self, form: dict[str, Any], path: str = "/", status: int = 200) -> TestResponse:
-        return self.app.get(f"{path}?{urlencode(form)}", headers={"Authorization": self._key}, status=status)
+    def link(self, form: dict[str, Any], path: str = "/", status: int = 200, **headers: str) -> TestResponse:
+        headers = {"Authorization": self._key, **headers}
+        return self.app.get(f"{path}?{urlencode(form)}", headers=headers, status=status)
 
 
 @pytest.fixture
@@ -220,7 +222,7 @@ def test_an_error_is_what_its_clients_know(
     assert error.fault == ("Receiver" if status >= 500 else "Sender")
     for protocol, kind in ((json_protocol, "json"), (query_protocol, "query")):
         answered = falcon.Response()
-        protocol.refuse(answered, error, "an-id")
+        protocol.refuse(falcon.Request(create_environ()), answered, error, "an-id")
         headers = {name.lower(): value for name, value in answered.headers.items()}
         parsed = create_parser(kind).parse({"status_code": status, "headers": headers, "body": answered.data}, None)
         told = parsed["Error"]
@@ -268,6 +270,41 @@ def test_an_empty_result_in_xml_is_one_element(caller: Caller) -> None:
     assert "<ReceiveMessageResult/>" in received
     assert "<PurgeQueueResponse" in (purged := caller.form({"Action": "PurgeQueue", "QueueUrl": "jobs"}).text)
     assert "Result" not in purged
+
+
+def test_the_query_protocol_answers_json_to_clients_that_prefer_it(caller: Caller, account: str) -> None:
+    """AWS does so for GET (recorded); maps are arrays of names and values, as in XML."""
+    path = f"/{account}/jobs"
+    caller.json("CreateQueue", QueueName="jobs", Attributes={"DelaySeconds": "3"}, tags={"a": "b"})
+    caller.json("SendMessage", QueueUrl="jobs", MessageBody="é<", DelaySeconds=0)
+
+    def get(form: dict[str, str], path: str = path, status: int = 200) -> Any:
+        answered = caller.link(form, path, status, Accept="application/json")
+        assert answered.content_type == "application/json"
+        return answered.json, {"RequestId": answered.headers["x-amzn-RequestId"]}
+
+    told, metadata = get({"Action": "ListQueues"}, "/")
+    (url,) = told["ListQueuesResponse"]["ListQueuesResult"]["queueUrls"]
+    assert (url.endswith("/jobs"), told["ListQueuesResponse"]["ResponseMetadata"]) == (True, metadata)
+    told, metadata = get({"Action": "GetQueueAttributes", "AttributeName.1": "DelaySeconds"})
+    result = {"Attributes": [{"Name": "DelaySeconds", "Value": "3"}]}
+    whole = {"GetQueueAttributesResult": result, "ResponseMetadata": metadata}
+    assert told == {"GetQueueAttributesResponse": whole}
+    told, _ = get({"Action": "ListQueueTags"})
+    assert told["ListQueueTagsResponse"]["ListQueueTagsResult"] == {"Tags": [{"Key": "a", "Value": "b"}]}
+    headers = {"Accept": "application/json"}
+    (message,) = caller.form({"Action": "ReceiveMessage", "AttributeName.1": "All"}, path, **headers).json[
+        "ReceiveMessageResponse"
+    ]["ReceiveMessageResult"]["messages"]
+    assert (message["Body"], {"Name": "ApproximateReceiveCount", "Value": "1"} in message["Attributes"]) == ("é<", True)
+    purged = caller.form({"Action": "PurgeQueue"}, path, **headers).json["PurgeQueueResponse"]
+    assert list(purged) == ["ResponseMetadata"]
+    told, metadata = get({"Action": "ListQueues"}, status=400)
+    sentence = "The action ListQueues is not valid for this endpoint."
+    assert told == {"Error": {"Type": "Sender", "Code": "InvalidAction", "Message": sentence}, **metadata}
+    assert caller.link({}, path, 404, Accept="application/json").text == "<UnknownOperationException/>"
+    for accept in ("*/*", "text/html, application/xml;q=0.9, */*;q=0.8", "application/json;q=0.5, text/xml", "?"):
+        assert caller.link({"Action": "ListQueueTags"}, path, Accept=accept).content_type == "text/xml"
 
 
 def test_an_answer_in_json_leaves_out_what_is_empty(caller: Caller) -> None:
@@ -357,6 +394,15 @@ def test_a_queue_url_takes_no_operation_of_the_service(caller: Caller, account: 
         assert texts(answered, "Error/Code") == ["InvalidAction"]
         assert texts(answered, "Error/Message") == [f"The action {action} is not valid for this endpoint."]
     assert [url.rpartition("/")[2] for url in said(caller.json("ListQueues"))["QueueUrls"]] == ["jobs"]
+
+
+def test_a_queue_url_takes_get_queue_url_of_any_queue(caller: Caller, account: str) -> None:
+    """As AWS (recorded): the path names no other queue than the parameter does."""
+    for name in ("jobs", "other"):
+        caller.json("CreateQueue", QueueName=name)
+        answered = caller.link({"Action": "GetQueueUrl", "QueueName": name}, f"/{account}/jobs")
+        (url,) = texts(answered, "GetQueueUrlResult/QueueUrl")
+        assert url.endswith(f"/{account}/{name}")
 
 
 def test_a_get_of_a_queue_url_without_an_action_finds_nothing(caller: Caller, account: str) -> None:

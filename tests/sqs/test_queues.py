@@ -267,7 +267,7 @@ def test_dead_letters_go_to_a_queue_that_takes_them(sqs: Any, account: str) -> N
     assert sqs.list_dead_letter_source_queues(QueueUrl="dead")["queueUrls"] == [queue]
     wrong = {
         redrive(arn(account, "none")): "Dead letter target does not exist.",
-        redrive(arn(account, "jobs")): "Dead letter target must be another queue.",
+        redrive(arn(account, "jobs.fifo")): "Dead letter target does not exist.",
         redrive(arn("1" * 12, "dead")): "Dead letter target must be a queue of the same account.",
         redrive("dead"): "Dead letter target must be a queue of the same account.",
         redrive(
@@ -289,6 +289,24 @@ def test_dead_letters_go_to_a_queue_that_takes_them(sqs: Any, account: str) -> N
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": ""})
     assert attributes(sqs, queue, "RedrivePolicy") == {}
     assert sqs.list_dead_letter_source_queues(QueueUrl="dead")["queueUrls"] == []
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_queue_may_be_its_own_dead_letter_queue(sqs: Any, account: str, clock: ManualClock, fifo: bool) -> None:
+    """As at AWS. Its messages stay, and their counts go on."""
+    name, more = ("own.fifo", {"FifoQueue": "true", "ContentBasedDeduplication": "true"}) if fifo else ("own", {})
+    queue = created(sqs, name, **more)
+    policy = {"RedrivePolicy": redrive(arn(account, name), 2), "VisibilityTimeout": "1"}
+    sqs.set_queue_attributes(QueueUrl=queue, Attributes=policy)
+    assert sqs.list_dead_letter_source_queues(QueueUrl=queue)["queueUrls"] == [queue]
+    sqs.send_message(QueueUrl=queue, MessageBody="poison", **({"MessageGroupId": "g"} if fifo else {}))
+    counts = []
+    for _ in range(6):
+        (message,) = sqs.receive_message(QueueUrl=queue, AttributeNames=["All"])["Messages"]
+        counts.append(message["Attributes"]["ApproximateReceiveCount"])
+        clock.advance(1.1)
+    assert counts == ["1", "2", "3", "4", "5", "6"]
 
 
 def test_a_queue_chooses_whose_dead_letters_it_takes(sqs: Any, account: str) -> None:

@@ -84,19 +84,24 @@ class Broker:
         quotas = self.quotas or NO_QUOTAS
         self.default_ttls = DefaultTtls(limits.default_message_ttl, queue_ttl)
         rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)
-        self.sealing = sealing = Sealing(DataKeys(storage.documents, clock, encryption_keys or {}), events)
         self.waiters = waiters = Waiters(storage, clock, limits, max_waiters, events, share, quotas)
 
         subscribed = SubscriptionDocuments(storage, clock, rules_cache.forget)
         queue_creation = QueueCreation(storage.queues, quotas, rules_cache, subscribed)
         topic_store = TopicStore(storage, clock)
         topic_creation = TopicCreation(topic_store, quotas, limits, self.default_ttls)
+        self.sealing = sealing = Sealing(
+            DataKeys(storage.documents, clock, encryption_keys or {}),
+            events,
+            lambda queue: rules_cache.recent(queue).sealed_since,
+            topic_creation.sealed_since,
+        )
         self.subscriptions = Subscribing(
             storage, clock, limits, subscribed, quotas, queue_creation, topic_creation, subscriptions
         )
         self.following = Following(storage, clock, self.subscriptions)
         self.pushes = Pushes(storage, clock, sealing)
-        self.deliveries = Deliveries(storage, clock, limits, subscribed, sealing)
+        self.deliveries = Deliveries(storage, clock, limits, self.subscriptions, sealing)
 
         self.queues = Queues(
             storage,

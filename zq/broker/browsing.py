@@ -39,7 +39,7 @@ class Browsing:
         after, now = _position(marker), self._clock.now()
         most_bytes = self._limits.max_answer_bytes * (READ_FOR_STARTS if starts else 1)
         items, position = self._storage.messages.browse(queue, State(state), after, size, now, most_bytes)
-        shown = self._sealing.opened(queue.project, list(items))
+        shown = self._sealing.opened(queue, list(items))
         return Seen(Page(shown, None if position is None else ".".join(map(str, position))), now)
 
     def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> Seen[Located]:
@@ -51,7 +51,7 @@ class Browsing:
         found = self._storage.locate(project, message, now)
         if found is None or not may_see(found.queue.name):
             raise MessageNotFound("There is no such message in the project.")
-        opened = self._sealing.opened_one(project, found.entry.message)
+        opened = self._sealing.opened_one(found.queue, found.entry.message)
         return Seen(found._replace(entry=structs.replace(found.entry, message=opened)), now)
 
 

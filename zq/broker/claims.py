@@ -102,7 +102,7 @@ class Claims:
             )
             if rules.claims_paused:
                 asked = structs.replace(asked, limit=1, max_claims=NEVER, most_bytes=0)
-            made = redelivery.claim(self._storage, queue, asked, letters, now)
+            made = redelivery.claim(self._storage, queue, asked, letters, now, self._rules_cache.admit_plain)
             if made.metadata is None:
                 break
             rules = self._rules_cache.remember(queue, made.metadata)
@@ -115,7 +115,7 @@ class Claims:
 
         The others leave it at once, so that whoever settles all of the claim settles what he has seen.
         """
-        shown = self._sealing.opened(queue.project, claim.messages)
+        shown = self._sealing.opened(queue, claim.messages)
         if shown is claim.messages:
             return claim
         read = {message.id for message in shown}
@@ -130,7 +130,7 @@ class Claims:
         more."""
         now = self._clock.now()
         found = self._claims.get(queue, claim, now)
-        shown = [self._sealing.opened_one(queue.project, message) for message in found.messages]
+        shown = [self._sealing.opened_one(queue, message) for message in found.messages]
         return Seen(structs.replace(found, messages=shown), now)
 
     def list(self, project: str, queue: str, marker: str, limit: int | None) -> Seen[Page[ClaimSummary]]:

@@ -8,7 +8,7 @@ from typing import Final, cast
 from msgspec import Struct
 
 from zq import wire
-from zq.broker.metadata import ENCRYPTS
+from zq.broker.metadata import ENCRYPTS, SEALED
 from zq.broker.quotas import AnyQuotas
 from zq.broker.rules import DefaultTtls, ReadThroughCache, Rules, RulesCache, post_size
 from zq.broker.subscription_documents import SubscriptionDocuments
@@ -79,6 +79,7 @@ class TopicCreation:
         self._limits = limits
         self._default_ttls = default_ttls
         self._recent = ReadThroughCache(self._read, monotonic)
+        self._sealed = ReadThroughCache(self._read_sealed, monotonic)
 
     def rules(self, topic: TopicRef) -> TopicRules:
         """Return the topic's rules from the cache, and create the topic if it does not exist.
@@ -90,6 +91,15 @@ class TopicCreation:
     def forget(self, topic: TopicRef) -> None:
         """Drop the topic's cached rules after this server has changed its metadata."""
         self._recent.forget(topic)
+        self._sealed.forget(topic)
+
+    def sealed_since(self, topic: TopicRef) -> Seconds:
+        """Return the moment since which all bodies of the topic have been encrypted; 0 if it may hold plain ones."""
+        return self._sealed.get(topic)
+
+    def _read_sealed(self, topic: TopicRef) -> Seconds:
+        stored = self._topics.get(topic)
+        return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 
     def _read(self, topic: TopicRef) -> TopicRules:
         stored = self._topics.get(topic)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from zq.broker.encryption import Sealing
 from zq.broker.redriving import Redriven
-from zq.broker.subscription_documents import SubscriptionDocuments
+from zq.broker.subscriptions import Subscribing
 from zq.broker.values import Seen
 from zq.clock import Clock
 from zq.errors import MessageUnreadable, NotAgreed, SubscriptionNotFound
@@ -42,12 +42,12 @@ class Deliveries:
     """
 
     def __init__(
-        self, storage: Storage, clock: Clock, limits: Limits, subscribed: SubscriptionDocuments, sealing: Sealing
+        self, storage: Storage, clock: Clock, limits: Limits, subscriptions: Subscribing, sealing: Sealing
     ) -> None:
         self._storage = storage
         self._clock = clock
         self._limits = limits
-        self._subscribed = subscribed
+        self._subscriptions = subscriptions
         self._sealing = sealing
 
     def list(self, source: Source, id: str, marker: int, limit: int | None, waiting: bool) -> Seen[Page[Delivery]]:
@@ -88,7 +88,7 @@ class Deliveries:
     def test(self, source: Source, id: str) -> str:
         """Have ``_TEST`` delivered to this subscriber alone; its ``message_id``. Raises ``NotAgreed``."""
         one, now = self._at(source, id), self._clock.now()
-        if one.confirmed is None:
+        if one.confirmed is None or not self._subscriptions.is_sent_to(one):
             raise NotAgreed()
         message, draft = new_ids(2, now)
         notice = Notice(message, source.kind, source.name, _TEST, _TEST_TTL, generation=one.confirmed)
@@ -101,7 +101,7 @@ class Deliveries:
         return source.dead(id)
 
     def _at(self, source: Source, id: str) -> Subscription:
-        found = self._subscribed.of(source).at(id)
+        found = self._subscriptions.of(source).at(id)
         if found is None:
             raise SubscriptionNotFound()
         return found

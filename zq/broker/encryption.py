@@ -4,13 +4,17 @@
 A sealed body begins with a byte that no JSON text begins with, so that nobody can post what is taken for one, and each
 message tells itself whether it is sealed. Then follow the length of the id of the project's key, the id, 12 random
 bytes, and the body as AES-256-GCM has encrypted it, with its tag of 16 bytes. The tag covers the project and the
-message's id, too: a body that was put into another message's place cannot be opened. In a topic it covers the topic.
+message's id, too: a body that was put into another message's place cannot be opened. In a topic it covers the topic and
+random bytes that stand beside the body.
+
+A queue or topic that was created with encryption knows since when all bodies have been encrypted. A plain body in it
+was put there past the server, and is as unreadable as one that cannot be opened.
 """
 
 import logging
 import os
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -20,15 +24,19 @@ from zq import wire
 from zq.broker.data_keys import NONCE, DataKeys
 from zq.errors import MessageUnreadable
 from zq.events import NO_EVENTS, Events
-from zq.model import HistoryEntry, Message, Messages
+from zq.model import HistoryEntry, Message, Messages, QueueRef, Seconds
 from zq.model.subscriptions import Notice
-from zq.model.topics import Published
+from zq.model.topics import Published, TopicRef
 
 LOG = logging.getLogger(__name__)
 # The first byte of a sealed body: the version of the form. JSON begins with a blank, a bracket, a quote, a digit, a
 # minus sign or a letter.
 MARK: Final = b"\x01"
 TAG: Final = 16
+# Random bytes to which each body of a topic is bound.
+SEAL: Final = 16
+# Seconds within which a server may not know yet that a new queue or topic encrypts: its posts may be plain till then.
+SETTLED: Final = 5.0
 # Seconds after which a message is ready again that was claimed or popped and could not be opened.
 SET_ASIDE: Final = 60
 UNREADABLE: Final = "The message's body is encrypted, and cannot be opened with the keys of this server."
@@ -37,9 +45,21 @@ UNREADABLE: Final = "The message's body is encrypted, and cannot be opened with 
 class Sealing:
     """Seals and opens bodies."""
 
-    def __init__(self, keys: DataKeys, events: Events = NO_EVENTS) -> None:
+    def __init__(
+        self,
+        keys: DataKeys,
+        events: Events = NO_EVENTS,
+        queue_since: Callable[[QueueRef], Seconds] = lambda _queue: 0.0,
+        topic_since: Callable[[TopicRef], Seconds] = lambda _topic: 0.0,
+    ) -> None:
+        """``queue_since`` and ``topic_since`` return from when on all bodies have been encrypted; 0 = never."""
         self.keys = keys
         self._events = events
+        self._since_of = queue_since
+        self._topic_since = topic_since
+
+    def _queue_since(self, queue: QueueRef) -> Seconds:
+        return self._since_of(queue) if self.keys.enabled else 0.0
 
     def seal(self, project: str, id: str, body: bytes) -> bytes:
         """The body as it is stored for the message of this id. Raises ``Unavailable`` if there is no key."""
@@ -77,36 +97,41 @@ class Sealing:
         """What stands beside a body, as it is stored; nothing stays nothing."""
         return self.seal(project, extra_of(id), extra) if seals and extra else extra
 
-    def opened(self, project: str, messages: Messages) -> Messages:
-        """The messages as they were posted; those that cannot be opened are left out."""
-        if not [1 for message in messages if message.body[:1] == MARK or message.extra[:1] == MARK]:
+    def opened(self, queue: QueueRef, messages: Messages) -> Messages:
+        """Return the messages as they were posted, without those that cannot be opened."""
+        marked = [1 for message in messages if message.body[:1] == MARK or message.extra[:1] == MARK]
+        if not marked and not self._queue_since(queue):
             return messages
-        return [shown for message in messages if (shown := self.opened_or_none(project, message)) is not None]
+        return [shown for message in messages if (shown := self.opened_or_none(queue, message)) is not None]
 
-    def opened_or_none(self, project: str, message: Message) -> Message | None:
-        """One message as it was posted; None if it cannot be opened."""
+    def opened_or_none(self, queue: QueueRef, message: Message) -> Message | None:
+        """Return a message as it was posted, or None if it cannot be opened."""
         try:
-            return self.opened_one(project, message)
+            return self.opened_one(queue, message)
         except MessageUnreadable:
             return None
 
-    def opened_one(self, project: str, message: Message) -> Message:
-        """The same. Raises ``MessageUnreadable``."""
+    def opened_one(self, queue: QueueRef, message: Message) -> Message:
+        """Return a message as it was posted. Raises ``MessageUnreadable``."""
+        plain = message.body[:1] != MARK or (message.extra and message.extra[:1] != MARK)
+        if plain and _is_later(message.created, self._queue_since(queue)):
+            raise self._plain(message.id)
         if not is_sealed(message):
             return message
+        project = queue.project
         body = self.open(project, message.id, message.body)
         return structs.replace(message, body=body, extra=self.open(project, extra_of(message.id), message.extra))
 
-    def opened_entries(self, project: str, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
-        """As ``opened``, of history."""
-        if not any(is_sealed(entry.message) for entry in entries):
+    def opened_entries(self, queue: QueueRef, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
+        """Return history entries as ``opened`` does messages."""
+        if not any(is_sealed(entry.message) for entry in entries) and not self._queue_since(queue):
             return entries
-        shown = [(entry, self.opened_or_none(project, entry.message)) for entry in entries]
+        shown = [(entry, self.opened_or_none(queue, entry.message)) for entry in entries]
         return [structs.replace(entry, message=message) for entry, message in shown if message is not None]
 
     def opened_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
-        """As ``opened``, of topics."""
-        if not [1 for message in messages if message.entry.body[:1] == MARK]:
+        """Return messages of topics as ``opened`` does those of a queue."""
+        if not self.keys.enabled and not [1 for message in messages if message.entry.body[:1] == MARK]:
             return messages
         shown = []
         for message in messages:
@@ -115,17 +140,24 @@ class Sealing:
         return shown
 
     def opened_one_published(self, project: str, message: Published) -> Published:
-        """One of them. Raises ``MessageUnreadable``."""
-        entry = message.entry
+        """Return a message of a topic as it was published. Raises ``MessageUnreadable``."""
+        entry, topic = message.entry, message.topic
         if entry.body[:1] != MARK:
+            if self.keys.enabled and _is_later(message.created, self._topic_since(TopicRef(project, topic))):
+                raise self._plain(str(message.sequence))
             return message
-        body = self.open(project, id_in_topic(message.topic), entry.body)
+        body = self.open(project, id_in_topic(topic, entry.seal), entry.body)
         return structs.replace(message, entry=structs.replace(entry, body=body))
 
     def opened_notice(self, project: str, notice: Notice) -> Notice:
-        """What is to be delivered, as it was posted. Raises ``MessageUnreadable``."""
-        id = notice.message if notice.kind == "queue" else id_in_topic(notice.name)
+        """Return what is to be delivered as it was posted. Raises ``MessageUnreadable``."""
+        id = notice.message if notice.kind == "queue" else id_in_topic(notice.name, notice.seal)
         return structs.replace(notice, body=self.open(project, id, notice.body))
+
+    def _plain(self, id: str) -> MessageUnreadable:
+        self._events.unreadable()
+        LOG.error("Message %s is not encrypted, though all are where it was found: it was changed in the store.", id)
+        return MessageUnreadable(UNREADABLE)
 
     def _failed(self, id: str, key: str) -> MessageUnreadable:
         self._events.unreadable()
@@ -138,9 +170,17 @@ class Sealing:
         return MessageUnreadable(UNREADABLE)
 
 
-def id_in_topic(topic: str) -> str:
-    """To what bodies of a topic are bound: they have no ids before they are stored. No id of a message has a slash."""
-    return f"topic/{topic}"
+def id_in_topic(topic: str, seal: bytes) -> str:
+    """Return to what a body of a topic is bound: it has no id before it is stored.
+
+    ``seal``: of the entry; bodies of earlier versions have none. No id of a message, or name of a topic, has a slash.
+    """
+    return f"topic/{topic}/{seal.hex()}" if seal else f"topic/{topic}"
+
+
+def _is_later(created: Seconds, since: Seconds) -> bool:
+    """Return whether a message came when every server knew for certain that the bodies are to be encrypted."""
+    return bool(since) and created > since + SETTLED
 
 
 def extra_of(id: str) -> str:

@@ -71,7 +71,7 @@ class Following:
             source = Source(notices.project, notice.kind, notice.name)
             known[source] = known.get(source) or self._subscriptions.of(source)
             for each in known[source].items:
-                if each.gets(notice):
+                if self._subscriptions.gets(each, notice):
                     pending.setdefault(source.outgoing(each), []).append(notice)
         for queue, its in pending.items():
             self._storage.messages.post(queue, self._subscriptions.drafts(its, now), now)
@@ -115,9 +115,11 @@ class Following:
         for message in batch.messages(after, now) if all.deliverable else ():
             entry, sequence = message.entry, message.sequence
             id = f"{sequence}-{int(message.created * 1000):x}"  # the same, should it be read twice
-            notice = Notice(id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops)
+            notice = Notice(
+                id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops, seal=entry.seal
+            )
             for each in all.items if entry.hops < MOST_HOPS else ():
-                if each.gets(notice):
+                if self._subscriptions.gets(each, notice):
                     pending.setdefault(source.outgoing(each), []).append(notice)
 
     def _subscribed(self, project: str) -> dict[str, Subscriptions]:

@@ -71,7 +71,7 @@ class History:
         """A page without those entries whose bodies cannot be opened."""
         now = self._clock.now()
         page = self._history.list(queue, marker, size, span, now, self._limits.max_answer_bytes)
-        shown = self._sealing.opened_entries(queue.project, page.items)
+        shown = self._sealing.opened_entries(queue, page.items)
         return Seen(page if shown is page.items else structs.replace(page, items=shown), now)
 
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
@@ -109,7 +109,7 @@ class History:
 
     def _openable(self, queue: QueueRef, records: Sequence[HistoryEntry]) -> int:
         """How many of them can be posted."""
-        return sum(self._sealing.opened_or_none(queue.project, record.message) is not None for record in records)
+        return sum(self._sealing.opened_or_none(queue, record.message) is not None for record in records)
 
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[HistoryEntry]]:
         """The records of the ids, in pages."""
@@ -161,7 +161,7 @@ class History:
         ids, ttl = new_ids(len(records), now), self._rules_cache.ttl(queue, rules)
         drafts = []
         for id, old in zip(ids, (record.message for record in records), strict=True):
-            clear = self._sealing.opened_or_none(queue.project, old)
+            clear = self._sealing.opened_or_none(queue, old)
             if clear is None:
                 continue
             body, checksum, extra = old.body, old.checksum, old.extra

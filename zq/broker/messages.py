@@ -234,7 +234,7 @@ class Messages:
             most_bytes = self._limits.max_answer_bytes
             page = self._messages.list(queue, after, size, wanted, now, most_bytes)
             if page.metadata is None:
-                shown = self._sealing.opened(queue.project, page.items)
+                shown = self._sealing.opened(queue, page.items)
                 return Listed(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
             rules = self._rules_cache.remember(queue, page.metadata)
 
@@ -242,7 +242,7 @@ class Messages:
         """One message. Raises ``MessageNotFound``, ``MessageUnreadable``."""
         now = self._clock.now()
         for found in self._messages.get(queue, [message], now):
-            return Seen(self._sealing.opened_one(queue.project, found), now)
+            return Seen(self._sealing.opened_one(queue, found), now)
         raise MessageNotFound("There is no such message in the queue.")
 
     def get_many(self, queue: QueueRef, ids: Sequence[str]) -> Seen[MessageList]:
@@ -253,7 +253,7 @@ class Messages:
         found = self._messages.get(queue, ids, now)
         if not found:
             raise MessageNotFound("None of the ids is a message of the queue.")
-        shown = self._sealing.opened(queue.project, found)
+        shown = self._sealing.opened(queue, found)
         if not shown:
             raise MessageUnreadable(UNREADABLE)
         return Seen(shown, now)
@@ -291,7 +291,7 @@ class Messages:
         rules, now, popped = self._popped(queue, limit)
         if popped:
             self._events.popped(queue, popped, now)
-        shown = self._sealing.opened(queue.project, popped)
+        shown = self._sealing.opened(queue, popped)
         if len(shown) < len(popped) and not rules.history_ttl:
             read = {message.id for message in shown}
             self._put_back(queue, [message for message in popped if message.id not in read], now)

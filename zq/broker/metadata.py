@@ -43,6 +43,10 @@ RETRY_INTEGERS: Final = (
     "maximum_delay",
     "maximum_delay_retries",
 )
+# The moment from which on all bodies have been encrypted, of a queue or topic that was created so.
+SEALED: Final = "~sealed"
+# Keys that the server keeps in metadata; no caller sees or writes them.
+OWN: Final = frozenset({MARK, SEALED})
 # What ``_retry_policy`` may be, as a JSON Schema.
 RETRY_POLICY: Final[Metadata] = {
     "properties": {
@@ -108,8 +112,8 @@ class MetadataSchema:
         """Raise ``InvalidBody`` for the first reserved key whose value breaks its rule, ``NotBuilt`` for one whose
         meaning this server does not have."""
         nesting("metadata", metadata)
-        if MARK in metadata:
-            raise InvalidBody(f"metadata must not hold {MARK}: it is this server's own.")
+        for key in OWN.intersection(metadata):
+            raise InvalidBody(f"metadata must not hold {key}: it is this server's own.")
         retry_policy = metadata.get("_retry_policy")
         given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
         for error in sorted(self._validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
@@ -117,7 +121,7 @@ class MetadataSchema:
         is_name = is_long_queue_name if metadata.get(SQS) else is_queue_name
         if (dead := metadata.get("_dead_letter_queue")) is not None and not is_name(dead):
             raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}.")
-        if self.kind == "queue" and dead == name:
+        if self.kind == "queue" and dead == name and not metadata.get(SQS):
             raise InvalidBody("_dead_letter_queue must not name its own queue.")
         if is_fifo(metadata) and metadata.get(GROUPED) != Grouping.ORDERED:
             raise InvalidBody(f"{SQS}.fifo is for queues whose {GROUPED} is {Grouping.ORDERED}.")

@@ -189,10 +189,10 @@ class Pools:
         return _flavor(name, self._all())
 
     def put_flavor(self, project: str, name: str, raw: bytes) -> None:
-        """Make the flavor of these pools, if it is not there. Raises ``InvalidBody``, ``FlavorRefused``."""
+        """Create a missing flavor, and give it these pools. Raises ``InvalidBody``, ``FlavorRefused``."""
         checked_name("flavor", name)
         names = _checked(raw, _new_flavor)["pool_list"]
-        self._check_pools(names, f"Flavor {name} could not be created, error:", FlavorRefused)
+        self._check_pools([*self._of(name), *names], f"Flavor {name} could not be created, error:", FlavorRefused)
         self._documents.put(flavor_ref(project, name), b"", self._clock.now())
         self._tag(names, name)
 
@@ -272,10 +272,13 @@ class Pools:
             raise PoolRefused("uri names a store that cannot be used, or does not answer.") from failure
 
     def _check_pools(self, names: Sequence[str], prefix: str, refusal: type[Invalid]) -> None:
+        """Raise ``refusal`` unless all pools of a flavor exist, and have the same capabilities."""
         known = self._all()
         for name in names:
             if name not in known:
                 raise refusal(f"{prefix}Pool {name[:MAX_TEXT]} does not exist")
+            if capabilities(known[name].uri) != capabilities(known[names[0]].uri):
+                raise refusal(f"{prefix}Pools {names[0]} and {name} have different capabilities")
 
     def _tag(self, names: Sequence[str], flavor: str) -> None:
         for name in names:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases on published messages, but streams (extensions 8): publish, list, get."""
 
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -10,7 +11,7 @@ from msgspec import UNSET, Struct, structs
 
 from zq import wire
 from zq.broker.creation import TopicCreation, TopicRules
-from zq.broker.encryption import UNREADABLE, Sealing, id_in_topic
+from zq.broker.encryption import SEAL, UNREADABLE, Sealing, id_in_topic
 from zq.broker.streams import Gap, lost_end
 from zq.broker.tails import RECHECK, Tails
 from zq.broker.values import Applied, Seen
@@ -184,10 +185,12 @@ class Publishing:
         ttl = rules.ttl
         if posted.ttl is not UNSET:
             ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
+        seal = os.urandom(SEAL) if rules.encrypts else b""
+        id = id_in_topic(topic.name, seal)
         body, checksum = self._sealing.stored(
-            topic.project, id_in_topic(topic.name), bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
+            topic.project, id, bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
         )
-        return Entry(body, ttl, checksum, hops)
+        return Entry(body, ttl, checksum, hops, seal)
 
 
 class Listening:

@@ -2,6 +2,7 @@
 """What becomes of messages that were claimed and not finished: redelivery delays with back-off, and dead letters
 (contract 8.6, extensions 4). No driver knows either rule."""
 
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -51,16 +52,23 @@ class DeadLetters(Struct, frozen=True):
 
 
 def claim(
-    storage: Storage, queue: QueueRef, request: ClaimRequest, dead_letters: DeadLetters | None, now: Seconds
+    storage: Storage,
+    queue: QueueRef,
+    request: ClaimRequest,
+    dead_letters: DeadLetters | None,
+    now: Seconds,
+    before_move: Callable[[QueueRef, Sequence[QueueRef]], object] | None = None,
 ) -> Claimed:
     """What the store claims; the messages that it met and that were handed out too often are dead letters then.
 
     Each moves in one step, if it is still ready: two servers that bury the same message do no harm. A claim that met
-    nothing else looks again.
+    nothing else looks again. ``before_move`` is called with the queue and the dead-letter queue.
     """
     for _ in range(MAX_LOOKS):
         claimed = storage.claims.create(queue, request, now)
         if dead_letters is not None and claimed.spent:
+            if before_move is not None:
+                before_move(queue, [dead_letters.queue])
             moves = [
                 Move(id, dead_letters.queue.name, dead_letters.ttl, reason=MAX_CLAIM_COUNT) for id in claimed.spent
             ]

@@ -197,7 +197,9 @@ class Redriving:
         if not moves:
             return []
         history = self._rules_cache.recent(queue).history_ttl
-        with self._quotas.admit_targets({QueueRef(queue.project, move.to) for move in moves}):
+        targets = {QueueRef(queue.project, move.to) for move in moves}
+        self._rules_cache.admit_plain(queue, targets)
+        with self._quotas.admit_targets(targets):
             return self._storage.messages.move(queue, moves, self._clock.now(), history)
 
     def _oldest(self, queue: QueueRef) -> Iterator[Sequence[Message]]:

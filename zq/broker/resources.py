@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from zq import wire
 from zq.broker.markers import Markers
-from zq.broker.metadata import Metadata, MetadataSchema, set_values
+from zq.broker.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, set_values
 from zq.broker.quotas import AnyQuotas
 from zq.broker.values import Seen
 from zq.clock import Clock
@@ -20,7 +20,7 @@ from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Page, Seconds, Stats
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
-from zq.model.subscriptions import HIDDEN, MARK
+from zq.model.subscriptions import HIDDEN
 
 LOG = logging.getLogger(__name__)
 # Resources that a filtered listing reads at a time, at most.
@@ -189,7 +189,8 @@ class MetadataResource(Generic[R, T]):
         self._judge_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
         counts = self._quotas.are_enforced and self._store.get(ref) is None
         with self._admitted(ref, metadata) if counts else nullcontext():
-            created = self._make(ref, metadata, wire.encode(metadata | self._own_metadata(ref)))
+            sealed = {SEALED: self._clock.now()} if metadata.get(ENCRYPTS) else {}
+            created = self._make(ref, metadata, wire.encode(metadata | self._own_metadata(ref) | sealed))
         self._changed(ref)
         return created
 
@@ -224,7 +225,8 @@ class MetadataResource(Generic[R, T]):
             self._check_fixed(former, metadata)
             for target in named:
                 self._check_dead_letters(ref, target)
-            raw = wire.encode(metadata | {key: value for key, value in former.items() if key == MARK})
+            own = OWN if metadata.get(ENCRYPTS) else OWN - {SEALED}
+            raw = wire.encode(metadata | {key: former[key] for key in own.intersection(former)})
             if len(raw) > self._limits.max_queue_metadata:
                 bound = self._limits.max_queue_metadata
                 raise InvalidBody(f"metadata must be at most {bound} bytes; they become {len(raw)}.")
@@ -298,8 +300,7 @@ class MetadataResource(Generic[R, T]):
 def _read(stored: bytes) -> Metadata:
     """Metadata without what is zq's own."""
     metadata = wire.json_object(stored)
-    metadata.pop(MARK, None)
-    return metadata
+    return {key: value for key, value in metadata.items() if key not in OWN}
 
 
 def _matches(metadata: Metadata, filters: Mapping[str, Any]) -> bool:

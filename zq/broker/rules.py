@@ -10,7 +10,7 @@ times as much.
 import re
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
@@ -19,11 +19,11 @@ from cachetools import FIFOCache
 from msgspec import Struct, structs
 
 from zq import wire
-from zq.broker.metadata import PAUSED, SQS, Metadata
+from zq.broker.metadata import PAUSED, SEALED, SQS, Metadata
 from zq.broker.redelivery import DeadLetters, Redelivery
-from zq.errors import QueuePaused
+from zq.errors import MetadataConflict, QueuePaused
 from zq.limits import Limits, is_long_queue_name
-from zq.model import QueueRef
+from zq.model import QueueRef, Seconds
 from zq.model.subscriptions import MARK
 from zq.storage.api import Storage
 
@@ -32,6 +32,8 @@ V = TypeVar("V")
 
 # How many names of queues one cache remembers: a name takes 0.3 kB there, and to ask for forgotten rules a round trip.
 MOST_CACHED: Final = 100_000
+# How often a change of metadata is tried while others change them.
+TRIES: Final = 20
 # Seconds for which the store is not asked again.
 RECENT: Final = 1.0
 
@@ -119,12 +121,18 @@ class Rules(Struct, frozen=True):
     """See ``Subscribing``: the generation of those to whom messages are delivered; 0 = nobody."""
     claims_paused: bool = False
     posts_paused: bool = False
+    sealed_since: Seconds = 0.0
+    """From when on all bodies of the queue have been encrypted; 0 = it may hold plain ones."""
     of_sqs: bool = False
     """Whether SQS keeps attributes of the queue, so that its dead letters live as their queue says."""
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
-        """Where messages of ``queue`` go that were claimed too often; None if nowhere (contract 8.6)."""
-        if not self.dead_letter_queue or self.max_claim_count is None:
+        """Return where messages of ``queue`` go that were claimed too often; None if they stay (contract 8.6).
+
+        A queue of SQS may be its own dead-letter queue: its messages are there already, and moving them would reset
+        their counts, so that they circle for ever.
+        """
+        if self.dead_letter_queue in ("", queue.name) or self.max_claim_count is None:
             return None
         target = QueueRef(queue.project, self.dead_letter_queue)
         return DeadLetters(target, self.max_claim_count, self.dead_letter_ttl, self.history_ttl)
@@ -179,6 +187,26 @@ class RulesCache:
         if self.fresh(queue).posts_paused:
             raise QueuePaused.of(queue.name)
 
+    def admit_plain(self, source: QueueRef, targets: Iterable[QueueRef]) -> None:
+        """Have the targets of a move take plain bodies from now on, if ``source`` may hold some.
+
+        Drivers move messages without a look at their bodies. Raises ``MetadataConflict``.
+        """
+        sealed = [target for target in targets if self.recent(target).sealed_since]
+        if not sealed or self.fresh(source).sealed_since:
+            return
+        for target in sealed:
+            for _ in range(TRIES):
+                stored = self._queues.get(target)
+                metadata = wire.json_object(stored.metadata) if stored else {}
+                if stored is None or metadata.pop(SEALED, None) is None:
+                    break
+                if self._queues.update(target, stored.metadata, wire.encode(metadata)):
+                    break
+            else:
+                raise MetadataConflict("Others change the queue at the same time. Try again.")
+            self.forget(target)
+
     def forget(self, queue: QueueRef) -> None:
         """This server has created, changed or deleted the queue."""
         with self._lock:
@@ -215,6 +243,7 @@ class RulesCache:
             waits=self._redelivery(metadata).waits(),
             history_ttl=metadata.get("_history_ttl") or 0,
             subscribed=metadata.get(MARK) or 0,
+            sealed_since=metadata.get(SEALED) or 0.0,
             encrypts=bool(metadata.get("_enable_encrypt_messages")),
             claims_paused=paused in ("claims", "all"),
             posts_paused=paused in ("posts", "all"),

@@ -72,13 +72,15 @@ class Settling:
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, target)
         rules = self._rules_cache.recent(queue)
         if terms.bury:
-            if not rules.dead_letter_queue:
-                raise Invalid("bury: the queue has no _dead_letter_queue.")
+            if rules.dead_letter_queue in ("", queue.name):
+                raise Invalid("bury: the queue has no _dead_letter_queue besides itself.")
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)
+        refs = [QueueRef(queue.project, target) for target in targets]
+        self._rules_cache.admit_plain(queue, refs)
         try:
-            with self._quotas.admit_targets([QueueRef(queue.project, target) for target in targets]):
+            with self._quotas.admit_targets(refs):
                 now = self._clock.now()
                 settled = self._storage.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
         except Repeated as first:

@@ -40,14 +40,12 @@ from zq.storage.api import Storage
 
 # Seconds for which a FIFO queue knows a deduplication id.
 DEDUPLICATION: Final = 300
-# How the id of a claim begins that the id of an attempt has named: a moment that never comes.
+# How the id of a claim begins that the id of an attempt has named: no claim of another kind has such an id.
 ATTEMPT: Final = "f" * 12
 # The metadata of a queue that has none, and of one that is not there.
 NONE: Final = b"{}"
 # Seconds after which no consumer holds a message any more, whatever it asks for.
 LONGEST_HOLD: Final = SQS_NUMBERS["VisibilityTimeout"][1]
-# How many hex digits of a claim's id are the moment at which it was made, in ms.
-MOMENT: Final = 12
 
 
 class SqsTerms(Struct, frozen=True):
@@ -221,18 +219,6 @@ class SqsMessages:
         if deleted:
             self._events.finished(queue, Outcome.DELETED, len(deleted))
         return handled
-
-    def is_too_long(self, queue: QueueRef, grip: Grip) -> bool:
-        """Whether its message would be held for longer than any may be, counted from when it was received."""
-        now = self._clock.now()
-        if grip.claim.startswith(ATTEMPT):
-            try:
-                received = self._storage.claims.get(queue, grip.claim, now).created
-            except ClaimNotFound:  # its time is up, and the handle good for nothing
-                return False
-        else:
-            received = int(grip.claim[:MOMENT], 16) / 1000
-        return int(now - received) + (grip.hold or 0) > LONGEST_HOLD
 
     def _rules(self, queue: QueueRef) -> Rules:
         """The queue's rules as this server remembers them, if they can only be those of a queue that is there."""

@@ -161,7 +161,8 @@ class Subscribing:
         secret = "" if pushed else new_secret()
         made = Subscription(new_ids(1, self._clock.now())[0], uri, ttl, self._clock.now(), options)
         sealed = b"" if pushed else self._policy.sealer.seal(secret)
-        made = msgspec.structs.replace(made, secret=sealed, confirmed=self._at_once(uri), agreed=pushed)
+        made = msgspec.structs.replace(made, secret=sealed, agreed=pushed or None)
+        made = self._started(made)
         made = self._judged(made)
         known = any(each.subscriber == uri for each in self._stored.of(source).items)
         trust = "" if known else self._trust(uri, token, made.expires)
@@ -176,6 +177,9 @@ class Subscribing:
                 return all.replace(new), new
             if pushed or same.has_agreed:
                 raise SubscriptionExists("The subscriber is subscribed, and has agreed.")
+            if same.confirmed is None and same.agreed is None and (new := self._started(same)).confirmed is not None:
+                new = self._stored.from_next(source, all, new)
+                return all.replace(new), new
             return all, same
 
         found = self._stored.change(source, add)
@@ -230,9 +234,10 @@ class Subscribing:
                     raise SubscriptionExists("Another subscription has this subscriber.")
                 # A caller may change a subscription without knowing its secrets, so no other subscriber gets them.
                 known = shown_options(found.options) if options in (None, UNSET) else options
-                changes |= {"subscriber": uri, "confirmed": self._at_once(str(uri)), "options": moved_options(known)}
-                changes |= {"agreed": False, "secret": self._policy.sealer.seal(new_secret()), "former": None}
+                changes |= {"subscriber": uri, "confirmed": None, "options": moved_options(known)}
+                changes |= {"agreed": None, "secret": self._policy.sealer.seal(new_secret()), "former": None}
             new = self._judged(msgspec.structs.replace(found, **changes))
+            new = self._started(new) if moved else new
             new = msgspec.structs.replace(new, options=entrusted(new.options, trust))
             new = self._stored.from_next(source, all, new) if moved else new
             return all.replace(new), (new, moved)
@@ -250,16 +255,17 @@ class Subscribing:
 
         def change(all: Subscriptions) -> tuple[Subscriptions, Subscription | None]:
             found = _there(all, id)
-            if by_owner and agreed and self._must_agree(found):
+            if by_owner and agreed and found.must_agree(self._policy.confirm):
                 raise NotAuthorized(NOT_THE_SUBSCRIBER)
-            is_sent_to = found.confirmed is not None
-            if found.has_agreed == agreed and is_sent_to == agreed:
+            is_sent_to = self.is_sent_to(found)
+            if found.agreed == agreed == is_sent_to:
                 return all, None
+            heard = found.has_agreed or is_sent_to
             new = msgspec.structs.replace(found, agreed=agreed)
             if is_sent_to != agreed:
                 new = msgspec.structs.replace(new, confirmed=0 if agreed else None)
                 new = self._stored.from_next(source, all, new)
-            return all.replace(new), None if agreed else new
+            return all.replace(new), new if heard and not agreed else None
 
         if (left := self._stored.change(source, change)) is not None:
             self._ask(source, left, "UnsubscribeConfirmation")
@@ -289,6 +295,14 @@ class Subscribing:
             self._stored.change(source, lambda all: (Subscriptions(all.generation + 1), None))
         for each in gone.items:
             self._drop(source, each.id)
+
+    def gets(self, one: Subscription, notice: Notice) -> bool:
+        """Return whether a notice goes to the subscription under this server's options."""
+        return one.gets(notice, self._policy.confirm)
+
+    def is_sent_to(self, one: Subscription) -> bool:
+        """Return whether notices go to the subscription under this server's options."""
+        return one.is_sent_to(self._policy.confirm)
 
     def of(self, source: Source) -> Subscriptions:
         """All of a source that have not ended."""
@@ -349,17 +363,14 @@ class Subscribing:
             raise Invalid(f"ttl must be at most {int(LAST_MOMENT - one.started)} seconds: until the year 9999.")
         return one
 
-    def _at_once(self, uri: str) -> int | None:
-        """Whether it is delivered to before it agreed: never, where mail goes. A connection agrees by asking."""
-        if uri.startswith(CONNECTION):
-            return 0
-        return None if self._policy.confirm or uri.startswith("mailto:") else 0
+    def _started(self, one: Subscription) -> Subscription:
+        """Return the subscription with messages going to it, if the subscriber need not agree first.
 
-    def _must_agree(self, one: Subscription) -> bool:
-        """Return whether nothing is delivered before the subscriber itself has agreed."""
-        if one.subscriber.startswith(CONNECTION):
-            return False
-        return self._policy.confirm or one.subscriber.startswith("mailto:")
+        ``agreed`` is False then: the subscriber did not say so, and a server with another option waits for its word.
+        """
+        if one.must_agree(self._policy.confirm):
+            return one
+        return msgspec.structs.replace(one, confirmed=0, agreed=bool(one.agreed))
 
     def _admit(self, project: str) -> None:
         most = self._quotas.max_subscriptions(project)
@@ -368,7 +379,7 @@ class Subscribing:
 
     def _ask(self, source: Source, one: Subscription, confirmation: str) -> None:
         """Leave a notice that asks for confirmation, unless its target was asked often enough."""
-        if not self._must_agree(one) or not self._may_ask(one.subscriber):
+        if not one.must_agree(self._policy.confirm) or not self._may_ask(one.subscriber):
             return
         now = self._clock.now()
         notice = Notice(new_ids(1, now)[0], source.kind, source.name, b"null", one.ttl, confirmation=confirmation)

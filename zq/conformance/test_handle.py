@@ -26,6 +26,7 @@ from zq.model import (
 from zq.model.claims import runs
 
 DONE, GONE, LOST, EXPIRED = Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED
+TOO_LONG = Handled.TOO_LONG
 # Messages over which two fight.
 MANY = 30
 
@@ -94,6 +95,30 @@ def test_a_grip_is_good_for_what_its_claim_handed_out(scene: Scene, happens, soo
         assert scene.walk() == before
     assert scene.handle(taken.messages, late=True) == [late]
     assert scene.walk() == ([] if late is DONE else before)
+
+
+def test_a_claim_holds_no_message_for_longer_than_a_grip_allows(scene: Scene):
+    """Counted from the claim's creation or last renewal, also after its end, and whatever its id is."""
+    scene.post(1)
+    [message] = scene.take(1, ttl=60).messages
+
+    def held(hold: int) -> Handled:
+        grip = Grip(message.id, message.claim, message.claim_count, hold, max_hold=300)
+        return scene.storage.claims.handle(scene.queue, [grip], scene.now, late=True)[0]
+
+    scene.tick(30)
+    before = scene.walk()
+    assert (held(271), scene.walk() == before) == (TOO_LONG, True)
+    assert held(40) is DONE
+    scene.tick(50)
+    assert held(221) is TOO_LONG
+    assert held(220) is DONE
+    scene.renew(message.claim, ttl=60)
+    scene.tick(1)
+    assert held(300) is TOO_LONG
+    assert held(299) is DONE
+    assert scene.handle([message]) == [DONE]
+    assert held(1000) is GONE
 
 
 def test_each_message_of_a_claim_goes_by_itself(scene: Scene):

@@ -330,7 +330,7 @@ class Deliverer:
                 again.append(Release(message.id, 0))
                 continue
             notice = notice_of(message.body)
-            if one is None or not one.gets(notice):
+            if one is None or not self._broker.subscriptions.gets(one, notice):
                 done.append(message.id)
                 continue
             outcome = await self._attempt(source, one, notice, health)

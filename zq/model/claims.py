@@ -125,6 +125,8 @@ class Handled(StrEnum):
     """It was handed out again since, given back, or a commit has it."""
     EXPIRED = "expired"
     """The time of its last holder, who asks, is up."""
+    TOO_LONG = "too_long"
+    """The claim would hold it for more than ``Grip.max_hold`` seconds."""
 
 
 # As a name of the module: reading it off its class takes longer than to compare it.
@@ -135,19 +137,25 @@ class Grip(Struct, frozen=True):
     """A message as a claim handed it out for the ``count``-th time, and what its holder wants of it.
 
     ``hold``: the claim's hold on it is to end in so many seconds, 0 = now; None = the message is to be deleted.
+    ``max_hold``: for how many seconds, from the claim's creation or last renewal, it may hold the message; 0 = any.
     """
 
     id: str
     claim: str
     count: int
     hold: int | None = None
+    max_hold: int = 0
 
-    def judge(self, claim: str, count: int, counts: bool) -> Handled:
-        """Whether this may be done to a message whose last claim, which ``counts`` or is over, and claim count are
-        these."""
+    def judge(self, claim: str, count: int, counts: bool, age: int) -> Handled:
+        """Return whether this may be done to a message of this last claim and claim count.
+
+        ``counts``: the claim lives, or may be late. ``age``: whole seconds since its creation or last renewal.
+        """
         if not claim or claim != self.claim or count != self.count:
             return Handled.LOST
-        return DONE if counts else Handled.EXPIRED
+        if not counts:
+            return Handled.EXPIRED
+        return Handled.TOO_LONG if self.max_hold and age + (self.hold or 0) > self.max_hold else DONE
 
 
 def runs(grips: Sequence[Grip]) -> Iterator[list[Grip]]:

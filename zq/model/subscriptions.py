@@ -97,7 +97,7 @@ class Notice(Struct, frozen=True, array_like=True):
     """What is to be told of a message, or (``confirmation``) to whoever is asked for confirmation.
 
     ``generation``: of its queue's subscriptions when it was posted. ``delay`` None = it was posted to a queue without.
-    ``hops``: by how many deliveries it came there.
+    ``hops``: by how many deliveries it came there. ``seal``: of a topic's message, as ``Entry`` has it.
     """
 
     message: str
@@ -109,14 +109,16 @@ class Notice(Struct, frozen=True, array_like=True):
     generation: int = 0
     confirmation: str = ""
     hops: int = 0
+    seal: bytes = b""
 
 
 class Subscription(Struct, frozen=True, omit_defaults=True):
     """A subscription as stored; ``started``: when its life of ``ttl`` seconds began.
 
-    ``confirmed``: from which ``Subscriptions.generation`` on messages go there; None = none does. ``agreed``: whether
-    the subscriber has confirmed, which some need not; None, of earlier versions: if messages go there. ``secret``: what
-    deliveries are signed with, sealed; ``former``: the one before, and until when it is used too.
+    ``confirmed``: from which ``Subscriptions.generation`` on messages go there, if the subscriber's word suffices; None
+    = none does. ``agreed``: what the subscriber said; None = nothing yet, or in documents of earlier versions, that it
+    agreed if messages go there. ``secret``: what deliveries are signed with, sealed; ``former``: the one before, and
+    until when it is used too.
     """
 
     id: str
@@ -139,11 +141,25 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
         """When it ends."""
         return self.started + self.ttl
 
-    def gets(self, notice: Notice) -> bool:
-        """Whether it is sent there: whoever agreed after a message came does not get it, and is not asked again."""
+    def must_agree(self, confirm: bool) -> bool:
+        """Return whether nothing is delivered before the subscriber agrees; ``confirm``: the server's option.
+
+        Mail always needs it. A connection agrees by subscribing.
+        """
+        return not self.subscriber.startswith(CONNECTION) and (confirm or self.subscriber.startswith("mailto:"))
+
+    def is_sent_to(self, confirm: bool) -> bool:
+        """Return whether messages go there under this value of the server's option."""
+        return self.confirmed is not None and (self.has_agreed or not self.must_agree(confirm))
+
+    def gets(self, notice: Notice, confirm: bool) -> bool:
+        """Return whether the notice goes there.
+
+        A subscriber that agreed after a message came does not get it, and is not asked again.
+        """
         if notice.confirmation:
             return not self.has_agreed
-        return self.confirmed is not None and self.confirmed <= notice.generation
+        return self.is_sent_to(confirm) and self.confirmed is not None and self.confirmed <= notice.generation
 
 
 class Subscriptions(Struct, frozen=True):

@@ -25,13 +25,17 @@ class TopicRef(NamedTuple):
 
 
 class Entry(Struct, frozen=True, array_like=True):
-    """A message on its way in, every default already decided; ``body`` is raw JSON; ``hops``: by how many deliveries of
-    zq it has come."""
+    """A message on its way in, every default already decided.
+
+    ``body``: raw JSON, or encrypted; ``hops``: by how many deliveries of zq it has come; ``seal``: random bytes to
+    which an encrypted body is bound, b"" if it is bound to its topic alone.
+    """
 
     body: bytes
     ttl: int
     checksum: str = ""
     hops: int = 0
+    seal: bytes = b""
 
 
 class Published(Struct, frozen=True):

@@ -229,12 +229,14 @@ class ClaimController(Protocol):
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[Handled]:
-        """Delete messages by the claims that handed them out, or let these end at other moments, one by one in order,
-        each in one step; what became of each, in order. ``Grip`` has the rules.
+        """Delete messages by the claims that handed them out, or let these end at other moments.
 
-        Claim and count must be those of the message. ``late``: its last holder counts though its time is up; else that
-        is ``EXPIRED``. A message that stays is available at its new end + its redelivery delay, never lives longer for
-        it, and still knows its holder; its claim count stays.
+        The driver does so one by one in order, each in one step, and returns what became of each, in order. ``Grip``
+        has the rules. Claim and count must be those of the message. ``late``: its last holder counts though its time
+        is up; else that is ``EXPIRED``. A hold beyond ``Grip.max_hold`` is ``TOO_LONG``.
+
+        A message that stays is available at its new end + its redelivery delay, never lives longer for it, and still
+        knows its holder; its claim count stays.
         """
 
 

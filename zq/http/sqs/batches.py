@@ -61,7 +61,7 @@ class ChangeMessageVisibilityBatch(OfQueue, frozen=True):
 
 
 Entry = SendEntry | DeleteEntry | ChangeEntry
-E = TypeVar("E", SendEntry, ChangeEntry)
+E = TypeVar("E", SendEntry, DeleteEntry, ChangeEntry)
 T = TypeVar("T")
 
 
@@ -135,36 +135,35 @@ def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchAnswer:
             answer.fail(entry.id, errors.receipt_handle_is_invalid(entry.receipt_handle))
         else:
             made[entry.id] = grip
-    return _handled(call, queue, entries, made, answer, partial(expired, terms))
+    return _handled(call, queue, entries, made, answer, lambda became, one: expired(terms, became, one.receipt_handle))
 
 
 def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBatch) -> BatchAnswer:
     """Hide messages, each for its own time; see ``change_message_visibility``."""
     queue, terms = _checked(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
 
-    def refusal(became: Handled, handle: str) -> errors.SqsError | None:
-        return not_hidden(became, handle) or expired(terms, became, handle)
+    def refusal(became: Handled, one: ChangeEntry) -> errors.SqsError | None:
+        return not_hidden(terms, became, one.receipt_handle, one.visibility_timeout)
 
     answer = BatchAnswer()
-    made = _made(answer, given.entries, lambda each: hiding(call, queue, each.receipt_handle, each.visibility_timeout))
+    made = _made(answer, given.entries, lambda each: hiding(queue, each.receipt_handle, each.visibility_timeout))
     return _handled(call, queue, given.entries, made, answer, refusal)
 
 
 def _handled(
     call: Call,
     queue: QueueRef,
-    given: Sequence[DeleteEntry] | Sequence[ChangeEntry],
+    given: Sequence[E],
     made: Mapping[str, Grip],
     answer: BatchAnswer,
-    refusal: Callable[[Handled, str], errors.SqsError | None],
+    refusal: Callable[[Handled, E], errors.SqsError | None],
 ) -> BatchAnswer:
-    """Carry out what is good of the request; ``refusal``: why what became of a handle that was ``given`` is a failure,
-    if it is not what was wanted."""
+    """Carry out the good entries of a request. ``refusal`` returns why an entry failed, or None if it did not."""
     handled = call.broker.sqs.handle(queue, list(made.values())) if made else ()
     for id, became in zip(made, handled, strict=True):
         failure = None
         if became is not DONE:
-            failure = refusal(became, next(entry.receipt_handle for entry in given if entry.id == id))
+            failure = refusal(became, next(entry for entry in given if entry.id == id))
         if failure is None:
             answer.successful.append(Done(id))
         else:

@@ -68,8 +68,10 @@ def is_sqs(env: Mapping[str, Any]) -> bool:
 
 
 class Recognition:
-    """Falcon middleware, right behind the one that gives each request its id. Leaves in ``req.context.sqs`` in which
-    protocol a request of SQS is."""
+    """Falcon middleware, right behind the one that gives each request its id.
+
+    ``req.context.sqs`` of a request of SQS is the module of its protocol.
+    """
 
     def process_request(self, req: falcon.Request, resp: Answer) -> None:
         if not is_sqs(req.env):
@@ -116,7 +118,7 @@ class Endpoint:
             given.setdefault("QueueUrl", req.path)
         _note_queue(req, str(given.get("QueueUrl") or given.get("QueueName")))
         answered = OPERATIONS[name](entered(call, name, given), given, params)
-        protocol.answer(resp, name, answered, _request_id(req))
+        protocol.answer(req, resp, name, answered, _request_id(req))
 
     on_post = on_get
 
@@ -190,7 +192,7 @@ def _refused(req: falcon.Request, resp: falcon.Response, error: errors.SqsError,
     req.context.why = error.message
     resp.status = falcon.code_to_http_status(error.status)
     protocol: ModuleType = req.context.sqs
-    protocol.refuse(resp, error, _request_id(req))
+    protocol.refuse(req, resp, error, _request_id(req))
 
 
 def _translated(req: falcon.Request, error: Exception) -> errors.SqsError:

@@ -46,8 +46,8 @@ def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params 
         raise errors.malformed(str(error)) from error
 
 
-def answer(resp: falcon.Response, _operation: str, given: Answer, _request_id: str) -> None:
-    """Tell what an operation has answered."""
+def answer(_req: falcon.Request, resp: falcon.Response, _operation: str, given: Answer, _request_id: str) -> None:
+    """Write the answer of an operation."""
     resp.content_type = MEDIA
     if isinstance(given, Struct):
         resp.data = encode(given)
@@ -55,8 +55,8 @@ def answer(resp: falcon.Response, _operation: str, given: Answer, _request_id: s
         resp.data = encode({name: value for name, value in given.items() if value or value == 0 or name in ALWAYS})
 
 
-def refuse(resp: falcon.Response, error: errors.SqsError, _request_id: str) -> None:
-    """Tell an error; its status is set."""
+def refuse(_req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _request_id: str) -> None:
+    """Write an error; its status is set."""
     resp.content_type = MEDIA
     resp.set_header("x-amzn-query-error", f"{error.query_code};{error.fault}")
     resp.data = encode({"__type": NAMESPACE + error.shape, "message": error.message})

@@ -175,9 +175,9 @@ def delete_message(call: Call, given: DeleteMessage) -> None:
 def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> None:
     """Hide a message for so many seconds from now, unless another consumer got it since."""
     queue, terms = existing(call, given.queue_url)
-    held = hiding(call, queue, given.receipt_handle, given.visibility_timeout)
-    [became] = call.broker.sqs.handle(queue, [held])
-    if refusal := not_hidden(became, given.receipt_handle) or expired(terms, became, given.receipt_handle):
+    handle, seconds = given.receipt_handle, given.visibility_timeout
+    [became] = call.broker.sqs.handle(queue, [hiding(queue, handle, seconds)])
+    if refusal := not_hidden(terms, became, handle, seconds):
         raise refusal
 
 
@@ -221,17 +221,18 @@ def written(call: Call, terms: SqsTerms, letter: Letter) -> tuple[Outgoing, Rece
     return Outgoing(body or wire.encode(text), size, delay, extra, group or "", once), receipt
 
 
-def hiding(call: Call, queue: QueueRef, handle: str, seconds: int) -> Grip:
-    """What a receipt handle has a grip on, to be hidden for so long. Raises ``SqsError``."""
-    held = receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", LONGEST_HOLD))
-    if call.broker.sqs.is_too_long(queue, held):
-        raise errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
-    return held
+def hiding(queue: QueueRef, handle: str, seconds: int) -> Grip:
+    """Return the grip of a receipt handle that hides its message for so long. Raises ``SqsError``."""
+    return receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", LONGEST_HOLD), LONGEST_HOLD)
 
 
-def not_hidden(became: Handled, handle: str) -> errors.SqsError | None:
-    """Why a message was not hidden: it is not there any more."""
-    return errors.invalid_value(handle, "ReceiptHandle", NOT_HIDDEN) if became is Handled.GONE else None
+def not_hidden(terms: SqsTerms, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
+    """Return why a message was not hidden, or None if that is no failure."""
+    if became is Handled.TOO_LONG:
+        return errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
+    if became is Handled.GONE:
+        return errors.invalid_value(handle, "ReceiptHandle", NOT_HIDDEN)
+    return expired(terms, became, handle)
 
 
 def expired(terms: SqsTerms, became: Handled, handle: str) -> errors.SqsError | None:

@@ -90,10 +90,10 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
 }
 
-# Operations that are about no queue, or name it otherwise: a queue's URL does not take them.
+# Operations that are about no queue, or name it otherwise. A queue's URL takes GetQueueUrl alone of them, as at AWS.
 OF_THE_SERVICE: Final = frozenset(
     name for name, operation in OPERATIONS.items() if "QueueUrl" not in _required(operation.params)
-)
+) - {"GetQueueUrl"}
 # What reads the JSON of an operation on a queue at once; where that fails, ``read`` finds out why.
 DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     name: msgspec.json.Decoder(operation.params, strict=False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The query protocol of older clients of SQS: forms in, XML out.
+"""The query protocol of older clients of SQS: forms in, XML out, or JSON with ``Accept: application/json``.
 
 Parameters of an operation are one flat form, in which dots and numbers stand for structures, lists and maps:
 ``Attribute.1.Name=DelaySeconds&Attribute.1.Value=5``. The first entry of a list may go without its number.
@@ -16,8 +16,11 @@ from msgspec import to_builtins
 
 from zq.http.sqs import errors
 from zq.http.sqs.operations import Answer
+from zq.wire import encode
 
 MEDIA: Final = "text/xml"
+# The media type of answers for clients that prefer it: the elements of XML as members.
+JSON: Final = "application/json"
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 # Fields of a form, of which ten entries with ten attributes each need half.
 MOST_FIELDS: Final = 1000
@@ -57,6 +60,8 @@ ELEMENTS: Final = {
 }
 # Maps in answers by their names: what their elements are called, and in them the key and the value.
 ELEMENTS_OF_MAPS: Final = {plural: (one, key, value) for one, (plural, key, value) in MAPS.items()}
+# Members whose names AWS begins with a small letter in JSON.
+SMALL: Final = {"Messages": "messages", "QueueUrls": "queueUrls"}
 # Characters that no XML may hold.
 FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -125,29 +130,59 @@ def _elements(node: Any) -> list[Any]:
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
 
 
-def answer(resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
-    """Tell what an operation has answered."""
+def answer(req: falcon.Request, resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
+    """Write the answer of an operation, in XML or in JSON."""
     members = to_builtins(given)
+    if _prefers_json(req):
+        result = {} if members is None else {f"{operation}Result": _json_members(members)}
+        _send_json(resp, {f"{operation}Response": {**result, "ResponseMetadata": {"RequestId": request_id}}})
+        return
     content = "" if members is None else _xml_members(operation, members)
-    result = f"<{operation}Result>{content}</{operation}Result>" if content else f"<{operation}Result/>"
+    result_element = f"<{operation}Result>{content}</{operation}Result>" if content else f"<{operation}Result/>"
     metadata = f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata>"
-    _send(resp, f"{operation}Response", metadata if members is None else result + metadata)
+    _send(resp, f"{operation}Response", metadata if members is None else result_element + metadata)
 
 
-def refuse(resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
-    """Tell an error; its status is set."""
+def refuse(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
+    """Write an error, in XML or in JSON; its status is set. A missing operation is XML for every client, as at AWS."""
     if error.query_code == errors.NO_OPERATION:
         resp.content_type, resp.data = MEDIA, f"<{errors.NO_OPERATION}/>".encode()
         return
     resp.set_header("x-amzn-query-error", f"{error.query_code};{error.fault}")
-    said = {"Type": error.fault, "Code": error.query_code, "Message": error.query_message}
-    told = _xml_members("", said)
-    _send(resp, "ErrorResponse", f"<Error>{told}<Detail/></Error><RequestId>{request_id}</RequestId>")
+    members = {"Type": error.fault, "Code": error.query_code, "Message": error.query_message}
+    if _prefers_json(req):
+        _send_json(resp, {"Error": members, "RequestId": request_id})
+        return
+    content = f"<Error>{_xml_members('', members)}<Detail/></Error><RequestId>{request_id}</RequestId>"
+    _send(resp, "ErrorResponse", content)
+
+
+def _prefers_json(req: falcon.Request) -> bool:
+    return req.client_prefers((MEDIA, JSON)) == JSON
 
 
 def _send(resp: falcon.Response, name: str, content: str) -> None:
     resp.content_type = MEDIA
     resp.data = f'<?xml version="1.0"?><{name} xmlns="{NAMESPACE}">{content}</{name}>'.encode()
+
+
+def _send_json(resp: falcon.Response, document: Tree) -> None:
+    resp.content_type = JSON
+    resp.data = encode(document)
+
+
+def _json_members(members: Mapping[str, Any]) -> Tree:
+    return {SMALL.get(name, name): _json(name, value) for name, value in members.items()}
+
+
+def _json(name: str, value: Any) -> Any:
+    """Return the value of a member; a map is an array of its names and values, as in XML."""
+    if name in ELEMENTS_OF_MAPS:
+        _, key, content = ELEMENTS_OF_MAPS[name]
+        return [_json("", {key: own, content: each}) for own, each in value.items()]
+    if isinstance(value, list):
+        return [_json("", each) for each in value]
+    return _json_members(value) if isinstance(value, Mapping) else value
 
 
 def _xml_members(operation: str, members: Mapping[str, Any]) -> str:

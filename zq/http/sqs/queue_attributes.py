@@ -196,8 +196,6 @@ def _target(edit: Edit, arn: str, refusal: Callable[[str], errors.SqsError]) -> 
     target = names.named_by(edit.call, arn)
     if target is None:
         raise refusal("Dead letter target must be a queue of the same account.")
-    if target == edit.ref:
-        raise refusal("Dead letter target must be another queue.")
     queue = edit.call.broker.storage.queues.get(target)
     if queue is None:
         raise refusal("Dead letter target does not exist.")

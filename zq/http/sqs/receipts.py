@@ -46,13 +46,13 @@ def handles(queue: QueueRef, claim: str, messages: Iterable[Message]) -> list[st
     return [text[at : at + LENGTH] for at in range(0, len(text), len(NONE))]
 
 
-def grips(queue: QueueRef, texts: Sequence[str], hold: int | None = None) -> list[Grip | None]:
-    """What handles of this queue name; None for each text that is none. ``hold`` as ``Grip`` has it."""
+def grips(queue: QueueRef, texts: Sequence[str], hold: int | None = None, max_hold: int = 0) -> list[Grip | None]:
+    """Return what handles of this queue name; None for each text that is none. ``Grip`` explains the numbers."""
     own, found = _head(queue), list[Grip | None]()
     for said, total, padding in _ALL.iter_unpack(_read(texts)):
         head, message, claim, count = _SAID.unpack(said)
         if head == own and total == crc32(said) and not padding:
-            found.append(Grip(message.hex(), claim.hex(), count, hold))
+            found.append(Grip(message.hex(), claim.hex(), count, hold, max_hold))
         else:
             found.append(None)
     return found
@@ -67,9 +67,9 @@ def _read(texts: Sequence[str]) -> bytes:
         return b"".join([_read([text]) for text in texts]) if len(texts) > 1 else _read([NONE])
 
 
-def grip(queue: QueueRef, text: str, hold: int | None = None) -> Grip:
-    """What one handle names. Raises ``SqsError`` if it is none of this queue."""
-    [found] = grips(queue, [text], hold)
+def grip(queue: QueueRef, text: str, hold: int | None = None, max_hold: int = 0) -> Grip:
+    """Return what one handle names. Raises ``SqsError`` if it is none of this queue."""
+    [found] = grips(queue, [text], hold, max_hold)
     if found is None:
         raise errors.receipt_handle_is_invalid(text)
     return found

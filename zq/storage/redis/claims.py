@@ -36,7 +36,7 @@ CLAIMED, AGAIN, EXISTING, OTHER = range(4)
 FRONT: Final = Packing(">BIII")
 NO_FENCE: Final = Fence("", 0)
 # What a byte of the script ``handle`` says.
-HANDLED: Final = (Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED)
+HANDLED: Final = (Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED, Handled.TOO_LONG)
 # Queues that one page of a project's claims looks at.
 QUEUES: Final = 1000
 # Of these, how many it asks what is claimed: of some all has lapsed.
@@ -138,7 +138,8 @@ class ClaimController:
         terms = [b"%d" % moment, layout.keys(queue).full, b"%d" % late, b"%d" % history]
         for grip in grips:
             hold = -1 if grip.hold is None else grip.hold
-            terms += [layout.packed(grip.id), layout.text(grip.claim), b"%d" % grip.count, b"%d" % hold]
+            numbers = (grip.count, hold, grip.max_hold)
+            terms += [layout.packed(grip.id), layout.text(grip.claim), *(b"%d" % number for number in numbers)]
         blocks = self._store.history(queue, history, moment)
         return [HANDLED[byte] for byte in self._store.run(scripts.HANDLE, queue, *terms, more=blocks)]
 

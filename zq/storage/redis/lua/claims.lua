@@ -219,15 +219,16 @@ return earliest(targets) .. settled
 -- Deletes messages by the claims that handed them out, or has the hold on them end otherwise.
 -- KEYS: project, queue, history if there is one.
 -- ARGV: now, queue's full name, whether a last holder counts whose time is up (1), seconds of history; for each message
--- its id, claim, claim count, and in how many seconds the hold ends (-1: it is to be deleted).
+-- its id, claim, claim count, in how many seconds the hold ends (-1: it is to be deleted), and how many seconds the
+-- claim may hold it in all (0: any).
 -- Returns what became of each, 1 byte.
 
-local DONE, GONE, LOST, EXPIRED = '\0', '\1', '\2', '\3'
+local DONE, GONE, LOST, EXPIRED, TOO_LONG = '\0', '\1', '\2', '\3', '\4'
 
 local q, now, full, late, h = queue_at(5), number(), argument(), number() == 1, history(number())
 q.full = full
 local ids, by_id = {}, {}
-for at = argument_at + 1, #ARGV, 4 do
+for at = argument_at + 1, #ARGV, 5 do
   local id = ARGV[at]
   if by_id[id] == nil then
     ids[#ids + 1], by_id[id] = id, false
@@ -249,7 +250,7 @@ end
 
 local deleted, kept, answers, sooner = {}, {}, {}, false
 while argument_at < #ARGV do
-  local id, claim, count, seconds = argument(), argument(), number(), number()
+  local id, claim, count, seconds, max_hold = argument(), argument(), number(), number(), number()
   local m, answer = by_id[id], DONE
   if not m then
     answer = GONE
@@ -257,6 +258,8 @@ while argument_at < #ARGV do
     answer = LOST
   elseif m.ends <= now and not late then
     answer = EXPIRED
+  elseif max_hold > 0 and math.floor((now - m.claimed) / 1000) + seconds > max_hold then
+    answer = TOO_LONG
   elseif seconds < 0 then
     deleted[#deleted + 1], by_id[id] = m, false
   else
