@@ -190,7 +190,7 @@ class MetadataResource(Generic[R, T]):
         Raises ``InvalidBody``, ``NotAuthorized``.
         """
         metadata = wire.json_object(raw) if raw else {}
-        self._schema.check(metadata, ref.name)
+        self._check(ref, metadata)
         self._judge_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
         is_new = self.admit is not admit_all and self._store.get(ref) is None
         with self.admit(ref, metadata.get(DEAD_LETTERS)) if is_new else nullcontext():
@@ -225,7 +225,7 @@ class MetadataResource(Generic[R, T]):
                 raise self._missing(f"There is no {self._schema.kind} {ref.name}.")
             former = wire.json_object(stored.metadata)
             metadata = edit(_read(stored.metadata))
-            self._schema.check(metadata, ref.name)
+            self._check(ref, metadata)
             self._check_fixed(former, metadata)
             for target in named:
                 self.check_dead_letters(ref, target)
@@ -240,6 +240,10 @@ class MetadataResource(Generic[R, T]):
     def _make(self, ref: R, _metadata: Metadata, raw: bytes) -> bool:
         """Create it in the store; False if it exists."""
         return self._store.create(ref, raw)
+
+    def _check(self, ref: R, metadata: Metadata) -> None:
+        """Raise ``InvalidBody`` or ``NotBuilt`` for metadata that the resource cannot have."""
+        self._schema.check(metadata, ref.name)
 
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
         """Raise ``MetadataConflict`` if what cannot be changed is."""

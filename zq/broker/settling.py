@@ -18,6 +18,7 @@ from zq.limits import (
     MIN_DELAY,
     MIN_TTL,
     Limits,
+    check_target,
     count_within,
     each_once,
     queue_name,
@@ -73,6 +74,7 @@ class Settling:
         targets = {move.queue for move in terms.move}
         for target in targets:
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, target)
+            check_target("queue", QueueRef(queue.project, target), self._storage.queues.get)
         rules = self._rules_cache.recent(queue)
         if terms.bury:
             if not rules.dead_letter_queue:
