@@ -138,7 +138,7 @@ def test_messages_are_posted_listed_got_popped_and_deleted(client: Any) -> None:
     """One and several, with ttl and delay of their own, raw JSON, and bodies decoded to a type."""
     queue = client.queue("jobs")
     first = queue.post({"who": "Zoë"}, ttl=120)
-    second, third = queue.post_batch([msgspec.Raw(b"[1,2]"), Draft(None, ttl=90, delay=60)], ttl=600)
+    second, third = queue.post_batch([msgspec.Raw(b"[1,2]"), Draft(None, ttl=90, delay=0)], ttl=600)
     assert bodies(queue.list()) == [{"who": "Zoë"}, [1, 2], None]
     assert bodies(queue.list(own=False)) == []
     assert queue.get(first).ttl == 120
@@ -351,6 +351,7 @@ def test_the_server_shows_its_limits_and_is_alive(client: Any, running: ZqServer
 def test_a_pop_and_a_claim_wait_for_what_comes(client: Any) -> None:
     """Longer than the time that one attempt has to be answered."""
     queue = client.queue("jobs")
+    queue.create({"_default_message_delay": 1})
     queue.post("late", delay=1)
     assert bodies(queue.claim(wait=10).messages) == ["late"]
     queue.post("later", delay=1)

@@ -120,6 +120,9 @@ class Session:
         self.chosen = chosen
         self.origins = origins or {}
         self.patient = False
+        """Whether failures that pass are retried for long."""
+        self.check_delays = True
+        """Whether posts with a delay that the queue ignores are refused."""
 
     @cached_property
     def out(self) -> Output:
@@ -157,7 +160,7 @@ class Session:
 
     @cached_property
     def client(self) -> Client:
-        """Connects lazily. Set ``patient`` before."""
+        """The client of this run. Set ``patient`` and ``check_delays`` before."""
         place = self.connection
         seconds = self.retry_for
         if self.verbose:
@@ -170,6 +173,7 @@ class Session:
             auth=self._show,
             retries=retries,
             token=place.token,
+            check_delays=self.check_delays,
         )
 
     @property

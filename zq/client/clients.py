@@ -51,17 +51,21 @@ class ClientVerbs:
         timeout: float = TIMEOUT,
         retries: Retries | None = None,
         token: str | None = None,
+        check_delays: bool = True,
     ) -> None:
-        """``project`` "": that of the credential. ``client_id``: a UUID, fresh if not given. ``auth``: whatever httpx
+        """Create the client; it connects at its first call.
+
+        ``project`` "": that of the credential. ``client_id``: a UUID, fresh if not given. ``auth``: whatever httpx
         takes. ``timeout``: of one attempt. ``token``: goes to this server alone; None = ``ZQ_TOKEN`` of the environment
-        (unless there is an ``auth``), "" = none.
+        (unless there is an ``auth``), "" = none. ``check_delays``: refuse delays that a queue ignores.
         """
         from zq.client import attempts, transport  # here: with httpx they take longer to import than all the rest
 
         secret = chosen_token(token, otherwise=auth is not None)
         settings = attempts.settings(url, project, client_id, auth, secret, timeout, retries or Retries())
         waits = isinstance(self, Blocking)
-        self.transport: Any = transport.HttpTransport(settings) if waits else transport.AsyncHttpTransport(settings)
+        make: Any = transport.HttpTransport if waits else transport.AsyncHttpTransport
+        self.transport: Any = make(settings, check_delays)
         self._text = f"{type(self).__name__}({settings.safe_url()}, project={project!r})"
 
     def __repr__(self) -> str:

@@ -68,6 +68,10 @@ RESPONSE_HEADERS: Final[Json] = {
         "description": "Stands where the answer is that of an earlier request with the same Idempotency-Key.",
         "schema": {"enum": ["true"]},
     },
+    "Warning": {
+        "description": "Present if the queue ignores a delay of the post, because it is no delayed queue.",
+        "schema": TEXT | {"pattern": '^299 - "delay is ignored: '},
+    },
     "X-Zq-Error": {
         "description": "The class of a deliberate failure, as the server and its Python client name it.",
         "schema": TEXT,
