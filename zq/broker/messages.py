@@ -121,10 +121,10 @@ class Messages:
                 copies = self.copies(queue, drafts, rules, now, upload.hops) if rules.subscribed else None
                 metadata = self._store(queue, drafts, now, rules, idempotency_key, copies)
             except Repeated as first:
-                return Applied(first.answer, replayed=True, ignores_delays=_ignores_delays(posted, rules))
+                return Applied(first.answer, replayed=True, ignores_delays=rules.ignores_delays(posted))
             if metadata is None:
                 self._events.posted(queue, drafts)
-                return Applied([draft.id for draft in drafts], ignores_delays=_ignores_delays(posted, rules))
+                return Applied([draft.id for draft in drafts], ignores_delays=rules.ignores_delays(posted))
             rules = self._rules_cache.remember(queue, metadata)
 
     def stage(self, queue: QueueRef, client: str, upload: Upload, stage: str) -> Applied[int]:
@@ -152,10 +152,10 @@ class Messages:
             # Whoever staged them may have ended before he staged what is to be delivered of them.
             again = self._drafts(posted, client, queue, rules, now, first.answer)
             self._stage_copies(queue, stage, again, rules, now, upload.hops, idempotency_key)
-            return Applied(len(first.answer), replayed=True, ignores_delays=_ignores_delays(posted, rules))
+            return Applied(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
         self._stage_copies(queue, stage, drafts, rules, now, upload.hops, idempotency_key)
         self._events.posted(queue, drafts)
-        return Applied(len(drafts), ignores_delays=_ignores_delays(posted, rules))
+        return Applied(len(drafts), ignores_delays=rules.ignores_delays(posted))
 
     def _stage_copies(
         self,
@@ -398,10 +398,3 @@ class Messages:
         if posted.group is UNSET:
             return Draft(identity, body, ttl, delay, client, checksum)
         return Draft(identity, body, ttl, delay, client, checksum, group=group_name(posted.group))
-
-
-def _ignores_delays(posted: Sequence[wire.Posted], rules: Rules) -> bool:
-    """Return whether a message names a delay other than 0, and the queue's rules ignore delays."""
-    return not rules.default_delay and any(
-        message.delay is not UNSET and bytes(message.delay) != b"0" for message in posted
-    )
