@@ -18,6 +18,11 @@ running() {
     [[ -f $file ]] && tr '\0' ' ' 2>/dev/null <"/proc/$(<"$file")/cmdline" | grep -qE 'mongod |valkey-server|tests\.(swift|s3)|zq-server'
 }
 
+# ready PID URL: wait until the process, and no other program, serves the URL; fails if it ends or takes too long.
+ready() {
+    "$venv/bin/python" "$repo/devstack/ready.py" "$1" "$2"
+}
+
 # The first Python on PATH that is new enough and can make an environment (a pyenv shim may be there and not run).
 find_python() {
     local candidate

@@ -31,6 +31,7 @@ from zq.broker.rates import Exchange, Rates
 from zq.broker.subscriptions import DEFAULT_POLICY, SubscriptionPolicy
 from zq.clock import Clock, StoreClock
 from zq.console.page import Console
+from zq.engines.listening import authority, overlap
 from zq.engines.tls import ServerTls
 from zq.errors import Invalid, NotBuilt, Unavailable
 from zq.events import Events, Observers
@@ -355,9 +356,15 @@ def _kept(chosen: Settings) -> Retention:
 
 
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
-    """Serve what is for machinery at addresses of its own, as the settings say."""
-    if chosen.probes_bind:
-        probes.serve("probes", *chosen.probes_bind, pages)
-    if chosen.metrics_port:
+    """Serve probes and metrics at the addresses of the settings, except at the address of the server itself.
+
+    A listener there could come before the engine's, which would then fail.
+    """
+    main = chosen.bind, chosen.port
+    if chosen.probes_bind and not overlap(chosen.probes_bind, main):
+        where = f"Probes: http://{authority(*chosen.probes_bind)}/readyz, and /healthz there."
+        probes.serve("probes", *chosen.probes_bind, pages, where)
+    if chosen.metrics_port and not overlap((chosen.metrics_bind, chosen.metrics_port), main):
         pages = {"/metrics": probes.metrics(metrics.page), "/healthz": probes.health}
-        probes.serve("metrics", chosen.metrics_bind, chosen.metrics_port, pages)
+        where = f"Metrics: http://{authority(chosen.metrics_bind, chosen.metrics_port)}/metrics."
+        probes.serve("metrics", chosen.metrics_bind, chosen.metrics_port, pages, where)

@@ -71,7 +71,7 @@ MAX_REMEMBERED: Final = 31_622_400
 DEFAULT_KEEP: Final = Retention(size=1 << 26, messages=1_000_000)
 # The least retention of topics.
 MIN_KEEP: Final = Retention(size=1 << 20, messages=1000)
-# Characters of the name of a queue that is made by SQS; those beyond ``MAX_NAME`` are for SQS alone.
+# Characters of the name of a queue that SQS creates. REST creates none with more than ``MAX_NAME``.
 MAX_LONG_NAME: Final = 80
 # Tags of a queue of SQS, and characters of a tag's key and value.
 MAX_TAGS: Final = 50
@@ -100,10 +100,15 @@ MAX_SQS_BODY: Final = 2_621_440
 FREE_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,128}", re.ASCII)
 # The id of a project.
 PROJECT_ID: Final = re.compile(r"(?! )[\x20-\x2b\x2d-\x5b\x5d-\x7e]{1,256}(?<! )", re.ASCII)
-# The name of a queue or a topic.
+# The name of a queue or a topic that REST creates.
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-# The name of a queue that exists, as SQS may have made it.
+# The rule for the name of a queue that a body names.
+QUEUE_RULE: Final = f"must be a queue name, 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot"
+# The name of a queue, also of one that SQS has created.
 LONG_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}", re.ASCII)
+
+# Returns the queue, or None if it does not exist.
+Find = Callable[[QueueRef], object]
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -184,13 +189,16 @@ def queue_ref(project: str, name: str) -> QueueRef:
     return QueueRef(project, name)
 
 
-def reachable_queue_ref(project: str, name: str, exists: Callable[[QueueRef], bool]) -> QueueRef:
+def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> QueueRef:
     """Return the full name of a queue that a request names.
 
-    A name that only SQS could give is accepted if the queue exists. Raises ``InvalidName``.
+    A name that only SQS can give is accepted if ``find`` returns the queue, or without ``find``, for requests that
+    create no queue. Raises ``InvalidName``.
     """
-    if len(name) > MAX_NAME and is_long_queue_name(name) and exists(QueueRef(project_id(project), name)):
-        return QueueRef(project, name)
+    if len(name) > MAX_NAME and is_long_queue_name(name):
+        queue = QueueRef(project_id(project), name)
+        if find is None or find(queue) is not None:
+            return queue
     return queue_ref(project, name)
 
 
@@ -216,10 +224,16 @@ def pattern(text: str) -> Pattern:
 
 
 def queue_name(field: str, value: str) -> str:
-    """``value``, if it could name a queue; else ``Invalid`` with the field."""
-    if is_queue_name(value):
+    """Return ``value`` if a queue may have this name, also one that SQS has created; else raise ``Invalid``."""
+    if is_long_queue_name(value):
         return value
-    raise Invalid(f"{field} must be a queue name: 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot.")
+    raise Invalid(f"{field} {QUEUE_RULE}.")
+
+
+def check_target(field: str, queue: QueueRef, find: Find, error: type[Invalid] = Invalid) -> None:
+    """Raise ``error`` if the queue does not exist and has a name that only SQS can give."""
+    if len(queue.name) > MAX_NAME and find(queue) is None:
+        raise error(f"{field} {QUEUE_RULE}.")
 
 
 def each_once(field: str, values: Sequence[str]) -> None:
@@ -228,13 +242,8 @@ def each_once(field: str, values: Sequence[str]) -> None:
         raise Invalid(f"{field} must name each message at most once.")
 
 
-def is_queue_name(value: object) -> TypeGuard[str]:
-    """Whether a value could name a queue."""
-    return isinstance(value, str) and QUEUE_NAME.fullmatch(value) is not None
-
-
 def is_long_queue_name(value: object) -> TypeGuard[str]:
-    """Whether a value could name a queue that SQS has made."""
+    """Return whether a queue may have this name, also one that SQS has created."""
     return isinstance(value, str) and LONG_QUEUE_NAME.fullmatch(value) is not None
 
 

@@ -72,12 +72,16 @@ def _unready(title: str, sentence: str) -> Answer:
     return Answer(503, JSON, json.dumps({"title": title, "description": sentence}).encode())
 
 
-def serve(name: str, host: str, port: int, pages: Mapping[str, Page]) -> None:
-    """Answer at this address from now on, or as soon as no other process of this machine does."""
-    threading.Thread(target=_listen, args=(name, (host, port), pages), name=f"zq-{name}", daemon=True).start()
+def serve(name: str, host: str, port: int, pages: Mapping[str, Page], announcement: str) -> None:
+    """Answer at this address from now on, or as soon as no other process of this machine does.
+
+    ``announcement``: the line of the log when it listens.
+    """
+    arguments = (name, (host, port), pages, announcement)
+    threading.Thread(target=_listen, args=arguments, name=f"zq-{name}", daemon=True).start()
 
 
-def _listen(name: str, address: tuple[str, int], pages: Mapping[str, Page]) -> None:
+def _listen(name: str, address: tuple[str, int], pages: Mapping[str, Page], announcement: str) -> None:
     warned = False
     while True:
         try:
@@ -89,6 +93,7 @@ def _listen(name: str, address: tuple[str, int], pages: Mapping[str, Page]) -> N
             warned = True
             time.sleep(RETRY)
         else:
+            LOG.info(announcement)
             server.serve_forever()
 
 

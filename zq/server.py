@@ -193,7 +193,7 @@ def _rekey(chosen: Settings) -> int:
 
 
 def _announce(chosen: Settings) -> None:
-    """Look at what a start needs, and say what it does. Raises ``StartRefused``, ``Unavailable``."""
+    """Check the preconditions of a start and log its first lines. Raises ``StartRefused``, ``Unavailable``."""
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
     find(chosen.uri)
     Policy(chosen.policy_file)
@@ -202,7 +202,7 @@ def _announce(chosen: Settings) -> None:
     listening.check(chosen.bind, chosen.port)
     for line in startup.lines(chosen):
         LOG.info(line)
-    for warning in warnings:
+    for warning in [*warnings, *startup.occupied(chosen)]:
         LOG.warning(warning)
     lifecycle.defer_reload()  # until the engine can obey it
     if chosen.shared_store:

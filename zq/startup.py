@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from zq import __version__
+from zq.engines import listening
 from zq.engines.listening import authority
 from zq.errors import StartRefused
 from zq.logs import set_level, without_secrets
@@ -33,10 +34,6 @@ def lines(chosen: Settings) -> Iterator[str]:
         yield f"Console: {scheme}://{authority(chosen.bind, chosen.port)}/console/."
     if chosen.sqs.enabled:
         yield f"SQS: {chosen.sqs.public_url or f'{scheme}://{authority(chosen.bind, chosen.port)}'}."
-    if chosen.metrics_port:
-        yield f"Metrics: http://{authority(chosen.metrics_bind, chosen.metrics_port)}/metrics."
-    if chosen.probes_bind:
-        yield f"Probes: http://{authority(*chosen.probes_bind)}/readyz, and /healthz there."
     limits = chosen.limits
     yield (
         f"Defaults of every project: messages live {limits.default_message_ttl} s, "
@@ -47,6 +44,23 @@ def lines(chosen: Settings) -> Iterator[str]:
         yield f"Callers prove who they are by {chosen.auth.strategy}; reachable from {reach}."
     else:
         yield f"Callers are believed: no tokens are checked; reachable from {reach}."
+
+
+def occupied(chosen: Settings) -> Iterator[str]:
+    """Yield a warning for each address of probes and metrics that this server or another program has already."""
+    taken = {"the server": (chosen.bind, chosen.port)}
+    for name, option, address in (
+        ("Probes", "[probes] bind", chosen.probes_bind),
+        ("Metrics", "[metrics] port", (chosen.metrics_bind, chosen.metrics_port)),
+    ):
+        if not (address and address[1]):
+            continue
+        owner = next((owner for owner, other in taken.items() if listening.overlap(address, other)), "")
+        if not owner and not listening.is_free(*address):
+            owner = "another program"
+        if owner:
+            yield f"{name} are not served: {authority(*address)} is the address of {owner}. Set {option}."
+        taken[f"the {name.lower()}"] = address
 
 
 def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:

@@ -5,12 +5,20 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.cli.conftest import Zq
+from zq.broker import Broker
+from zq.clock import ManualClock
+from zq.http.app import create_app
+from zq.model import Draft, QueueRef, new_ids
+from zq.storage import connect
+from zq.testing import _serving
 
 
 def posted(zq: Zq) -> None:
@@ -108,3 +116,38 @@ def test_a_library_that_is_missing_is_named(zq: Zq) -> None:
     done = subprocess.run([*words, "--query", "@"], env=own, capture_output=True, text=True, check=False)
     stderr = "zq: The package jmespath is missing: pip install 'zq-queue[cli]' brings it.\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", stderr)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Iterator[tuple[Zq, str]]:
+    """The command line of a project with a message between two others that an old server stored; its id."""
+    storage = connect("memory:")
+    now = storage.now()
+    with _serving(create_app(Broker(storage, ManualClock(now)))) as url:
+        zq = Zq(url, tmp_path)
+        contents = (b'"first"', b"[1e999]", b'"last"')
+        drafts = [Draft(id, body, 600, 0, "old") for id, body in zip(new_ids(3, now), contents, strict=True)]
+        storage.queues.create(QueueRef(zq.project, "jobs"), b"{}")
+        storage.messages.post(QueueRef(zq.project, "jobs"), drafts, now)
+        yield zq, drafts[1].id
+
+
+@pytest.mark.parametrize("verb", [["list"], ["claim"], ["pop", "--limit", "3"]])
+def test_a_query_of_a_body_that_cannot_be_decoded_shows_the_result_and_names_the_message(
+    old: tuple[Zq, str], verb: list[str]
+) -> None:
+    """A pop must not lose what it took; without a query all messages are shown, in YAML too."""
+    zq, message = old
+    result = zq.run(verb[0], "jobs", *verb[1:], "--query", "[].body")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (2, 3)
+    assert f"is shown whole: The body of message {message} cannot be decoded: " in result.stderr
+
+
+@pytest.mark.parametrize("form", ["json", "yaml", "table"])
+def test_a_body_that_cannot_be_decoded_is_shown_in_each_form(old: tuple[Zq, str], form: str) -> None:
+    """In lists, alone, and where it is found by its id."""
+    zq, message = old
+    for words in (["list", "jobs"], ["get", "jobs", message], ["find", message]):
+        result = zq.run(*words, "--output", form)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "[1e999]" in result.stdout

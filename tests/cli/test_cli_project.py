@@ -12,9 +12,12 @@ import pytest
 from msgspec import Raw
 
 from tests.cli.conftest import Zq
+from zq import model
 from zq.cli.bench import percentile
 from zq.cli.export_import import RENEWED, RESTORED, MessageLine, ResourceLine, lost_members, message_line, parts
 from zq.client import Message
+from zq.http.openapi import document
+from zq.limits import Limits
 
 
 def fill_placeholder(zq: Zq) -> None:
@@ -147,7 +150,7 @@ def test_a_message_that_is_refused_takes_no_other_with_it(zq: Zq, tmp_path: Path
     line = '{"is":"message","of":"queue","name":"jobs","id":"%d","body":%d,"ttl":%d}\n'
     file.write_text("".join(line % (number, number, 10**9 if number == 3 else 60) for number in range(7)))
     result = zq.run("import", str(file))
-    assert result.exit_code == 0
+    assert (result.exit_code, '"messages":7}' in result.stdout) == (1, True)
     assert "Message 3 of queue jobs gets the default ttl and delay: " in result.stderr
     assert [message["body"] for message in zq("list", "jobs")] == [0, 1, 2, 3, 4, 5, 6]
 
@@ -209,9 +212,48 @@ def test_each_member_of_a_message_is_restored_renewed_or_named() -> None:
     assert {*Message.__struct_fields__} == {*SET_MEMBERS}
     whole = Message(**SET_MEMBERS)
     assert {*Message.__struct_fields__} == RESTORED | RENEWED | {*lost_members(whole)}
-    assert lost_members(whole) == ["origin", "origin_claim_count", "reason", "attributes"]
+    assert lost_members(whole) == ["claim_count", "origin", "origin_claim_count", "reason", "attributes"]
     line = message_line("queue", "jobs", whole)
     assert (bytes(line.body), line.ttl, line.delay, line.group) == (b"[1]", 240, 120, "g")
+
+
+NOT_SHOWN = {"client", "first_claimed"}
+"""Members of stored messages that no answer shows, so that an export cannot have them."""
+ANSWERED_AS = {"available": "available_at", "extra": "attributes", "claim": "href"}
+
+
+def test_an_export_sees_each_member_that_a_stored_message_has() -> None:
+    """A member that a server stores is shown with ``detailed``, and the client reads it."""
+    stored = {ANSWERED_AS.get(member, member) for member in model.Message.__struct_fields__} - NOT_SHOWN
+    shown = {*document(Limits())["components"]["schemas"]["Message"]["properties"]}
+    assert stored <= shown
+    assert shown == {*Message.__struct_encode_fields__}
+
+
+def test_claim_counts_are_named_as_lost(zq: Zq) -> None:
+    """Claimed messages, and those that were released."""
+    zq("post", "jobs", "-", given="1\n2\n3\n")
+    zq("release", "jobs", zq("claim", "jobs", "--limit", "1")[0]["claim"])
+    zq("claim", "jobs", "--limit", "2")
+    result = zq.run("export")
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 4)
+    assert "2 messages of queue jobs are without claim_count." in result.stderr
+
+
+def test_delayed_messages_of_a_queue_that_ignores_delays_are_named(zq: Zq, tmp_path: Path) -> None:
+    """They are ready at once in the copy, and the exit code says so, at each import."""
+    zq("queue", "create", "jobs", "_default_message_delay=1")
+    zq("post", "jobs", "-", "--delay", "600", "--ttl", "900", given="1\n2\n")
+    zq("queue", "set", "jobs", "_default_message_delay=0")
+    file = tmp_path / "project.ndjson"
+    zq("export", "--to", str(file))
+    other = Zq(zq.env["ZQ_URL"], tmp_path)
+    for _ in range(2):
+        result = other.run("import", str(file))
+        assert (result.exit_code, '"messages":2}' in result.stdout) == (1, True)
+        assert "2 delayed messages of queue jobs are ready at once: it ignores delays" in result.stderr
+        assert "zq: 2 messages are without their ttl or delay." in result.stderr
+    assert len(other("claim", "jobs")) == 2
 
 
 def test_batches_of_an_import_depend_on_the_file_alone() -> None:

@@ -91,13 +91,16 @@ def test_rules_that_are_none_are_warned_of_and_stored(zq: Zq, verb: str) -> None
         assert zq("queue", "show", "jobs")[0]["_dead_leter_queue"] == "dead"
 
 
-def test_a_delay_that_is_ignored_is_warned_of(zq: Zq, tmp_path: Path) -> None:
+def test_a_delay_that_the_queue_ignores_is_refused_unless_forced(zq: Zq, tmp_path: Path) -> None:
     """From an argument, standard input and a file; a delayed queue takes it."""
     (tmp_path / "lines").write_text("1\n2\n")
-    for words in (["x"], ["-"], ["--file", str(tmp_path / "lines")]):
+    for count, words in enumerate((["x"], ["-"], ["--file", str(tmp_path / "lines")])):
         result = zq.run("post", "jobs", *words, "--delay", "10", given="1\n2\n")
-        assert result.exit_code == 0
-        assert result.stderr == "zq: jobs ignores delays, since it has no _default_message_delay.\n"
+        assert (result.exit_code, result.stdout) == (4, "")
+        assert result.stderr.startswith("zq: The queue jobs ignores delays: set its _default_message_delay above 0")
+        assert zq.run("post", "jobs", *words, "--delay", "10", "--force", given="1\n2\n").exit_code == 0
+        assert zq("list", "jobs")[-1]["body"] == ("x", 2, 2)[count]
+    assert [message["body"] for message in zq("list", "jobs")] == ["x", 1, 2, 1, 2]
     zq("queue", "create", "late", "_default_message_delay=1")
     assert zq.run("post", "late", "x", "--delay", "10").stderr == ""
 

@@ -138,7 +138,7 @@ def test_messages_are_posted_listed_got_popped_and_deleted(client: Any) -> None:
     """One and several, with ttl and delay of their own, raw JSON, and bodies decoded to a type."""
     queue = client.queue("jobs")
     first = queue.post({"who": "Zoë"}, ttl=120)
-    second, third = queue.post_batch([msgspec.Raw(b"[1,2]"), Draft(None, ttl=90, delay=60)], ttl=600)
+    second, third = queue.post_batch([msgspec.Raw(b"[1,2]"), Draft(None, ttl=90, delay=0)], ttl=600)
     assert bodies(queue.list()) == [{"who": "Zoë"}, [1, 2], None]
     assert bodies(queue.list(own=False)) == []
     assert queue.get(first).ttl == 120
@@ -261,6 +261,17 @@ def test_a_topic_is_published_to_and_read_by_everybody(client: Any) -> None:
     topic.delete()
 
 
+@pytest.mark.parametrize("stage", ["etl.1", ("etl.1",), ("etl.1", "2"), ("etl.1", None)])
+def test_a_commit_names_the_messages_of_each_stage(client: Any, stage: Any) -> None:
+    """Else a stage that has lost a part would be published."""
+    client.queue("out").stage("etl.1", [1, 2])
+    with pytest.raises(errors.Invalid, match="publish must name pairs of a stage and the messages staged there"):
+        client.commit("etl", 1, publish=[stage])
+    with pytest.raises(errors.StageDiffers):
+        client.commit("etl", 1, publish=[("etl.1", 3)])
+    assert client.commit("etl", 1, publish=[("etl.1", 2)]).published == 2
+
+
 def test_a_batch_is_staged_and_committed_once(client: Any) -> None:
     """Fence, named claim, stage, commit, the repeat of it, and who comes too late."""
     source, sink = client.queue("in"), client.queue("out")
@@ -268,16 +279,16 @@ def test_a_batch_is_staged_and_committed_once(client: Any) -> None:
     fence = client.fence("etl")
     held = source.claim(20, name="etl.17", fence=fence)
     assert sink.stage("etl.17.1", [sum(bodies(held.messages))], ttl=600) == 1
-    done = client.commit("etl", 17, publish=["etl.17.1"], settle=[("in", "etl.17")], fence=fence)
+    done = client.commit("etl", 17, publish=[("etl.17.1", 1)], settle=[("in", "etl.17")], fence=fence)
     assert (done.published, done.deleted, done.replayed) == (1, 2, False)
-    assert client.commit("etl", 17, publish=["etl.17.1"], fence=fence).replayed
+    assert client.commit("etl", 17, publish=[("etl.17.1", 1)], fence=fence).replayed
     assert client.committed("etl").batch == 17
     assert bodies(sink.list()) == [42]
     assert sink.post_many(range(3), stage="etl.18.1") == 3
     assert bodies(sink.list()) == [42]
     client.drop_stage("etl.18.1")
     with pytest.raises(errors.StageNotFound):
-        client.commit("etl", 18, publish=["etl.18.1"])
+        client.commit("etl", 18, publish=[("etl.18.1", 3)])
     assert client.fence("etl").epoch == fence.epoch + 1
     with pytest.raises(errors.Fenced):
         client.commit("etl", 18, fence=fence)
@@ -351,6 +362,7 @@ def test_the_server_shows_its_limits_and_is_alive(client: Any, running: ZqServer
 def test_a_pop_and_a_claim_wait_for_what_comes(client: Any) -> None:
     """Longer than the time that one attempt has to be answered."""
     queue = client.queue("jobs")
+    queue.create({"_default_message_delay": 1})
     queue.post("late", delay=1)
     assert bodies(queue.claim(wait=10).messages) == ["late"]
     queue.post("later", delay=1)

@@ -10,11 +10,12 @@ from tests.client.client_kinds import bodies, client_of
 from tests.client.misbehaving import BUSY, Proxy
 from tests.client.test_client_consume import SHORT, left
 from zq.broker.metadata import metadata_schema, topic_defaults
-from zq.client import Draft
+from zq.client import Draft, PostStopped
+from zq.errors import Invalid
 from zq.limits import Limits
 from zq.wire import QUEUE_RULES, TOPIC_RULES
 
-IGNORED = "jobs ignores delays, since it has no _default_message_delay."
+JOBS = "/v2/queues/jobs"
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -50,33 +51,53 @@ def test_rules_of_queues_are_none_of_topics(
     assert said(caplog) == ["_history_ttl is no rule of topics."]
 
 
-@pytest.mark.parametrize(
-    "post",
-    [
-        lambda queue: queue.post("x", delay=5),
-        lambda queue: queue.post_batch(["x", Draft("y", delay=5)]),
-        lambda queue: queue.post_many([Draft("x", delay=5)]),
-        lambda queue: queue.post_many(["x"], delay=5),
-        lambda queue: queue.stage("etl.1", ["x"], delay=5),
-    ],
-    ids=["one", "a batch", "drafts", "many", "a stage"],
-)
-def test_a_delay_that_is_ignored_is_warned_of_once(
-    kind: str, proxy: Proxy, project: str, post: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Each queue is looked at once, or not at all by those who look at it anyway."""
+DELAYED = [
+    lambda queue: queue.post("x", delay=5),
+    lambda queue: queue.post_batch(["x", Draft("y", delay=5)]),
+    lambda queue: queue.post_many(["x"], delay=5),
+    lambda queue: queue.stage("etl.1", ["x"], delay=5),
+]
+DELAYED_NAMES = ["one", "a batch", "many", "a stage"]
+
+
+@pytest.mark.parametrize("post", DELAYED, ids=DELAYED_NAMES)
+def test_a_delay_that_the_queue_ignores_is_refused(queue: Any, post: Any) -> None:
+    """No message is stored until the queue has a delay of its own; the refusal says what to set."""
+    for _ in range(2):
+        with pytest.raises(Invalid, match=r"The queue jobs ignores delays: set its _default_message_delay above 0"):
+            post(queue)
+    assert queue.stats().total == 0
+    queue.create({"_default_message_delay": 1})
+    post(queue)
+
+
+def test_a_draft_whose_delay_the_queue_ignores_ends_a_post_of_many(queue: Any) -> None:
+    """The error says which messages are stored."""
+    with pytest.raises(PostStopped) as stopped:
+        queue.post_many(["x"] * 1000 + [Draft("y", delay=5)])
+    assert (stopped.value.stored, stopped.value.maybe_stored) == ([range(1000)], [])
+    assert "ignores delays" in str(stopped.value.__cause__)
+
+
+@pytest.mark.parametrize("post", DELAYED, ids=DELAYED_NAMES)
+def test_a_client_that_checks_no_delays_posts_them(kind: str, proxy: Proxy, project: str, post: Any) -> None:
+    """The messages are ready at once."""
+    with client_of(kind, proxy.url, project, check_delays=False) as client:
+        post(client.queue("jobs"))
+    assert [path for method, path, _ in proxy.seen if method == "GET" and path != "/v2/limits"] in ([], [JOBS])
+
+
+@pytest.mark.parametrize("post", DELAYED, ids=DELAYED_NAMES)
+def test_a_delayed_queue_is_looked_at_once(kind: str, proxy: Proxy, project: str, post: Any) -> None:
+    """Or not at all by posts that read its metadata anyway."""
     with client_of(kind, proxy.url, project) as client:
         queue = client.queue("jobs")
+        queue.create({"_default_message_delay": 1})
         for _ in range(3):
             post(queue)
-        assert said(caplog) == [IGNORED]
-        metadata = [path for method, path, _ in proxy.seen if method == "GET" and path == "/v2/queues/jobs"]
+        metadata = [path for method, path, _ in proxy.seen if method == "GET" and path == JOBS]
         limits = [path for _, path, _ in proxy.seen if path == "/v2/limits"]
         assert len(metadata) == (len(limits) or 1)
-        later = client.queue("later")
-        later.create({"_default_message_delay": 1})
-        post(later)
-        assert said(caplog) == [IGNORED]
 
 
 def test_posts_without_a_delay_ask_nothing_more(kind: str, proxy: Proxy, project: str) -> None:
@@ -91,12 +112,12 @@ def test_posts_without_a_delay_ask_nothing_more(kind: str, proxy: Proxy, project
 def test_a_post_is_done_though_its_queue_cannot_be_looked_at(
     kind: str, proxy: Proxy, project: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The metadata are read once, and a failure of that is no error of the post."""
+    """A failure of the check is no error of the post."""
     with client_of(kind, proxy.url, project) as client:
         queue = client.queue("jobs")
-        proxy.plan(None, BUSY)
+        proxy.plan(BUSY)
         assert queue.post("x", delay=5)
-        assert [method for method, _, _ in proxy.seen] == ["POST", "GET"]
+        assert [method for method, _, _ in proxy.seen] == ["GET", "POST"]
         assert said(caplog) == []
         assert queue.stats().total == 1
 

@@ -35,7 +35,7 @@ def test_what_a_job_does_is_seen(client: Client, watch: Watch) -> None:
     expect(cell(stage, "Bytes")).to_have_text("10 B")
     expect(cell(stage, "Dropped in")).to_contain_text(" min")
     client.queue("in").claim(name="etl.1", limit=3, fence=fence)
-    client.commit("etl", LARGEST, publish=["night"], settle=[("in", "etl.1")], fence=fence)
+    client.commit("etl", LARGEST, publish=[("night", 2)], settle=[("in", "etl.1")], fence=fence)
     producer = row(watch, "Producers", "etl")
     expect(cell(producer, "Last batch")).to_have_text(str(LARGEST))
     expect(cell(producer, "Published")).to_have_text("2")
@@ -70,5 +70,5 @@ def test_a_small_stage_is_dropped(client: Client, watch: Watch) -> None:
     expect(page.locator(".said")).to_contain_text("The stage was dropped.")
     assert [stage.name for stage in client.stages()] == ["stays"]
     with pytest.raises(errors.StageNotFound):
-        client.commit("small", 1, publish=["small"])
+        client.commit("small", 1, publish=[("small", 1)])
     client.drop_stage("stays")

@@ -40,14 +40,39 @@ def test_an_address_that_is_taken_stops_no_start_and_is_tried_again(engine: str,
     port = free_port()
     env = {"OS_METRICS__PORT": str(port)}
     url = f"http://127.0.0.1:{port}"
+    announced = f"Metrics: {url}/metrics."
     with ExitStack() as stack:
         first = stack.enter_context(ZqServer(f"rocksdb://{tmp_path}/a", engine=engine, env=env))
         wait_for(lambda: served(url, "/metrics") == 200, 60, "the first serves it")
+        wait_for(lambda: announced in first.output, 60, "the first announces it")
+        assert "Metrics are not served" not in first.output
         second = stack.enter_context(ZqServer(f"rocksdb://{tmp_path}/b", engine=engine, env=env))
         assert second.ready()
+        conflict = f"Metrics are not served: 127.0.0.1:{port} is the address of another program. Set [metrics] port."
+        assert conflict in second.output
+        assert announced not in second.output
         first.kill()
         wait_for(lambda: served(url, "/metrics") == 200, 60, "the second serves it")
+        wait_for(lambda: announced in second.output, 60, "the second announces it")
         assert ask(second.url, "GET", "/healthz").status == 200
+
+
+def test_metrics_and_probes_at_the_main_address_are_warned_of(engine: str, tmp_path: Path) -> None:
+    """Neither is announced, and the server serves."""
+    port = free_port()
+    own = ["--port", str(port)]
+    env = {"OS_METRICS__PORT": str(port), "OS_PROBES__BIND": f"0.0.0.0:{port}"}
+    server = ZqServer(f"rocksdb://{tmp_path}/store", *own, engine=engine, env=env)
+    server.url = f"http://127.0.0.1:{port}"
+    with server:
+        warnings = [line for line in server.output.splitlines() if "WARNING" in line]
+        assert [line.partition(": ")[2] for line in warnings] == [
+            f"Probes are not served: 0.0.0.0:{port} is the address of the server. Set [probes] bind.",
+            f"Metrics are not served: 127.0.0.1:{port} is the address of the server. Set [metrics] port.",
+        ]
+        assert ask(server.url, "GET", "/v2/queues").status == 200
+        assert "Metrics: " not in server.output
+        assert "Probes: " not in server.output
 
 
 def test_probes_answer_beside_a_server_that_takes_nobody(engine: str, store: RedisServer) -> None:

@@ -63,6 +63,30 @@ def test_on_a_normal_queue_a_delay_is_dropped_unseen(api: Api, metadata: Any) ->
     assert len(api.seen("jobs")) == len(values)
 
 
+def test_a_post_whose_delay_is_ignored_is_answered_with_a_warning(delayed: Api) -> None:
+    """Posts, repeats of them, and staged messages: wherever the queue has no delay and a message names one."""
+    warning = '299 - "delay is ignored: plain has no _default_message_delay"'
+    cases = [
+        ("plain", {"delay": 60}, warning),
+        ("plain", {"delay": "x"}, warning),
+        ("plain", {"delay": 0}, None),
+        ("plain", {}, None),
+        ("jobs", {"delay": 60}, None),
+    ]
+    for number, (queue, terms, expected) in enumerate(cases):
+        messages = {"messages": [{"body": 1}, {"body": 2, **terms}]}
+        for _ in range(2):
+            posted, staged = (
+                delayed.post(path, status, messages, headers={"Idempotency-Key": path})
+                for path, status in (
+                    (f"/v2/queues/{queue}/messages?case={number}", 201),
+                    (f"/v2/queues/{queue}/messages?stage={number}", 202),
+                )
+            )
+            assert [answer.headers.get("Warning") for answer in (posted, staged)] == [expected, expected]
+        assert posted.headers["Idempotency-Replayed"] == "true"
+
+
 @every_row("delay", [-1, 901, 2**63 - 1, "1", "", 1.0, 1.5, None, [], {}])
 def test_on_a_delayed_queue_a_delay_is_0_to_900_whole_seconds(delayed: Api, delay: Any) -> None:
     """7.2: else 400 that names it, and nothing is stored."""

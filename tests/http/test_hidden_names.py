@@ -12,6 +12,7 @@ from zq.auth.tokens import Grant, Tokens, TokenVerifier
 from zq.broker.markers import Markers
 from zq.clock import ManualClock
 from zq.errors import InvalidParameter
+from zq.model import QueueRef
 from zq.storage.api import Storage
 
 Compose = Callable[..., Api]
@@ -37,6 +38,8 @@ def test_a_link_names_nothing_that_is_hidden(guarded: Api, storage: Storage, clo
     hidden = [f"{letter}-hidden-{number:02}" for letter in "atz" for number in range(6)]
     for name in (*hidden, "seen.1", "seen.2"):
         guarded.put(f"/v2/{kind}/{name}", 201, headers=everything)
+    if kind == "queues":
+        storage.queues.create(QueueRef(guarded.project, "a-hidden-02".ljust(80, "x")), b"{}")
     narrow = headers(guarded, storage, clock, f"observe:{kind[:-1]}/seen.*")
     path, found, markers = f"/v2/{kind}?limit=10", [], []
     while path:

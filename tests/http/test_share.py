@@ -12,6 +12,7 @@ from tests.http.scoped import Scoped
 from tests.tables import every_row
 from zq.auth.signatures import derived, key_of, signature
 from zq.clock import ManualClock
+from zq.model import QueueRef
 from zq.model.identity import Identity, ShareOptions
 from zq.storage.api import Storage
 
@@ -179,6 +180,16 @@ def test_a_signature_gives_no_way_out_of_its_queue(api: Api) -> None:
     api.post(f"{settle}/claims/{claim_id}/settle", 403, body, headers=signed | {"X-Roles": "admin"})
     bury = {"bury": [{"id": claim["messages"][0]["id"], "reason": "x"}]}
     api.post(f"{settle}/claims/{claim_id}/settle", 403, bury, headers=signed)
+
+
+def test_a_queue_that_only_sqs_can_name_is_shared(api: Api, storage: Storage) -> None:
+    """The signature opens each verb of a queue whose name has 80 characters."""
+    queue = "x" * 80
+    storage.queues.create(QueueRef(api.project, queue), b"{}")
+    shared: dict[str, Any] = api.post(f"/v2/queues/{queue}/share", 200, {"methods": ["GET", "POST"]}).json
+    signed = headers_of(shared)
+    api.post(f"/v2/queues/{queue}/messages", 201, {"messages": [{"body": 1}]}, headers=signed)
+    assert len(api.get(f"/v2/queues/{queue}/messages?echo=true", 200, headers=signed).json["messages"]) == 1
 
 
 def test_a_forgery_across_projects_is_refused(compose: Compose, clock: ManualClock) -> None:

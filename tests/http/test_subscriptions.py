@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions over HTTP (contract 9): what may be subscribed, what is answered, what a queue's metadata hide."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from zq.broker import Broker
 from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
 from zq.http.app import create_app
-from zq.model import ClaimRequest, Lease, new_ids
+from zq.model import ClaimRequest, Lease, QueueRef, new_ids
 from zq.model.identity import ShareOptions
 from zq.model.subscriptions import Source
 from zq.storage.api import Storage
@@ -185,6 +186,26 @@ def test_the_same_subscriber_is_asked_again_until_it_agrees(api: Api, path: str)
     assert confirmed.headers["Location"] == f"{item}/confirm"
     assert api.get(item, 200).json["confirmed"] is True
     assert api.post(path, 409, {"subscriber": TARGET}).headers["Location"] == path
+
+
+def test_a_subscriber_of_a_queue_that_only_sqs_can_name_confirms(
+    compose: Compose, storage: Storage, clock: ManualClock
+) -> None:
+    """The signed confirmation works for a name of 80 characters."""
+    api, name = compose(app=OPTIONS), "x" * 80
+    storage.queues.create(QueueRef(api.project, name), b"{}")
+    path = f"/v2/queues/{name}/subscriptions"
+    item = f"{path}/{subscribe(api, path)['subscription_id']}"
+    expires = datetime.fromtimestamp(clock.now() + 600, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    key = confirming_key_of("s" * 32, api.project, 0)
+    signed = {
+        "URL-Signature": signature(key, [f"{item}/confirm"], ["PUT"], api.project, expires),
+        "URL-Expires": expires,
+        "URL-Methods": "PUT",
+        "URL-Paths": f"{item}/confirm",
+    }
+    api.put(f"{item}/confirm", 204, {"confirmed": True}, headers=signed)
+    assert api.get(item, 200).json["confirmed"] is True
 
 
 @pytest.mark.parametrize("subscriber", [TARGET, "mailto:ann@example.org"])

@@ -29,10 +29,10 @@ def test_a_job_that_is_given_up_drops_what_its_tasks_have_stored(client, options
     writer = BatchWriter(sink_options(Given({**options, "queue": "out"}), stream=False), schema, overwrite=False)
     client.queue("out").stage("first", ["a"])
     client.queue("out").stage("second", ["b"])
-    client.commit("job", 0, publish=["first"])
+    client.commit("job", 0, publish=[("first", 1)])
     writer.abort([Staged("first", "job", []), None, Staged(None, "job", []), Staged("second", "job", [])])
     with pytest.raises(StageNotFound):
-        client.commit("job", 1, publish=["second"])
+        client.commit("job", 1, publish=[("second", 1)])
     assert bodies(client.queue("out")) == ["a"]
 
 

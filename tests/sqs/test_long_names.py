@@ -2,6 +2,7 @@
 """Queues whose names only SQS can give: REST and the tools reach them."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.cli.conftest import Zq
 from tests.sqs.conftest import REGION
 from tests.tables import every_row
 from zq import errors
-from zq.client import Client
+from zq.client import Buried, Client, Moved
 
 LONG = ["orders-" + "x" * 58, "orders-" + "y" * 73]
 """Of 65 and of 80 characters."""
@@ -39,13 +40,44 @@ def test_rest_reaches_a_queue_that_only_sqs_can_name(rest: Client, name: str) ->
     queue.delete_messages([posted[2]])
     assert queue.stats().total == 1
     assert queue.update({"owner": "shop"})["owner"] == "shop"
-    with pytest.raises(errors.InvalidName, match="1 to 64 characters"):
-        queue.create()
+    assert queue.create() is False
     queue.purge()
+    queue.delete()
     queue.delete()
     for refused in (lambda: queue.post(1), queue.create, queue.stats):
         with pytest.raises(errors.InvalidName, match="1 to 64 characters"):
             refused()
+
+
+@every_row("name", LONG)
+def test_rest_accepts_a_queue_that_only_sqs_can_name_wherever_a_body_names_one(rest: Client, name: str) -> None:
+    """Moves, dead letters and commits name it while it exists."""
+    target, queue = rest.queue(name), rest.queue("a")
+    queue.update({"_dead_letter_queue": name})
+    queue.post_batch(["moved", "buried"])
+    claim = queue.claim(2)
+    queue.settle(claim.id, move=[Moved(claim.messages[0].id, name)], bury=[Buried(claim.messages[1].id, "why")])
+    assert [message.body for message in target.pop(2)] == ["moved", "buried"]
+    queue.post("redriven")
+    queue.redrive(to=name)
+    held = target.claim(1)
+    committed = rest.commit(f"job-{len(name)}", 1, settle=[(name, held.id)])
+    assert (committed.deleted, target.stats().total) == (1, 0)
+
+
+def test_rest_refuses_a_long_name_of_no_queue_wherever_a_body_names_one(rest: Client) -> None:
+    """A body creates no queue that REST itself cannot create."""
+    name, queue = "x" * 65, rest.queue("plain")
+    message = queue.post(1)
+    claim = queue.claim(1)
+    refused: dict[str, Callable[[], object]] = {
+        "_dead_letter_queue must be a queue name": lambda: queue.update({"_dead_letter_queue": name}),
+        "to must be a queue name": lambda: queue.redrive(to=name),
+        "queue must be a queue name": lambda: queue.settle(claim.id, move=[Moved(message, name)]),
+    }
+    for sentence, call in refused.items():
+        with pytest.raises((errors.Invalid, errors.InvalidBody), match=f"{sentence}.* 1 to 64 characters"):
+            call()
 
 
 @every_row("name", ["x" * 65, "x" * 81, "a b" + "x" * 65])

@@ -76,7 +76,7 @@ def test_a_scope_allows_its_verbs_on_its_names(scope: str, verb: str, kind: str,
 NO_SCOPES = [
     *("", "produce", "produce:", ":x", "produce:queue/", "produce:queues/x", "produce+:x", "+produce:x"),
     *("produce+produce:x", "write:x", "Produce:x", "produce,consume:x", "*+produce:x", "produce:a/b", "produce:é"),
-    *("produce:***", "produce:x:y", "produce:x y", "produce:" + "x" * 65, "produce:x\n", " produce:x"),
+    *("produce:***", "produce:x:y", "produce:x y", "produce:" + "x" * 81, "produce:x\n", " produce:x"),
 ]
 
 

@@ -47,10 +47,10 @@ FRESH: Final = 5.0
 # Signatures, and projects, that one process remembers.
 MOST: Final = 10_000
 TEXT: Final = "\\n".join(["{paths}", "{methods}", "{project}", "{expires}"])
-_PATH: Final = re.compile(rf"/v2/queues/({limits.QUEUE_NAME.pattern})/(?:{'|'.join(PATHS)})", re.ASCII)
+_PATH: Final = re.compile(rf"/v2/queues/({limits.LONG_QUEUE_NAME.pattern})/(?:{'|'.join(PATHS)})", re.ASCII)
 # What a subscriber is asked to confirm by: for this and nothing else.
 _CONFIRM: Final = re.compile(
-    rf"/v2/(?:queue|topic)s/{limits.QUEUE_NAME.pattern}/subscriptions/[0-9a-f]{{32}}/confirm", re.ASCII
+    rf"/v2/(?:queue|topic)s/{limits.LONG_QUEUE_NAME.pattern}/subscriptions/[0-9a-f]{{32}}/confirm", re.ASCII
 )
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 # Where the environment has them.

@@ -73,4 +73,4 @@ def _masked(key: bytes, tag: bytes, text: bytes) -> bytes:
     """The text under a mask that the tag chooses; masked again, it is what it was."""
     seeds = (tag + b"\1" * at for at in range(-(-len(text) // PIECE)))
     mask = b"".join(blake2b(seed, digest_size=PIECE, key=key, person=b"marker mask").digest() for seed in seeds)
-    return bytes(one ^ other for one, other in zip(text, mask, strict=True))
+    return bytes(one ^ other for one, other in zip(text, mask, strict=False))

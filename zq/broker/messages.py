@@ -117,10 +117,10 @@ class Messages:
                 copies = self.copies(queue, drafts, rules, now, hops)
                 metadata = self._store(queue, drafts, now, rules, idempotency_key, copies)
             except Repeated as first:
-                return Applied(first.answer, replayed=True)
+                return Applied(first.answer, replayed=True, ignores_delays=rules.ignores_delays(posted))
             if metadata is None:
                 self._events.posted(queue, drafts)
-                return Applied([draft.id for draft in drafts])
+                return Applied([draft.id for draft in drafts], ignores_delays=rules.ignores_delays(posted))
             rules = self._rules_cache.remember(queue, metadata)
 
     def stage(
@@ -154,10 +154,10 @@ class Messages:
             # Whoever staged them may have ended before he staged what is to be delivered of them.
             again = self._drafts(posted, client, queue, rules, now, first.answer)
             self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
-            return Applied(len(first.answer), replayed=True)
+            return Applied(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
         self._stage_copies(queue, stage, drafts, rules, now, hops, idempotency_key)
         self._events.posted(queue, drafts)
-        return Applied(len(drafts))
+        return Applied(len(drafts), ignores_delays=rules.ignores_delays(posted))
 
     def _stage_copies(
         self,

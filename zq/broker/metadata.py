@@ -17,17 +17,16 @@ from zq.errors import InvalidBody, MetadataConflict, NotBuilt
 from zq.limits import (
     LONG_QUEUE_NAME,
     MAX_ACCESS_POLICY,
-    MAX_NAME,
     MAX_SOURCES,
     MAX_TAG_KEY,
     MAX_TAG_VALUE,
     MAX_TAGS,
     MIN_DELAY,
     MIN_TTL,
+    QUEUE_RULE,
     SQS_NUMBERS,
     Limits,
     is_long_queue_name,
-    is_queue_name,
     nesting,
 )
 from zq.model import Grouping
@@ -35,7 +34,6 @@ from zq.model.subscriptions import MARK
 
 Metadata = dict[str, Any]
 
-QUEUE_RULE: Final = f"must be a queue name, 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot, or null"
 RETRY_INTEGERS: Final = (
     "retries_with_no_delay",
     "minimum_delay_retries",
@@ -118,9 +116,8 @@ class MetadataSchema:
         given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
         for error in sorted(self._validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
             raise InvalidBody(_sentence(error))
-        is_name = is_long_queue_name if metadata.get(SQS) else is_queue_name
-        if (dead := metadata.get("_dead_letter_queue")) is not None and not is_name(dead):
-            raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}.")
+        if (dead := metadata.get("_dead_letter_queue")) is not None and not is_long_queue_name(dead):
+            raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}, or null.")
         if self.kind == "queue" and dead == name and not metadata.get(SQS):
             raise InvalidBody("_dead_letter_queue must not name its own queue.")
         if is_fifo(metadata) and metadata.get(GROUPED) != Grouping.ORDERED:
@@ -210,7 +207,7 @@ def metadata_schema(limits: Limits) -> Metadata:
             "_dead_letter_queue": {
                 "type": ["string", "null"],
                 "pattern": f"^{LONG_QUEUE_NAME.pattern}$",
-                "description": QUEUE_RULE,
+                "description": f"{QUEUE_RULE}, or null",
             },
             "_max_claim_count": {"type": ["integer", "null"]},
             "_enable_encrypt_messages": {"type": ["boolean", "null"]},

@@ -25,8 +25,8 @@ from zq.broker.subscriptions import Subscribing
 from zq.broker.values import Seen
 from zq.broker.waiting import Waiters
 from zq.clock import Clock
-from zq.errors import MetadataConflict, QueueNotFound, Unavailable
-from zq.limits import Limits
+from zq.errors import InvalidBody, MetadataConflict, QueueNotFound, Unavailable
+from zq.limits import MAX_LONG_NAME, Limits, check_target
 from zq.model import Grouping, Queue, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.documents import DocumentRef
@@ -65,7 +65,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         if not keys.enabled:
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
         schema = MetadataSchema("queue", limits, shown_defaults(limits), rules_cache.default_ttls.of, unbuilt)
-        markers = Markers(storage.documents, clock)
+        markers = Markers(storage.documents, clock, MAX_LONG_NAME)
         super().__init__(storage.queues, schema, markers, clock, limits, quotas, rules_cache.forget, QueueNotFound)
         self._queues = storage.queues
         self._storage = storage
@@ -111,6 +111,11 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
     def _unsubscribe(self, ref: QueueRef) -> None:
         self._subscriptions.end_queue(ref)
+
+    def _check(self, ref: QueueRef, metadata: Metadata) -> None:
+        super()._check(ref, metadata)
+        if (dead := metadata.get(DEAD_LETTERS)) and not metadata.get(SQS):
+            check_target(DEAD_LETTERS, QueueRef(ref.project, dead), self._queues.get, InvalidBody)
 
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
         if (former.get(GROUPED) or None) != (metadata.get(GROUPED) or None):

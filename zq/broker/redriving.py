@@ -12,7 +12,7 @@ from zq.broker.rules import Rules, RulesCache
 from zq.clock import Clock
 from zq.errors import Invalid, QueuePaused
 from zq.events import Events
-from zq.limits import DEFAULT_BATCH, MAX_BATCH, MAX_NAMED, count_within, each_once, queue_name, within
+from zq.limits import DEFAULT_BATCH, MAX_BATCH, MAX_NAMED, check_target, count_within, each_once, queue_name, within
 from zq.model import ListFilter, Message, Move, Outcome, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
@@ -157,7 +157,9 @@ class Redriving:
         if to is not None or not allowance.permits(MOVED):
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
         if to is not None:
-            self._rules_cache.check_posts(QueueRef(queue.project, to))
+            target = QueueRef(queue.project, to)
+            check_target("to", target, self._storage.queues.get)
+            self._rules_cache.check_posts(target)
         return Ways(self._rules_cache, queue.project, to, allowance)
 
     def _move_oldest(self, queue: QueueRef, ways: Ways, limit: int) -> int:

@@ -185,7 +185,7 @@ class MetadataResource(Generic[R, T]):
         Raises ``InvalidBody``, ``NotAuthorized``.
         """
         metadata = wire.json_object(raw) if raw else {}
-        self._schema.check(metadata, ref.name)
+        self._check(ref, metadata)
         self._judge_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
         counts = self._quotas.are_enforced and self._store.get(ref) is None
         with self._admitted(ref, metadata) if counts else nullcontext():
@@ -221,7 +221,7 @@ class MetadataResource(Generic[R, T]):
                 raise self._missing(f"There is no {self._schema.kind} {ref.name}.")
             former = wire.json_object(stored.metadata)
             metadata = edit(_read(stored.metadata))
-            self._schema.check(metadata, ref.name)
+            self._check(ref, metadata)
             self._check_fixed(former, metadata)
             for target in named:
                 self._check_dead_letters(ref, target)
@@ -252,6 +252,10 @@ class MetadataResource(Generic[R, T]):
     def _unsubscribe(self, ref: R) -> None:
         """End the subscriptions of the resource."""
         raise NotImplementedError
+
+    def _check(self, ref: R, metadata: Metadata) -> None:
+        """Raise ``InvalidBody`` or ``NotBuilt`` for metadata that the resource cannot have."""
+        self._schema.check(metadata, ref.name)
 
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
         """Raise ``MetadataConflict`` if a key differs that only creation may set."""

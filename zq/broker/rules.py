@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from cachetools import FIFOCache
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, structs
 
 from zq import wire
 from zq.broker.metadata import PAUSED, SEALED, SQS, Metadata
@@ -125,6 +125,10 @@ class Rules(Struct, frozen=True):
     """From when on all bodies of the queue have been encrypted; 0 = it may hold plain ones."""
     of_sqs: bool = False
     """Whether SQS keeps attributes of the queue, so that its dead letters live as their queue says."""
+
+    def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:
+        """Return whether a message names a delay other than 0, and the queue ignores delays."""
+        return not self.default_delay and any(one.delay is not UNSET and bytes(one.delay) != b"0" for one in posted)
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Return where messages of ``queue`` go that were claimed too often; None if they stay (contract 8.6).

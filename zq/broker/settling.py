@@ -15,6 +15,7 @@ from zq.limits import (
     MIN_DELAY,
     MIN_TTL,
     Limits,
+    check_target,
     count_within,
     each_once,
     queue_name,
@@ -70,6 +71,7 @@ class Settling:
         targets = {move.queue for move in terms.move}
         for target in targets:
             allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, target)
+            check_target("queue", QueueRef(queue.project, target), self._storage.queues.get)
         rules = self._rules_cache.recent(queue)
         if terms.bury:
             if rules.dead_letter_queue in ("", queue.name):

@@ -23,7 +23,7 @@ from zq.limits import (
     Limits,
     free_name,
     project_id,
-    queue_ref,
+    reachable_queue_ref,
     within,
 )
 from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, KnownWork, Outcome, Page, QueueRef
@@ -176,7 +176,7 @@ def _count(count: int) -> int:
 def _named(project: str, held: HeldClaim) -> tuple[QueueRef, str]:
     if not held.claim:
         raise Invalid("settle must name a claim in each member.")
-    return queue_ref(project, held.queue), held.claim
+    return reachable_queue_ref(project, held.queue), held.claim
 
 
 def _each_once(field: str, values: Sequence[T]) -> Sequence[T]:

@@ -23,10 +23,15 @@ class Seen(Struct, Generic[T], frozen=True):
 
 
 class Applied(Struct, Generic[T], frozen=True):
-    """What a verb did. ``replayed``: a request with the same idempotency key had done it before."""
+    """The result of a verb.
+
+    ``replayed``: an earlier request with the same idempotency key had this result. ``ignores_delays``: a message of
+    the request names a delay, which its queue ignores.
+    """
 
     value: T
     replayed: bool = False
+    ignores_delays: bool = False
 
 
 class Listed(Struct, frozen=True):

@@ -72,7 +72,7 @@ def consume(session: Session, /, queue: str, **chosen: Any) -> None:
     options = ConsumeOptions(**chosen)
     if options.line is None and (options.whole or options.shell):
         raise click.UsageError("--batch and --shell need --exec.")
-    session.patient = True
+    session.configure(patient=True)
     words = command_words(options.line, options.shell) if options.line is not None else []
     if not options.until_empty and not session.queue(queue).exists():
         note(f"{missing(session, queue)} Waiting for it.")

@@ -26,6 +26,7 @@ from zq.cli.progress import progress_bar
 from zq.cli.session import Command, Session, pass_session
 from zq.cli.uploads import BODY_OVERHEAD, MAX_BATCH
 from zq.client import Client, Draft, Listed, Message, Queue, Topic
+from zq.client.handles import visible_metadata
 from zq.errors import Conflict, Invalid, InvalidBody, QuotaExceeded
 
 # Seconds to live that an exported message has at least.
@@ -36,7 +37,7 @@ BATCH_BYTES: Final = 200_000
 RESTRICTIONS: Final = ("_paused", "_max_messages_post_size")
 # Members of a message that an import restores, or sets anew as each post does. All others are lost.
 RESTORED: Final = frozenset({"raw", "ttl", "age", "expires", "available_at", "group"})
-RENEWED: Final = frozenset({"id", "href", "checksum", "claim_count", "sequence", "created", "body_start", "body_bytes"})
+RENEWED: Final = frozenset({"id", "href", "checksum", "sequence", "created", "body_start", "body_bytes"})
 Kind = Literal["queue", "topic"]
 
 
@@ -71,10 +72,10 @@ _decoder: Final = msgspec.json.Decoder(Line)
 def export(session: Session, path: Path | None) -> None:
     """Write all queues and topics with their messages as JSON lines.
 
-    Claimed and delayed messages are among them. Claims, claim counts and history are not. If messages have members
-    that an import cannot restore, standard error names those members, and the exit code is 1.
+    Claimed and delayed messages are among them, claims and history are not. If messages have members that an import
+    cannot restore, such as claim counts, standard error names those members, and the exit code is 1.
     """
-    session.patient = True
+    session.configure(patient=True)
     count, unread, losses = 0, Unread(), Losses()
     with complete(path) if path else nullcontext(sys.stdout.buffer) as file, progress_bar("export", None) as bar:
         for line in exported(session.client, unread, losses):
@@ -187,13 +188,14 @@ def message_line(of: Kind, name: str, message: Message) -> MessageLine:
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @pass_session
 def import_file(session: Session, path: Path) -> None:
-    """Bring what was exported into a project.
+    """Restore an export in a project.
 
     Queues and topics get the metadata of FILE ("-" is standard input), and its messages. A second import of the same
-    file adds nothing. A message that cannot be stored is named and left out; the exit code is then 1.
+    file adds nothing. Messages that cannot be stored, or that lose their ttl or delay, are named; the exit code is then
+    1.
     """
-    session.patient = True
-    client, messages, lost, refused = session.client, 0, 0, 0
+    session.configure(patient=True, check_delays=False)
+    client, messages, lost, refused, importer = session.client, 0, 0, 0, Importer(session.client)
     named: list[ResourceLine] = []
     with nullcontext(sys.stdin.buffer) if path == Path("-") else path.open("rb") as file:
         lines = Lines(file)
@@ -208,16 +210,18 @@ def import_file(session: Session, path: Path) -> None:
                         continue
                     named.append(part)
                     continue
-                stored = send(client, part)
+                stored = importer.send(part)
                 lost += len(part) - stored
                 messages += stored
                 bar(lines.offset, messages)
     for line in named:
         restrict(client, line)
     session.out.result({"queues and topics": len(named), "messages": messages})
+    importer.report()
     if lost or refused:
         queues = f", and {refused:,} queues and topics" if refused else ""
         raise Failure(f"{lost:,} messages{queues} were refused.")
+    importer.check()
 
 
 class Lines:
@@ -286,39 +290,69 @@ def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
         yield batch
 
 
-def send(client: Client, batch: list[MessageLine]) -> int:
-    """Post a batch once; return how many of its messages the server accepts, together or in parts."""
-    try:
-        post(client, batch)
-    except (Conflict, QuotaExceeded) as error:
-        note(f"{len(batch):,} messages of {batch[0].of} {batch[0].name} are left out: {error}")
-        return 0
-    except Invalid as error:
-        if len(batch) == 1:
-            return send_bare(client, batch[0], error)
-        middle = len(batch) // 2
-        return send(client, batch[:middle]) + send(client, batch[middle:])
-    return len(batch)
+class Importer:
+    """Posts the messages of an import, and counts those that are stored without their ttl or delay."""
 
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._changed = 0
+        self._undelayed: Counter[str] = Counter()
+        self._ignores_delays: dict[str, bool] = {}
 
-def send_bare(client: Client, message: MessageLine, refused: Invalid) -> int:
-    """Post a message that was refused without its ttl and delay, which count, too; 0 if that is refused as well."""
-    name = f"Message {message.id} of {message.of} {message.name}"
-    try:
-        post(client, [replace(message, ttl=None, delay=0)])
-    except Invalid:
-        note(f"{name} is left out: {refused}")
-        return 0
-    note(f"{name} gets the default ttl and delay: {refused}")
-    return 1
+    def send(self, batch: list[MessageLine]) -> int:
+        """Post a batch once; return how many of its messages the server accepts, together or in parts."""
+        try:
+            self._post(batch)
+        except (Conflict, QuotaExceeded) as error:
+            note(f"{len(batch):,} messages of {batch[0].of} {batch[0].name} are left out: {error}")
+            return 0
+        except Invalid as error:
+            if len(batch) == 1:
+                return self._send_bare(batch[0], error)
+            middle = len(batch) // 2
+            return self.send(batch[:middle]) + self.send(batch[middle:])
+        return len(batch)
 
+    def report(self) -> None:
+        """Name each queue that ignores delays of its messages on standard error."""
+        for name, count in self._undelayed.items():
+            note(
+                f"{count:,} delayed messages of queue {name} are ready at once: it ignores delays, since it has no "
+                f"_default_message_delay."
+            )
 
-def post(client: Client, batch: list[MessageLine]) -> None:
-    """Post a batch under a key that is its own."""
-    ids = "\n".join(f"{one.id} {one.ttl} {one.delay}" for one in batch)
-    key = "import." + hashlib.sha256(f"{batch[0].of} {batch[0].name}\n{ids}".encode()).hexdigest()
-    resource = resource_of(client, (batch[0].of, batch[0].name))
-    if isinstance(resource, Queue):
+    def check(self) -> None:
+        """Raise ``Failure`` if messages are stored without their ttl or delay."""
+        if count := self._changed + self._undelayed.total():
+            raise Failure(f"{count:,} messages are without their ttl or delay.")
+
+    def _send_bare(self, message: MessageLine, refused: Invalid) -> int:
+        """Post a refused message without its ttl and delay, which take room; return 0 if that is refused as well."""
+        name = f"Message {message.id} of {message.of} {message.name}"
+        try:
+            self._post([replace(message, ttl=None, delay=0)])
+        except Invalid:
+            note(f"{name} is left out: {refused}")
+            return 0
+        note(f"{name} gets the default ttl and delay: {refused}")
+        self._changed += 1
+        return 1
+
+    def _post(self, batch: list[MessageLine]) -> None:
+        """Post a batch under a key of its own."""
+        of, name = batch[0].of, batch[0].name
+        ids = "\n".join(f"{one.id} {one.ttl} {one.delay}" for one in batch)
+        key = "import." + hashlib.sha256(f"{of} {name}\n{ids}".encode()).hexdigest()
+        resource = resource_of(self._client, (of, name))
+        if isinstance(resource, Topic):
+            resource.publish_batch([Draft(one.body, one.ttl) for one in batch], key=key)
+            return
         resource.post_batch([Draft(one.body, one.ttl, one.delay or None, one.group) for one in batch], key=key)
-    else:
-        resource.publish_batch([Draft(one.body, one.ttl) for one in batch], key=key)
+        delayed = sum(one.delay > 0 for one in batch)
+        if delayed and self._ignores(resource):
+            self._undelayed[name] += delayed
+
+    def _ignores(self, queue: Queue) -> bool:
+        if queue.name not in self._ignores_delays:
+            self._ignores_delays[queue.name] = visible_metadata(queue).get("_default_message_delay") == 0
+        return self._ignores_delays[queue.name]

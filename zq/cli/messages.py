@@ -8,13 +8,14 @@ from typing import Any, Literal
 import click
 import msgspec
 from msgspec import UNSET, Raw
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from zq.cli.names import name_argument, not_missing
 from zq.cli.output import as_builtins
 from zq.cli.param_types import BATCH, CLAIM_TTL, DELAY, GRACE, MESSAGE_TTL, WAIT, Count
 from zq.cli.session import Command, Session, pass_session
-from zq.client import Buried, LiveClaim, Moved, Released
+from zq.client import Buried, LiveClaim, Moved, Released, UndecodableBody
+from zq.client.values import NO_BODY
 from zq.errors import MessageNotFound
 
 queue_argument = name_argument("queue", "queues")
@@ -72,7 +73,11 @@ def list_messages(
 def find(session: Session, message: str) -> None:
     """Tell where in the project a message is, or what became of it."""
     located = session.client.find(message)
-    session.out.result({"queue": located.queue, "state": located.state, **as_builtins(located.message)})
+    try:
+        members = as_builtins(located.message)
+    except UndecodableBody:
+        members = as_builtins(replace(located.message, raw=NO_BODY)) | {"body": located.message.raw}
+    session.out.result({"queue": located.queue, "state": located.state, **members})
 
 
 @click.command("get", cls=Command)

@@ -4,13 +4,13 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import click
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
-from zq.client import Message
+from zq.client import Message, UndecodableBody
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,7 +71,7 @@ class Output:
         if self.query is not None:
             self._write([self._queried(item, self.query)])
         elif self.form == "yaml":
-            self._write([as_builtins(item)])
+            write(as_yaml(item, "- "))
         else:
             write_line(item)
 
@@ -85,7 +85,10 @@ class Output:
             if self.form == "yaml" and self._shown:
                 write(b"---\n")
             self._shown = True
-            self._write(as_builtins(members) if self.query is None else self._queried(members, self.query))
+            if self.query is not None:
+                self._write(self._queried(members, self.query))
+            else:
+                write(as_yaml(members))
 
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
         """Messages; ``more``: members that each line of JSON has besides, and a table above it."""
@@ -110,10 +113,20 @@ class Output:
             self._write([])
 
     def _queried(self, result: object, query: Query) -> Any:
-        """The query applied to a result. If that fails the result is shown whole, since it may not come again."""
+        """Return what the query makes of a result.
+
+        If the query fails, or a body cannot be decoded, show the result whole, since it may not come again, and raise
+        ``UsageError``.
+        """
         from jmespath.exceptions import JMESPathError
 
-        value = as_builtins(result)
+        try:
+            value = as_builtins(result)
+        except UndecodableBody as error:
+            for item in result if isinstance(result, list) else [result]:
+                write_line(item)
+            reason = str(error).removesuffix(".")
+            raise click.UsageError(f"--query does not fit the result, which is shown whole: {reason}.") from error
         try:
             return query(value)
         except JMESPathError as error:
@@ -123,7 +136,7 @@ class Output:
     def _write(self, value: Any) -> None:
         """A value in the form wanted; of a list each item for itself."""
         if self.form == "yaml":
-            write(as_yaml(value).encode())
+            write(as_yaml(value))
         elif self.form == "table":
             show_value(value)
         else:
@@ -154,16 +167,44 @@ def write(text: bytes) -> None:
 
 
 def as_builtins(item: object) -> Any:
-    """An item as the objects, lists and texts that its JSON has."""
-    return msgspec.json.decode(msgspec.json.encode(item))
+    """Return an item, or each item of a list, as the objects, lists and texts of its JSON.
+
+    Raises ``UndecodableBody`` for a message with a body that Python cannot hold.
+    """
+    if isinstance(item, list):
+        return [as_builtins(one) for one in item]
+    encoded = msgspec.json.encode(item)
+    try:
+        return msgspec.json.decode(encoded)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UndecodableBody(_message_id(encoded), str(error)) from error
 
 
-def as_yaml(value: Any) -> str:
-    """A value as YAML, its members in their order."""
+class _Identified(Struct):
+    id: str = ""
+
+
+def _message_id(encoded: bytes) -> str:
+    try:
+        return msgspec.json.decode(encoded, type=_Identified).id
+    except (msgspec.MsgspecError, RecursionError):
+        return ""
+
+
+def as_yaml(item: object, entry: Literal["", "- "] = "") -> bytes:
+    """Return an item as YAML, its members in their order; ``entry`` "- ": as an entry of a list.
+
+    An item that Python cannot hold is JSON, which YAML includes.
+    """
     import yaml
 
+    try:
+        value = as_builtins(item)
+    except UndecodableBody:
+        return entry.encode() + msgspec.json.encode(item) + b"\n"
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-    return str(yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True))
+    shown = [value] if entry else value
+    return str(yaml.dump(shown, Dumper=dumper, sort_keys=False, allow_unicode=True)).encode()
 
 
 def show_value(value: Any) -> None:

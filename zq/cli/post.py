@@ -57,6 +57,7 @@ class Delimiter(click.ParamType[str]):
 @click.option("--key", metavar="TEXT", help="For one BODY: a repeat under the same key stores nothing.")
 @click.option("--group", metavar="NAME", help="For one BODY: its group, in a queue with _grouped.")
 @click.option("--concurrency", type=Count(1, 32), default=1, help="Batches at once; 1 keeps the order.")
+@click.option("--force", is_flag=True, help="Post with --delay to a queue that ignores delays, too.")
 @click.option("--restart", is_flag=True, help="Forget that the file's post was interrupted.")
 @pass_session
 def post(session: Session, /, queue: str, body: str | None, path: Path | None, **chosen: Any) -> None:
@@ -66,6 +67,7 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
     standard input is read, too, unless it is a terminal. What is gzip is inflated.
     """
     options = PostOptions(**chosen)
+    session.configure(check_delays=not options.force)
     if body is not None and path is not None:
         raise click.UsageError("Give either BODY or --file.")
     if options.key is not None and body in (None, "-"):
@@ -76,7 +78,7 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
     if body is not None and body != "-":
         post_body(session, queue, body, form, options)
         return
-    session.patient = True
+    session.configure(patient=True)
     if path is not None:
         post_file(session, queue, path, form, options)
         return
@@ -98,6 +100,7 @@ class PostOptions(Struct, frozen=True):
     group: str | None
     concurrency: int
     restart: bool
+    force: bool
 
 
 def form_of(path: Path | None, text: bool, rows: bool, delimiter: str | None) -> Form:
@@ -126,10 +129,13 @@ def post_file(session: Session, queue: str, path: Path, form: Form, options: Pos
     """Post a file, or what an earlier run has left of it."""
     if not path.is_file():
         raise click.UsageError('--file takes a regular file; for others there is "-".')
+    queue_metadata = visible_metadata(session.queue(queue))
+    if options.delay:
+        session.client.transport.warnings.check_delay(queue, queue_metadata)
     url, project = session.connection.shown_url, session.connection.project
     terms = UploadTerms(url, project, queue, options.ttl, options.delay, form.text, form.delimiter)
     most = session.client.transport.run(posting.BATCH_LIMITS_CALL)
-    most_bytes = most.bytes(visible_metadata(session.queue(queue)))
+    most_bytes = most.bytes(queue_metadata)
     with ResumeFile(path) as file:
         upload = resume(file, terms, most_bytes, most.count(), restart=options.restart)
         send_file(session, file, upload, options.concurrency)
@@ -185,7 +191,7 @@ def send_input(
     most = resource.transport.run(posting.BATCH_LIMITS_CALL)
     metadata = visible_metadata(resource)
     if delay:
-        resource.transport.warnings.delay(resource.name, metadata)
+        resource.transport.warnings.check_delay(resource.name, metadata)
     packer = posting.Packer(most.bytes(metadata), ttl, delay, most=most.count())
     source = prompt_batches(packer, stdin_bodies(form, stopped.is_set, asked))
     send = partial(posting.batch_call, resource.kind, resource.name, key=None)

@@ -119,7 +119,16 @@ class Session:
         """
         self.chosen = chosen
         self.origins = origins or {}
-        self.patient = False
+        self._patient = False
+        self._check_delays = True
+
+    def configure(self, *, patient: bool | None = None, check_delays: bool | None = None) -> None:
+        """Set how the client of this run behaves, before it is made.
+
+        ``patient``: repeat transient failures for long. ``check_delays``: refuse a delay that the queue ignores.
+        """
+        self._patient = self._patient if patient is None else patient
+        self._check_delays = self._check_delays if check_delays is None else check_delays
 
     @cached_property
     def out(self) -> Output:
@@ -157,7 +166,7 @@ class Session:
 
     @cached_property
     def client(self) -> Client:
-        """Connects lazily. Set ``patient`` before."""
+        """The client of this run."""
         place = self.connection
         seconds = self.retry_for
         if self.verbose:
@@ -170,12 +179,13 @@ class Session:
             auth=self._show,
             retries=retries,
             token=place.token,
+            check_delays=self._check_delays,
         )
 
     @property
     def retry_for(self) -> float:
         """Seconds for which failures that pass are retried."""
-        return self.retry if self.retry is not None else LONG_RETRY if self.patient else SHORT_RETRY
+        return self.retry if self.retry is not None else LONG_RETRY if self._patient else SHORT_RETRY
 
     def queue(self, name: str) -> Queue:
         """A queue of the project."""

@@ -253,7 +253,7 @@ def top(
 
     Rates are those since the look before, one interval ago. On a terminal keys change the order.
     """
-    session.patient = True
+    session.configure(patient=True)
     sampler = Sampler(session, name, limit, sort)
     if session.out.for_people and sys.stdout.isatty() and not once:
         live_top(sampler, sort, rows, interval, looks)

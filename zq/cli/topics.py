@@ -24,7 +24,7 @@ from zq.client import Event, Gap
 @pass_session
 def publish(session: Session, name: str, body: str, ttl: int | None, text: bool) -> None:
     """Publish BODY, which is JSON or else a text; with "-" each line of standard input."""
-    session.patient = body == "-"
+    session.configure(patient=body == "-")
     topic = session.client.topic(name)
     if body != "-":
         session.out.result({"id": topic.publish(as_json(body, never=text), ttl=ttl)})
@@ -51,7 +51,7 @@ def tail(session: Session, topic: str | None, match: str | None, after: int | No
     """
     if (topic is None) == (match is None):
         raise click.UsageError("Give either TOPIC or --match.")
-    session.patient = True
+    session.configure(patient=True)
     client = session.client
     if topic:
         check_exists(session, topic, "topics")

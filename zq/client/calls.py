@@ -76,7 +76,8 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
 
     ``patience``: seconds for which the caller wants repeats, asked again and again. ``local_answer``: the answer, if
     it needs no request. ``undo``: a call made once, briefly, if this one ended without an answer.
-    ``follow_up``: a call made once, briefly, after this one has succeeded.
+    ``check``: a call made once, briefly, before this one. An error of reading its answer ends this call, too; a failure
+    of the check itself does not.
     """
 
     method: str
@@ -90,7 +91,7 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
     patience: Callable[[], float] = lambda: inf
     local_answer: Answer | None = None
     undo: "Call[Any] | None" = None
-    follow_up: "Call[None] | None" = None
+    check: "Call[None] | None" = None
 
 
 class Page(Struct, Generic[T_co], frozen=True):

@@ -28,6 +28,7 @@ from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
 from zq.client.values import Event, Gap, JobCommit, JobFence, JobStage, LastCommit, Listed, LiveClaim, Located
+from zq.errors import Invalid
 from zq.model import Committed, Fence
 from zq.wire import extensions
 
@@ -51,17 +52,21 @@ class ClientVerbs:
         timeout: float = TIMEOUT,
         retries: Retries | None = None,
         token: str | None = None,
+        check_delays: bool = True,
     ) -> None:
-        """``project`` "": that of the credential. ``client_id``: a UUID, fresh if not given. ``auth``: whatever httpx
+        """Create the client; it connects at its first call.
+
+        ``project`` "": that of the credential. ``client_id``: a UUID, fresh if not given. ``auth``: whatever httpx
         takes. ``timeout``: of one attempt. ``token``: goes to this server alone; None = ``ZQ_TOKEN`` of the environment
-        (unless there is an ``auth``), "" = none.
+        (unless there is an ``auth``), "" = none. ``check_delays``: refuse delays that a queue ignores.
         """
         from zq.client import attempts, transport  # here: with httpx they take longer to import than all the rest
 
         secret = chosen_token(token, otherwise=auth is not None)
         settings = attempts.settings(url, project, client_id, auth, secret, timeout, retries or Retries())
         waits = isinstance(self, Blocking)
-        self.transport: Any = transport.HttpTransport(settings) if waits else transport.AsyncHttpTransport(settings)
+        make: Any = transport.HttpTransport if waits else transport.AsyncHttpTransport
+        self.transport: Any = make(settings, check_delays)
         self._text = f"{type(self).__name__}({settings.safe_url()}, project={project!r})"
 
     def __repr__(self) -> str:
@@ -227,18 +232,19 @@ class ClientVerbs:
         producer: str,
         batch: int,
         *,
-        publish: Iterable[str | tuple[str, int]] = (),
+        publish: Iterable[tuple[str, int]] = (),
         settle: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
     ) -> Call[Committed]:
-        """Publish stages and delete what claims, pairs of queue and claim, hold: both or neither, once for each batch.
+        """Publish stages and delete the messages of claims: both or neither, once for each batch.
 
-        A stage may be a pair of its name and the messages that it is to hold. A large commit takes as long as it takes:
-        it is asked for again until all is done, and then says ``replayed``.
+        ``publish``: pairs of a stage and how many messages were staged there, as ``stage`` and ``post_many`` return
+        it; a stage that holds another number is refused. ``settle``: pairs of a queue and a claim. The client repeats
+        a large commit until it is complete; the result is then ``replayed``.
         Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``, ``StageDiffers``, ``CommitTooLarge``; then nothing has
-        changed.
+        changed. Raises ``Invalid`` for a stage without its count.
         """
-        stages = [stage if isinstance(stage, str) else extensions.CountedStage(*stage) for stage in publish]
+        stages: list[str | extensions.CountedStage] = [_counted(stage) for stage in publish]
         claims = [extensions.HeldClaim(queue, claim) for queue, claim in settle]
         return Call(
             method="POST",
@@ -256,6 +262,12 @@ class ClientVerbs:
             path=path("commits", producer),
             read=lambda answer: msgspec.json.decode(answer.body, type=LastCommit),
         )
+
+
+def _counted(stage: object) -> extensions.CountedStage:
+    if not (isinstance(stage, tuple) and len(stage) == 2 and isinstance(stage[1], int)):
+        raise Invalid(f"publish must name pairs of a stage and the messages staged there; it names {stage!r}.")
+    return extensions.CountedStage(*stage)
 
 
 def _document(answer: Answer) -> dict[str, Any]:

@@ -189,7 +189,7 @@ class AsyncTopic(TopicVerbs, Asynchronous):
 
 
 def visible_metadata(resource: Queue | Topic) -> dict[str, Any]:
-    """Its metadata; none for whoever may produce and not observe."""
+    """Return the metadata of a queue or topic, or none if the credential does not allow to read them."""
     try:
         return resource.metadata()
     except NotAuthorized:
@@ -227,11 +227,15 @@ def _sender(
 ) -> Callable[[Batch], Call[None]]:
     stage = cast(Posting, options).get("stage")
 
-    def send(batch: Batch) -> Call[None]:
+    def check() -> None:
         if packer.delayed:
-            resource.transport.warnings.delay(resource.name, metadata)
+            resource.transport.warnings.check_delay(resource.name, metadata)
+
+    def send(batch: Batch) -> Call[None]:
+        check()
         return batch_call(resource.kind, resource.name, batch, options.get("key"), stage)
 
+    check()
     return send
 
 

@@ -78,7 +78,7 @@ class Packer:
         self._ttl = ttl
         self._delay = delay
         self.delayed = bool(delay)
-        """Whether a message was to be delayed."""
+        """Whether a message has a delay."""
         self._linger = linger
         self._tail = _tail(ttl, delay)
         self._encode = msgspec.json.Encoder().encode

@@ -66,9 +66,9 @@ class QueueVerbs(SubscriptionVerbs):
     ) -> Call[str]:
         """Store a message and return its id.
 
-        ``body``: whatever msgspec writes as JSON; ``msgspec.Raw`` is JSON already. Seconds: ``ttl`` to live, ``delay``
-        before it can be claimed, on delayed queues; others ignore it. Repeats are safe: under ``key``, if another
-        process may repeat it, too. ``group``: of a queue with ``_grouped``.
+        ``body``: whatever msgspec writes as JSON; ``msgspec.Raw`` is JSON already. ``ttl``: seconds to live. ``delay``:
+        seconds before it can be claimed; raises ``Invalid`` if the queue ignores delays. Repeats are safe: under
+        ``key``, if another process may repeat it, too. ``group``: of a queue with ``_grouped``.
         """
         return posting.first_id(self._post([body if group is None else Draft(body, group=group)], ttl, delay, key))
 
@@ -92,7 +92,7 @@ class QueueVerbs(SubscriptionVerbs):
         """Store messages in a stage, unseen until a commit publishes it; how many."""
         given = [*bodies]
         call = posting.staged_call(self.kind, self.name, posting.pack(given, ttl, delay), key, stage)
-        return replace(call, follow_up=self._delay_check(given, delay))
+        return replace(call, check=self._delay_check(given, delay))
 
     @operation
     def pop(self, count: int = 1, *, wait: int = 0) -> Call[Messages]:
@@ -352,12 +352,12 @@ class QueueVerbs(SubscriptionVerbs):
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
         given = [*bodies]
         call = posting.post_call(self.kind, self.name, posting.pack(given, ttl, delay), key)
-        return replace(call, follow_up=self._delay_check(given, delay))
+        return replace(call, check=self._delay_check(given, delay))
 
     def _delay_check(self, bodies: Sequence[Any], delay: int | None) -> Call[None] | None:
-        """Asks, at the first delay for a queue, whether the queue ignores delays."""
+        """Return the call that refuses a delay that the queue ignores."""
         delayed = delay or any(isinstance(body, Draft) and body.delay for body in bodies)
-        return self.transport.warnings.check_delays(self.name) if delayed else None
+        return self.transport.warnings.delay_check(self.name) if delayed else None
 
 
 def _wanted(bodies: Bodies) -> str | None:

@@ -20,14 +20,20 @@ T = TypeVar("T")
 class HttpTransport:
     """Calls over HTTP; threads may share it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, check_delays: bool = True) -> None:
         self._settings = settings
         self._client = httpx.Client(**settings.options())
-        self.warnings = Warnings()
+        self.warnings = Warnings(check_delays)
         self.before_close: list[Callable[[], None]] = []
 
     def run(self, call: Call[T]) -> T:
-        """The result of the call."""
+        """Return the result of the call."""
+        if call.check is not None:
+            checked = None
+            with Caught():
+                checked = self._send(call.check, self._settings.brief())[0]
+            if checked is not None:
+                call.check.read(checked)
         try:
             answer = call.local_answer or self._send(call, self._settings)[0]
             with reading_answer(call.method, call.path):
@@ -37,9 +43,6 @@ class HttpTransport:
                 with Caught():
                     self._send(call.undo, self._settings.brief())
             raise
-        if call.follow_up is not None:
-            with Caught():
-                call.follow_up.read(self._send(call.follow_up, self._settings.brief())[0])
         return result
 
     @contextmanager
@@ -85,14 +88,20 @@ class HttpTransport:
 class AsyncHttpTransport:
     """Calls over HTTP; tasks of one event loop may share it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, check_delays: bool = True) -> None:
         self._settings = settings
         self._client = httpx.AsyncClient(**settings.options())
-        self.warnings = Warnings()
+        self.warnings = Warnings(check_delays)
         self.before_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     async def run(self, call: Call[T]) -> T:
-        """The result of the call."""
+        """Return the result of the call."""
+        if call.check is not None:
+            checked = None
+            with Caught():
+                checked = (await self._send(call.check, self._settings.brief()))[0]
+            if checked is not None:
+                call.check.read(checked)
         try:
             answer = call.local_answer or (await self._send(call, self._settings))[0]
             with reading_answer(call.method, call.path):
@@ -102,9 +111,6 @@ class AsyncHttpTransport:
                 with Caught():
                     await self._send(call.undo, self._settings.brief())
             raise
-        if call.follow_up is not None:
-            with Caught():
-                call.follow_up.read((await self._send(call.follow_up, self._settings.brief()))[0])
         return result
 
     @asynccontextmanager

@@ -56,16 +56,35 @@ def numeric(host: str) -> str:
 
 
 def check(host: str, port: int) -> None:
-    """Refuse an address on which this process cannot listen, or on which another one does: ``StartRefused``."""
+    """Raise ``StartRefused`` for an address on which this process cannot listen, or on which another one does."""
     if any(variable in os.environ for variable in HANDED_ON):
         return
-    address = numeric(host)
-    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as trial:
+    try:
+        _try(numeric(host), port)
+    except OSError as error:
+        raise StartRefused(_sentence(authority(host, port), error)) from error
+
+
+def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    """Return whether two addresses cannot be listened on at once: the same port, and one host or all."""
+    hosts = {one[0].strip("[]"), other[0].strip("[]")}
+    everywhere = {"", "0.0.0.0", "::"}  # noqa: S104 (compared, not listened on)
+    return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & everywhere))
+
+
+def is_free(host: str, port: int) -> bool:
+    """Return whether no other process listens on the address."""
+    try:
+        _try(host.strip("[]"), port)
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    return True
+
+
+def _try(host: str, port: int) -> None:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
-        try:
-            trial.bind((address, port))
-        except OSError as error:
-            raise StartRefused(_sentence(authority(host, port), error)) from error
+        trial.bind((host, port))
 
 
 def _sentence(place: str, error: OSError) -> str:

@@ -126,7 +126,7 @@ def create_app(
     served.
     """
     guarded = strategy is not None or proxy is not None
-    documents, queues, clock = broker.storage.documents, broker.storage.queues, broker.waiters.clock
+    documents, clock = broker.storage.documents, broker.waiters.clock
     signatures = Signatures(share, documents, clock, monotonic)
     keys = sqs_keys or SqsKeys(documents, clock, {})
     signed = SignedCallers(SqsKeyLookup(keys, clock), clock.now, behind_proxy) if sqs and sqs.auth == "sigv4" else None
@@ -138,7 +138,7 @@ def create_app(
         *(() if sqs is None else (Recognition(),)),
         Admission(trusting, guarded, allowed_hosts),
         authentication,
-        Tenant(broker.limits, strict_client_id, trusting, lambda queue: queues.get(queue) is not None),
+        Tenant(broker.limits, strict_client_id, trusting, broker.storage.queues.get),
         authorization,
     )
     app = App(middleware, authentication if guarded or signed else None, broker.storage.prompt)

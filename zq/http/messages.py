@@ -2,12 +2,13 @@
 """``/v2/queues/{queue}/messages`` and below (contract 7)."""
 
 from functools import partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import falcon
 
 from zq.broker.browsing import Browsing
 from zq.broker.messages import Messages
+from zq.broker.values import Applied
 from zq.broker.waiting import Waiters
 from zq.errors import Invalid
 from zq.http import idempotency, query
@@ -43,6 +44,7 @@ class MessageCollection:
         posted = self._messages.post(context.queue, context.client, raw, key, hops)
         req.context.messages = len(posted.value)
         idempotency.mark_replayed(resp, posted.replayed)
+        _warn_of_delays(req, resp, posted)
         resp.status = falcon.HTTP_201
         resp.set_header("Location", f"/v2/queues/{queue}/messages?ids={','.join(posted.value[:MAX_IDS])}")
         resp.data = answers.post_result(queue, posted.value)
@@ -86,6 +88,7 @@ class MessageCollection:
         staged = self._messages.stage(req.context.queue, req.context.client, raw, stage, key, hops)
         req.context.messages = staged.value
         idempotency.mark_replayed(resp, staged.replayed)
+        _warn_of_delays(req, resp, staged)
         resp.status = falcon.HTTP_202
         resp.data = extensions.staged(staged.value)
 
@@ -122,6 +125,12 @@ def _flags(req: falcon.Request) -> dict[str, bool]:
     """Those that were given of what a listing may include."""
     flags = ("echo", "include_claimed", "include_delayed")
     return {flag: value for flag in flags if (value := query.boolean(req, flag)) is not None}
+
+
+def _warn_of_delays(req: falcon.Request, resp: falcon.Response, applied: Applied[Any]) -> None:
+    """Set the header Warning if the queue ignores a delay of the request."""
+    if applied.ignores_delays:
+        resp.set_header("Warning", f'299 - "delay is ignored: {req.context.queue.name} has no _default_message_delay"')
 
 
 def _refuse_wait(req: falcon.Request) -> None:

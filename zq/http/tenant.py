@@ -5,7 +5,7 @@ A resource says with ``audience`` which of them it needs, and with ``media`` wha
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any, Final
@@ -16,7 +16,6 @@ from falcon import mediatypes
 from zq import limits
 from zq.errors import InvalidHeader, InvalidName, InvalidTopicName, NotAuthorized
 from zq.http import query
-from zq.model import QueueRef
 from zq.model.identity import Identity
 
 # The headers that name the project, the first that is there counts.
@@ -68,13 +67,16 @@ class Tenant:
         limit: limits.Limits,
         strict_client_id: bool,
         believes_roles: bool,
-        exists: Callable[[QueueRef], bool],
+        find: limits.Find,
     ) -> None:
-        """``believes_roles``: though nobody is authenticated; the operator answers for it that nobody gives himself
-        one."""
+        """Create the middleware.
+
+        ``believes_roles``: accept the roles that an unauthenticated caller states; the operator answers for them.
+        ``find`` looks up a queue.
+        """
         self._limits = limit
         self._strict = strict_client_id
-        self._exists = exists
+        self._find = find
         self._believes_roles = believes_roles
 
     def process_resource(
@@ -103,9 +105,8 @@ class Tenant:
         if audience in FOR_PROJECT:
             context.project = identity.project
             if "queue" in params:
-                creates = req.method == "PUT" and len(params) == 1
-                exists = _no_queue if creates else self._exists
-                context.queue = limits.reachable_queue_ref(identity.project, params["queue"], exists)
+                find = None if req.method == "DELETE" else self._find
+                context.queue = limits.reachable_queue_ref(identity.project, params["queue"], find)
             if "topic" in params:
                 context.topic = limits.topic_ref(identity.project, params["topic"])
         if "HTTP_EXTRA_SPEC" in headers:
@@ -186,10 +187,6 @@ def _check_extra_spec(value: str) -> None:
             raise InvalidHeader(
                 "Invalid header value", f"EXTRA-SPEC must be <scheme>:<data>, its scheme one of: {known}."
             )
-
-
-def _no_queue(_queue: QueueRef) -> bool:
-    return False
 
 
 @lru_cache(maxsize=256)

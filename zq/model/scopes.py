@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from typing import Final
 
 from zq.errors import Invalid
-from zq.model.topics import PATTERN, Pattern
+from zq.model.topics import Pattern
 
 # Scopes of one credential.
 MOST_SCOPES: Final = 20
@@ -52,6 +52,8 @@ class Kind(StrEnum):
     __hash__ = str.__hash__
 
 
+# A glob of names: of topics, and of queues, to which SQS may give 80 characters.
+GLOB: Final = re.compile(r"[A-Za-z0-9_.*-]{1,80}", re.ASCII)
 _FORM: Final = re.compile(rf"(\*|[a-z+]+):(?:({'|'.join(Kind)})/)?([^/:]+)", re.ASCII)
 
 
@@ -60,7 +62,7 @@ class Scope:
 
     def __init__(self, text: str) -> None:
         form = _FORM.fullmatch(text)
-        if form is None or PATTERN.fullmatch(form[3]) is None or "***" in form[3]:
+        if form is None or GLOB.fullmatch(form[3]) is None or "***" in form[3]:
             raise Invalid(f"{RULE}; it is {text[:80]!r}.")
         named = form[1].split("+")
         if form[1] != "*" and (not set(named) <= set(Verb) or len(set(named)) < len(named)):

@@ -190,7 +190,7 @@ def test_pictures_of_jobs(client: Client, watch: Watch) -> None:
     for job, batch, count in (("etl.nightly", 412, 12), ("invoices", 20261124, 4)):
         client.fence(job)
         out.stage(f"{job}.{batch}", [{"row": number} for number in range(count)])
-        client.commit(job, batch, publish=[f"{job}.{batch}"])
+        client.commit(job, batch, publish=[(f"{job}.{batch}", count)])
     out.stage("etl.nightly.413.try1", [{"row": number, "total": number * 17} for number in range(340)])
     watch.page.set_viewport_size({"width": 1280, "height": 720})
     page = watch.open("jobs")

@@ -27,9 +27,9 @@ def test_two_teams_are_apart_when_the_page_was_followed(tmp_path: Path) -> None:
     orders, runs = answers[4:6]
     assert ("orders.new" in orders, "runs" in orders) == (True, False)
     assert ("orders.new" in runs, "runs" in runs) == (False, True)
-    # A busy machine makes fewer than 5 requests a second, and none is refused.
-    refused = r"\d+ 200 .*\n *\d+ 429 .*The project may make 5 requests a second"
-    assert re.search(rf"^ *({refused}|40 200 )", done.stdout, re.MULTILINE), done.stdout
+    passed, refused = (int(count) for count in re.findall(r"^ *(\d+) (?:200|429)$", done.stdout, re.MULTILINE))
+    assert (passed + refused, refused > 0) == (40, True), done.stdout
+    assert "The project may make 5 requests a second" in done.stdout
     audited = [line for line in done.stdout.splitlines() if line.startswith('{"time"')]
     assert [line for line in audited if '"outcome":"refused"' not in line and '"rule":"admin:' not in line] == []
     assert len([line for line in audited if '"outcome":"refused"' in line]) == 3

@@ -76,8 +76,8 @@ def _removal(limits: Limits) -> list[Json]:
 def _all_messages(limits: Limits) -> Json:
     stage = query("stage", FREE_NAMES, "Keep the messages there, unseen, until a commit publishes them.")
     posted = {
-        201: answer("Posted.", "PostedHrefs", "Location", "Idempotency-Replayed"),
-        202: answer("Staged.", "Staged", "Idempotency-Replayed"),
+        201: answer("Posted.", "PostedHrefs", "Location", "Idempotency-Replayed", "Warning"),
+        202: answer("Staged.", "Staged", "Idempotency-Replayed", "Warning"),
     }
     removed = {
         200: answer("What was popped.", "PoppedMessages", "Retry-After"),

@@ -6,9 +6,11 @@ from typing import Any, Final
 
 from zq.limits import (
     FREE_NAME,
+    LONG_QUEUE_NAME,
     MAX_BODY_NUMBER,
     MAX_FREE_NAME,
     MAX_KEY,
+    MAX_LONG_NAME,
     MAX_NAME,
     MAX_PROJECT,
     MIN_DELAY,
@@ -37,8 +39,10 @@ UNGUARDED: Final = frozenset({"get_versions", "get_health", "head_health", "get_
 NOT_ACCEPTABLE: Final = {406: "406 Not Acceptable"}
 # The form of a client's id where it must be a UUID.
 UUID: Final = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
-# The schema of the name of a queue or a topic.
-QUEUE_NAMES: Final[Json] = TEXT | {"pattern": f"^{QUEUE_NAME.pattern}$", "minLength": 1, "maxLength": MAX_NAME}
+# The schema of the name of a topic.
+TOPIC_NAMES: Final[Json] = TEXT | {"pattern": f"^{QUEUE_NAME.pattern}$", "minLength": 1, "maxLength": MAX_NAME}
+# The schema of the name of a queue.
+QUEUE_NAMES: Final[Json] = TOPIC_NAMES | {"pattern": f"^{LONG_QUEUE_NAME.pattern}$", "maxLength": MAX_LONG_NAME}
 # The schema of the name of a fence, a stage or a producer.
 FREE_NAMES: Final[Json] = TEXT | {"pattern": f"^{FREE_NAME.pattern}$", "minLength": 1, "maxLength": MAX_FREE_NAME}
 # The schema of a claim's name, which has a dot.
@@ -63,6 +67,10 @@ RESPONSE_HEADERS: Final[Json] = {
     "Idempotency-Replayed": {
         "description": "Stands where the answer is that of an earlier request with the same Idempotency-Key.",
         "schema": {"enum": ["true"]},
+    },
+    "Warning": {
+        "description": "Present if the queue ignores a delay of the post, because it is no delayed queue.",
+        "schema": TEXT | {"pattern": '^299 - "delay is ignored: '},
     },
     "X-Zq-Error": {
         "description": "The class of a deliberate failure, as the server and its Python client name it.",
@@ -208,8 +216,8 @@ def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
         "fence": epoch,
         "detailed": detailed,
         "bodies": bodies,
-        "queue": in_path("queue", QUEUE_NAMES, "The name of a queue."),
-        "topic": in_path("topic", QUEUE_NAMES, "The name of a topic."),
+        "queue": in_path("queue", QUEUE_NAMES, f"The name of a queue; REST creates up to {MAX_NAME} characters."),
+        "topic": in_path("topic", TOPIC_NAMES, "The name of a topic."),
         "subscription": in_path("subscription", TEXT, "The id of a subscription."),
         "message": in_path("message", IDS, "The id of a message."),
         "claim": in_path("claim", IDS, "The id or the name of a claim."),

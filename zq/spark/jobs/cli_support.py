@@ -32,7 +32,7 @@ class Job(Command):
         """Run with a session in the context, which repeats failed requests for long."""
         listen()
         ctx.obj = Session(given(ctx))
-        ctx.obj.patient = True
+        ctx.obj.configure(patient=True)
         ctx.call_on_close(ctx.obj.close)
         try:
             return super().invoke(ctx)
