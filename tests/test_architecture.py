@@ -90,7 +90,6 @@ MAY_IMPORT: dict[str, list[str]] = {
         *(*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
         *("zq.auth", "zq.auth.signatures", "zq.auth.sigv4", "zq.auth.tokens"),
     ],
-    "zq.http.openapi.__main__": ["zq.http", "zq.features", "zq.limits"],
     "zq.http.heads": [],
     "zq.http.suspension": ["zq.prompt"],
     "zq.http": [
@@ -137,7 +136,7 @@ MAY_IMPORT: dict[str, list[str]] = {
         *("zq.commands", "zq.application", "zq.settings", "zq.logs", "zq.lifecycle", "zq.startup", "zq.errors"),
         *("zq.model", "zq.wire", "zq.broker", "zq.auth.signatures", "zq.engines"),
     ],
-    "zq.features": ["zq.broker", "zq.events", "zq.figures", "zq.http", "zq.settings"],
+    "zq.features": ["zq.broker", "zq.events", "zq.figures", "zq.http", "zq.limits", "zq.settings"],
     "zq.application": [
         *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),
         *("zq.console", "zq.maintenance", "zq.metrics", "zq.engines", "zq.probes", "zq.auth.signatures", "zq.delivery"),

@@ -102,7 +102,7 @@ HELD_BY = [
     ("api-ref/metrics.md", "yaml", "", "tests/test_blocks.py::test_prometheus_is_told_where_the_alerts_are"),
     ("api-ref/migration-from-sqs.md", "python", "", MOVED),
     ("api-ref/migration-from-sqs.md", "sh", "", MOVED),
-    ("api-ref/openapi.md", "sh", "python -m zq.http.openapi > api-ref/openapi.json\n", OPENAPI),
+    ("api-ref/openapi.md", "sh", "python -m zq.features > api-ref/openapi.json\n", OPENAPI),
     ("api-ref/openapi.md", "sh", "openapi-python-client generate", GENERATOR),
     ("api-ref/openapi.md", "yaml", "", GENERATOR),
     ("api-ref/openstack-client.md", "sh", "", OPENSTACK),

@@ -46,7 +46,7 @@ def without(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_the_core_works_without_the_folder_of_a_feature(without: Path) -> None:
     """Nothing else imports the feature, and a message is posted, claimed and deleted."""
     environment = {**os.environ, "PYTHONPATH": str(without), "PYTHONDONTWRITEBYTECODE": "1"}
-    for command in (["-c", CORE], ["-m", "zq.http.openapi"]):
+    for command in (["-c", CORE], ["-m", "zq.features"]):
         done = subprocess.run(
             [sys.executable, *command], cwd=without, env=environment, capture_output=True, text=True, check=False
         )

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The features of a server. To ship zq without one, delete its folder and its lines here."""
+"""The features of a server. To ship zq without one, delete its folder and its lines here.
+
+``python -m zq.features`` prints the OpenAPI document of a server with every feature and default.
+"""
+
+import json
+import sys
 
 from zq.broker import Broker
 from zq.events import Observers
 from zq.figures.exchange import About
 from zq.figures.feature import FiguresFeature, figures_feature
 from zq.http.features import Feature
+from zq.http.openapi import document
+from zq.limits import Limits
 from zq.settings import Settings
 
 
@@ -23,3 +31,8 @@ def described_features() -> list[Feature]:
     return [
         FiguresFeature(None),
     ]
+
+
+if __name__ == "__main__":
+    json.dump(document(Limits(), pools=True, features=described_features()), sys.stdout, indent=1)
+    sys.stdout.write("\n")
