@@ -28,6 +28,7 @@ from zq.broker import Broker
 from zq.cli.profiles import read_profile
 from zq.client import Client
 from zq.clock import StoreClock
+from zq.features import described_features
 from zq.http.openapi import document
 from zq.limits import Limits
 from zq.model.subscriptions import Notice
@@ -172,7 +173,7 @@ NOT_RUN = {
     r"(OS_\w+=\S+ )?devstack/run\n": "it makes an environment in this clone; a server of the same options is started",
     r"devstack/test\n": "it runs this test",
     r"pip install ": "run with --dry-run, from this clone and a wheel of it, by tests/campaign/packages",
-    r"python -m zq\.http\.openapi > ": "it overwrites a file of this clone, with which its output is compared",
+    r"python -m zq\.features > ": "it overwrites a file of this clone, with which its output is compared",
     r"export ZQ_URL=\S+ ZQ_PROJECT=acme\n(python -m zq\.spark\.jobs|.*\nzq pipeline run)": "a Java for each line takes "
     "minutes: tests/spark runs the same words, and the variables, in the session that it has",
     r"# job\.py\n": "it is the file that the line above runs",
@@ -367,7 +368,9 @@ def test_the_rights_of_the_page_are_enough(tmp_path: Path) -> None:
 def test_a_row_of_figures_has_the_form_of_the_page() -> None:
     """The members of the schema, and no others."""
     row = msgspec.json.decode(only("api-ref/figures.md", "json"))
-    assert set(row) == set(document(Limits())["components"]["schemas"]["FiguresRow"]["properties"])
+    assert set(row) == set(
+        document(Limits(), features=described_features())["components"]["schemas"]["FiguresRow"]["properties"]
+    )
 
 
 def test_the_trigger_of_the_page_asks_for_what_is_told() -> None:

@@ -147,5 +147,5 @@ def test_bounds_are_those_in_force() -> None:
 
 def test_the_file_is_the_generated_one() -> None:
     """``python -m zq.features > api-ref/openapi.json`` brings it up to date."""
-    command = [sys.executable, "-m", "zq.http.openapi"]
+    command = [sys.executable, "-m", "zq.features"]
     assert FILE.read_text() == subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
