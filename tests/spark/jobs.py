@@ -8,8 +8,8 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from zq.client import Client
-from zq.spark.jobs import archive, ingest, report
-from zq.spark.jobs.cli_support import Job
+from zq.jobs import archive, ingest, report
+from zq.jobs.cli_support import Job
 
 JOBS: dict[str, Job] = {"ingest": ingest.ingest, "archive": archive.archive, "report": report.report}
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from tests.servers import ZqServer
 from tests.spark.jobs import drawn, invoke, told
-from zq.spark.jobs import report, tables
+from zq.jobs import report, tables
 
 
 def rows(spark: Any, path: Path, table: str) -> list[tuple[Any, ...]]:
@@ -133,7 +133,7 @@ def test_the_examples_of_the_reference_run(spark, monkeypatch, tmp_path) -> None
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "orders.csv").write_text("id,item\n1,lamp\n2,chair\n3\n")
     export, *commands = (shlex.split(line) for line in only("api-ref/spark-jobs.md", "sh").splitlines())
-    assert sorted(words[2] for words in commands) == [f"zq.spark.jobs.{job}" for job in ("archive", "ingest", "report")]
+    assert sorted(words[2] for words in commands) == [f"zq.jobs.{job}" for job in ("archive", "ingest", "report")]
     output, places = {}, ("data/*.csv", "rejected", "archive", "plots")
     with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
         for name, value in (word.split("=") for word in export[1:]):

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from click.testing import Result
 
 from tests.spark.jobs import bodies, invoke, told
-from zq.spark.jobs import ingest
+from zq.jobs import ingest
 
 Run = Callable[..., Result]
 # Words of a command that fails, its exit code, and a part of the sentence that says why.

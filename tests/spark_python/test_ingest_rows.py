@@ -9,7 +9,7 @@ pytest.importorskip("pyspark")
 @pytest.mark.parametrize("number", ["1e999", "9223372036854775808", "NaN"])
 def test_a_row_with_a_number_out_of_range_has_a_reason(number: str) -> None:
     """Of the whole row, and of the member that becomes the body."""
-    from zq.spark.jobs.ingest import parsed
+    from zq.jobs.ingest import parsed
 
     for member, text in ((None, f"[{number}]"), ("payload", f'{{"payload": [{number}]}}')):
         found = parsed(text.encode(), member)

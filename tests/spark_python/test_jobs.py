@@ -19,8 +19,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from tests.spark.jobs import invoke
-from zq.spark.jobs import archive, report
-from zq.spark.jobs.cli_support import reason, source
+from zq.jobs import archive, report
+from zq.jobs.cli_support import reason, source
 
 
 def test_the_server_options_of_a_job_reach_spark() -> None:
@@ -67,10 +67,10 @@ def test_a_queue_that_cannot_be_archived_does_not_hold_up_others(monkeypatch, tm
 
 
 def test_a_report_without_matplotlib_names_the_extra_and_goes_on(monkeypatch, tmp_path: Path, capsys) -> None:
-    monkeypatch.delattr("zq.spark.jobs.plots", raising=False)
+    monkeypatch.delattr("zq.jobs.plots", raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "zq.spark.jobs.plots", raising=False)
+    monkeypatch.delitem(sys.modules, "zq.jobs.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report.draw(tmp_path / "plots", [], [], 1)
     assert "pip install 'zq-queue[report]' brings matplotlib" in capsys.readouterr().err

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 from matplotlib.figure import Figure
 
 from tests.spark.jobs import drawn
-from zq.spark.jobs import plots, report
+from zq.jobs import plots, report
 
 BEGIN = datetime(2026, 1, 1, 22, 30, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -55,7 +55,7 @@ def test_a_job_as_a_program_prints_nothing_else(server, project, tmp_path) -> No
     """Spark's own warnings at its start do not stand before it; Java's "WARNING:" cannot be told to be quiet."""
     prepared()
     (tmp_path / "a.json").write_text("1\n2\n")
-    command = [sys.executable, "-m", "zq.spark.jobs.ingest", tmp_path / "a.json", "--queue", "in", "--json"]
+    command = [sys.executable, "-m", "zq.jobs.ingest", tmp_path / "a.json", "--queue", "in", "--json"]
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "ZQ_URL": server.url, "ZQ_PROJECT": project}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.spark.jobs.report``: what an archive and the backlog say of each queue."""
+"""``python -m zq.jobs.report``: what an archive and the backlog say of each queue."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,8 +17,8 @@ from zq.cli.progress import QUIET, Progress, watching
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import NotFound
-from zq.spark.jobs import tables
-from zq.spark.jobs.cli_support import Job, source, spark_session
+from zq.jobs import tables
+from zq.jobs.cli_support import Job, source, spark_session
 
 # The columns that say whose a row is.
 HOME: Final = ["project", "queue"]
@@ -160,7 +160,7 @@ def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
 def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
     """The pictures, if what draws them is installed."""
     try:
-        from zq.spark.jobs import plots
+        from zq.jobs import plots
     except ModuleNotFoundError as error:
         note(f"There are no plots, since {error.name} is missing: pip install 'zq-queue[report]' brings matplotlib.")
         return

@@ -25,7 +25,7 @@ class Job(Command):
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
         """Run, and exit with a sentence and a code, whatever goes wrong on purpose."""
         run = super().main
-        name = f"python -m zq.spark.jobs.{self.name}"
+        name = f"python -m zq.jobs.{self.name}"
         run_to_exit(lambda: run(args, **{**options, "prog_name": name, "standalone_mode": False}))
 
     def invoke(self, ctx: click.Context) -> Any:

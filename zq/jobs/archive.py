@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.spark.jobs.archive``: what queues' histories have got since the last run, to Parquet.
+"""``python -m zq.jobs.archive``: what queues' histories have got since the last run, to Parquet.
 
 Two streams for each queue, with checkpoints inside the archive: what was posted, then what has finished, in the order
 of finishing. A batch that is written again after a crash replaces itself, and keeps what it had; so any reader of
@@ -20,9 +20,9 @@ from zq.cli.progress import QUIET, Progress, watching
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid
+from zq.jobs import tables
+from zq.jobs.cli_support import Job, source, spark_session
 from zq.spark.failures import SPARKS, reason
-from zq.spark.jobs import tables
-from zq.spark.jobs.cli_support import Job, source, spark_session
 
 # State of the source of a table, and the column whose day it is partitioned by.
 SOURCES: Final[Mapping[str, tuple[str, str]]] = {"posted": ("all", "created"), "finished": ("history", "finished")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.spark.jobs.ingest``: files into a queue, each file once under a key.
+"""``python -m zq.jobs.ingest``: files into a queue, each file once under a key.
 
 A file is stored by one commit, whose producer is named after the key, the queue and the file's path. So a run that is
 repeated asks the server which files are stored, and goes on with the others.
@@ -24,7 +24,7 @@ from zq.cli.progress import QUIET, watching
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid, InvalidBody, NotFound
-from zq.spark.jobs.cli_support import Job, source, spark_session
+from zq.jobs.cli_support import Job, source, spark_session
 from zq.spark.rows import check_json
 
 # What the endings of names mean.
