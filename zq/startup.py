@@ -26,14 +26,18 @@ WAYS_OUT: Final = "or accept it with [server] trust_network = true."
 
 
 def lines(chosen: Settings) -> Iterator[str]:
-    """What starts, on which store, where, and whom it believes: a sentence for each, without passwords."""
+    """Yield a sentence about the server, its store, each address, and the authentication, without passwords.
+
+    The console and SQS are at addresses that clients of this machine can open, also if the server listens on all.
+    """
     scheme = "https" if chosen.tls_cert else "http"
+    host = "localhost" if chosen.bind.strip("[]") in listening.EVERYWHERE else chosen.bind
     yield f"zq {__version__} starts under {chosen.engine} at {scheme}://{authority(chosen.bind, chosen.port)}."
     yield f"Store: {_store(chosen.uri)}."
     if chosen.console.enabled:
-        yield f"Console: {scheme}://{authority(chosen.bind, chosen.port)}/console/."
+        yield f"Console: {scheme}://{authority(host, chosen.port)}/console/."
     if chosen.sqs.enabled:
-        yield f"SQS: {chosen.sqs.public_url or f'{scheme}://{authority(chosen.bind, chosen.port)}'}."
+        yield f"SQS: {chosen.sqs.public_url or f'{scheme}://{authority(host, chosen.port)}'}."
     limits = chosen.limits
     yield (
         f"Defaults of every project: messages live {limits.default_message_ttl} s, "

@@ -71,7 +71,7 @@ def test_errors_are_one_sentence_with_the_code_of_their_kind(zq: Zq) -> None:
     assert zq.refused(2, "nonsense") == "No such command 'nonsense'."
     assert "Missing argument" in zq.refused(2, "queue", "create")
     assert "no queue lost" in zq.refused(3, "queue", "show", "lost")
-    assert "no such message" in zq.refused(3, "get", "lost", "01a1ff731847d13bb34e49c265324706")
+    assert "no queue lost" in zq.refused(3, "get", "lost", "01a1ff731847d13bb34e49c265324706")
     assert "64 characters" in zq.refused(4, "queue", "create", "x" * 65)
     assert "cannot be reached" in zq.refused(7, "--url", "http://127.0.0.1:1", "--retry", "0", "health")
     for url in ("ftp://nowhere", "http://", "http://here:port", "http://[", "here:8888"):

@@ -49,6 +49,9 @@ def test_a_missing_topic_is_named(zq: Zq, words: list[str]) -> None:
     assert zq.refused(3, *words, "wether") == "There is no topic wether in the project."
 
 
+ID = "01a21a275ef5663ba78a65dc6ab1822d"
+
+
 def test_those_that_are_there_are_worked_on_beside_those_that_are_not(zq: Zq) -> None:
     """All that are not are named."""
     zq("post", "jobs", "x")
@@ -142,3 +145,28 @@ def test_a_broken_queue_hides_no_dead_letters_of_others(tmp_path: Path) -> None:
     assert "bad name, which has the dead letters of bad, could not be read: A queue name must be" in result.stderr
     assert "1 could not be read: " in result.stderr
     assert result.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("get", ID),
+        ("settle", "a.b", "--delete", ID),
+        ("move", "a.b", "--to", "elsewhere", ID),
+        ("release", "a.b", ID),
+        ("release", "a.b"),
+        ("subscription", "show", ID),
+        ("deliveries", "list", ID),
+        ("deliveries", "list", "--topic", ID),
+    ],
+    ids=" ".join,
+)
+def test_a_command_about_a_part_of_a_missing_queue_names_the_queue(zq: Zq, words: tuple[str, ...]) -> None:
+    """With the name that may be meant; with the queue there, the sentence is about the part."""
+    kind = "topic" if "--topic" in words else "queue"
+    verbs = 2 if words[0] in ("subscription", "deliveries") else 1
+    zq(kind, "create", "orders")
+    at = words[:verbs], words[verbs:]
+    said = zq.refused(3, *at[0], "order", *at[1])
+    assert said == f"There is no {kind} order in the project; did you mean orders?"
+    assert "There is no such" in (said := zq.refused(3, *at[0], "orders", *at[1])) or "no live claim" in said

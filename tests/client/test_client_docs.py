@@ -2,12 +2,19 @@
 """``api-ref/client.md``: its samples are run, and every verb is in them."""
 
 import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 from tests.reader import PYTHON, succeed
 from tests.servers import ZqServer
 from tests.sink import CONFIG
 from zq.client import Client, Delivery, Queue, Topic
+from zq.testing import server
 
 PAGE = (Path(__file__).parent.parent.parent / "api-ref" / "client.md").read_text()
 SAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -30,3 +37,43 @@ def test_every_verb_of_the_client_is_in_a_sample() -> None:
     assert "post_many" in verbs
     comments = " ".join(re.findall(r"^#.*", code, re.MULTILINE))
     assert [name for name in verbs if f".{name}(" not in code and not re.search(rf"\b{name}\b", comments)] == []
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@dataclass
+class Point:
+    x: int
+
+
+TYPES: dict[str, list[tuple[Any, Any]]] = {
+    "`bytes`, `bytearray`, `memoryview`": [(kind(b"ab"), "YWI=") for kind in (bytes, bytearray, memoryview)],
+    "`set`, `frozenset`, `tuple`": [({1}, [1]), (frozenset([1]), [1]), ((1, 2), [1, 2])],
+    "`Decimal`, `UUID`, `datetime`, `date`, `time`, `timedelta`": [
+        (Decimal("1.10"), "1.10"),
+        (UUID(int=1), str(UUID(int=1))),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+        (date(2026, 1, 2), "2026-01-02"),
+        (time(1, 2), "01:02:00"),
+        (timedelta(seconds=90), "PT90S"),
+    ],
+    "an enumeration": [(Colour.RED, "red")],
+    "a dataclass, a `Struct`, an attrs class": [(Point(1), {"x": 1})],
+    "keys of a dict that are numbers": [({1: "a"}, {"1": "a"})],
+}
+
+
+def test_each_value_that_json_does_not_have_comes_back_as_the_page_says() -> None:
+    """The rows of the table, and of ``body_as`` that it restores them."""
+    table = PAGE.partition("| Posted | `body` |\n|---|---|\n")[2].partition("\n\n")[0]
+    assert [row.split(" | ")[0].removeprefix("| ") for row in table.splitlines()] == [*TYPES]
+    with server() as served, served.client() as client:
+        queue = client.queue("types")
+        for given, expected in (pair for pairs in TYPES.values() for pair in pairs):
+            queue.post(given)
+            [message] = queue.pop()
+            assert message.body == expected
+            if not isinstance(given, memoryview | dict):
+                assert message.body_as(type(given)) == given

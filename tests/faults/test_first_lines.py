@@ -29,14 +29,17 @@ def test_the_first_lines_say_what_starts_and_whom_it_believes(engine: str, tmp_p
 
 
 def test_the_lines_say_what_was_chosen_and_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative store's folder is named in full, an address of IPv6 is in brackets."""
+    """A relative store's folder is named in full, and an address of IPv6 is in brackets.
+
+    The console is at a name that a browser can open. The address of metrics is named when it is listened on.
+    """
     monkeypatch.setenv("OS_STORAGE__URI", f"redis://user:{PASSWORD}@[::1]:6379/0?password={PASSWORD}")
     monkeypatch.setenv("OS_SERVER__BIND", "::")
-    monkeypatch.setenv("OS_PROBES__BIND", "[::1]:8887")
     said = "\n".join(startup.lines(settings.load()))
     assert PASSWORD not in said
-    for part in ("redis://***@[::1]", "http://[::]:8888.", "http://127.0.0.1:8889/metrics", "http://[::1]:8887/readyz"):
+    for part in ("redis://***@[::1]", "http://[::]:8888.", "Console: http://localhost:8888/console/."):
         assert part in said
+    assert "Metrics" not in said
     assert "reachable from other machines" in said
     monkeypatch.setenv("OS_STORAGE__URI", "rocksdb:var/zq")
     assert f"rocksdb:var/zq (the folder {Path('var/zq').absolute()})" in "\n".join(startup.lines(settings.load()))

@@ -188,6 +188,23 @@ def test_a_lone_surrogate_is_refused_or_kept(queued: Api, method: str, path: str
             queued.get(listing, 200)
 
 
+@every_row(
+    ("body", "half"),
+    [
+        (rb'"\ud800"', rb"\ud800 at byte 23"),
+        (rb'"\ude00"', rb"\ude00 at byte 23"),
+        (rb'"\ud800 and more"', rb"\ud800 at byte 23"),
+        (rb'"\ud83d\ud83d"', rb"\ud83d at byte 23"),
+        (rb'"\\ud800 \uD83D\uDE00 \uDFFF"', rb"\uDFFF at byte 44"),
+    ],
+)
+def test_half_a_surrogate_pair_is_named(queued: Api, body: bytes, half: bytes) -> None:
+    """1.6: by its place, whichever half it is and whatever follows; escaped backslashes and whole pairs are none."""
+    refused = queued.post(f"{QUEUE}/messages", 400, b'{"messages": [{"body":' + body + b"}]}").json["description"]
+    sentence = "The body could not be parsed: %s is half of a surrogate pair and no character."
+    assert refused == sentence % half.decode()
+
+
 class Unreadable(io.RawIOBase):
     """A body that must not be read."""
 

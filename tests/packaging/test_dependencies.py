@@ -60,3 +60,17 @@ def test_neither_nothing_nor_a_whole_text_is_a_licence_s_name() -> None:
     """The check itself."""
     assert licences.named([None, "", "UNKNOWN", "Permission is hereby granted, " * 9]) is None
     assert licences.named([None, "UNKNOWN", "MIT\n"]) == "MIT"
+
+
+def test_the_extra_standard_brings_what_a_first_server_needs() -> None:
+    """The server, the embedded store and the command line; no PySpark and no other store."""
+    assert [wanted.extras for wanted in licences.requirements("standard")] == [{"cli", "rocksdb", "server"}]
+    parts = {name for extra in ("cli", "rocksdb", "server") for name in licences.packages(extra)}
+    assert {"click", "falcon", "rocksdict"} <= parts
+    assert parts & {"pyspark", "pymongo", "redis", "obstore"} == set()
+
+
+def test_the_extra_all_brings_each_extra_but_those_that_are_large_or_need_a_compiler() -> None:
+    """PySpark alone is most of 1.2 GB."""
+    [wanted] = licences.requirements("all")
+    assert wanted.extras == {*licences.EXTRAS} - {"fast", "spark"}

@@ -202,3 +202,18 @@ def test_a_stream_publishes_each_batch_once(spark, client: Client, options, fini
             log.unlink()
     copy()
     assert sorted(bodies(client.queue("out"))) == ["a", "b", "c"]
+
+
+def test_decimals_and_floats_arrive_as_the_page_says(spark, client, options) -> None:
+    """Each expression of the table in spark.md gives the body beside it."""
+    page = (Path(__file__).parents[2] / "api-ref" / "spark.md").read_text()
+    table = page.partition("| Column | Expression | Body |\n|---|---|---|\n")[2].partition("\n\n")[0]
+    rows = [[cell.strip("` ") for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert len(rows) == 5
+    typed = "select cast('1.10' as decimal(10,2)) amount, cast('0.1' as float) rate"
+    for number, (_, expression, body) in enumerate(rows):
+        spark.sql(typed).selectExpr(f"{expression} body").write.format("zq").options(**options).mode("append").save(
+            f"typed{number}"
+        )
+        [message] = client.queue(f"typed{number}").list()
+        assert message.content.decode() == body

@@ -117,7 +117,8 @@ def test_faults_say_what_is_wrong(url: str) -> None:
         assert (status, body["exception"]) == (400, 'Bad request. The value of the "ttl" field must be a int.')
         assert ask(connection, "message_list", q, **{"Client-ID": "me"})[0] == 400
         assert ask(connection, "queue_list", {"limit": 10**6})[0] == 400
-        for name in ("a/messages", "", "x" * 65, "a?b"):
+        assert ask(connection, "queue_create", {"queue_name": "x" * 65})[0] == 400
+        for name in ("a/messages", "", "x" * 81, "a?b"):
             assert ask(connection, "queue_delete", {"queue_name": name})[0] == 400, name
         assert ask(connection, "queue_get", q, **{"Client-ID": "me"})[0] == 200
 

@@ -24,7 +24,6 @@ from zq.cli.command import RunningCommands, command_words, on_second_signal
 from zq.cli.consume_batch import BatchOptions, BatchWorker, fill_placeholder, note_lost
 from zq.cli.failures import INTERRUPTED, Failure
 from zq.cli.messages import queue_argument
-from zq.cli.names import check_exists, missing
 from zq.cli.output import note
 from zq.cli.param_types import CLAIM_TTL, DELAY, Count
 from zq.cli.progress import WorkCounts, live_line
@@ -75,14 +74,14 @@ def consume(session: Session, /, queue: str, **chosen: Any) -> None:
     session.configure(patient=True)
     words = command_words(options.line, options.shell) if options.line is not None else []
     if not options.until_empty and not session.queue(queue).exists():
-        note(f"{missing(session, queue)} Waiting for it.")
+        note(f"{session.missing(queue)} Waiting for it.")
     counts = WorkCounts(options.until_empty or options.count is not None, options.max_failures)
     if words:
         run_commands(session, queue, words, options, counts)
     else:
         print_messages(session, session.queue(queue), options.consuming(words), counts)
         if options.until_empty and counts.empty:
-            check_exists(session, queue)
+            session.check_exists(queue)
 
 
 class ConsumeOptions(Struct, frozen=True):
@@ -146,7 +145,7 @@ def run_commands(session: Session, queue: str, words: list[str], options: Consum
     with on_second_signal(commands.kill), live_line(counts, wanted=True):
         work()
     if options.until_empty and counts.empty:
-        check_exists(session, queue)
+        session.check_exists(queue)
     finish(counts, commands)
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from zq.cli.failures import UNREADABLE, Unread
 from zq.cli.messages import Ids, limit_option, queue_argument
-from zq.cli.names import check_exists, name_argument, not_missing
+from zq.cli.names import name_argument, not_missing
 from zq.cli.output import body
 from zq.cli.param_types import Count, Moment
 from zq.cli.progress import progress_bar
@@ -44,7 +44,7 @@ def dead_letters(session: Session, queue: str) -> Queue:
     some = next(handle.list(claimed=True, delayed=True, page=1), None)
     if (some is not None and some.origin) or any(session.client.queues(_dead_letter_queue=queue)):
         return handle
-    check_exists(session, queue)
+    session.check_exists(queue)
     raise NotFound(f"{queue} has no dead letter queue, and is none.")
 
 
@@ -174,7 +174,7 @@ def replay(
         return
     copied = handle.replay(messages or None, since=since, until=until, limit=limit)
     if not copied:
-        check_exists(session, queue)
+        session.check_exists(queue)
     session.out.result({"queue": queue, "replayed": copied})
 
 

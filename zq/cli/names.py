@@ -2,22 +2,17 @@
 """Names of queues and topics: completed by a shell, and what is said of one that does not exist."""
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from click.shell_completion import get_completion_class
 
 from zq.cli.session import Command, Session, given
-from zq.client.warnings import did_you_mean
-from zq.errors import NotFound, ZqError
+from zq.errors import ZqError
 
 T = TypeVar("T")
-Kind = Literal["queues", "topics"]
 # Names that a completion offers at most.
 MAX_OFFERED: Final = 200
-# Names of a project that are compared with a wrong one at most.
-MAX_COMPARED: Final = 500
 
 
 def names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -55,26 +50,11 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(script(context.find_root().command, {}, "zq", "_ZQ_COMPLETE").source())
 
 
-def missing(session: Session, name: str, kind: Kind = "queues") -> NotFound:
-    """The error for a queue or a topic that does not exist."""
-    page = session.client.limits()["max_queues_per_page"]
-    listed = session.client.queues(page=page) if kind == "queues" else session.client.topics(page=page)
-    ending = did_you_mean(name, [entry.name for entry in islice(listed, MAX_COMPARED)])
-    return NotFound(f"There is no {kind[:-1]} {name} in the project{ending}")
-
-
-def check_exists(session: Session, name: str, kind: Kind = "queues") -> None:
-    """Raises ``NotFound`` for a queue or a topic that does not exist."""
-    handle = session.queue(name) if kind == "queues" else session.client.topic(name)
-    if not handle.exists():
-        raise missing(session, name, kind)
-
-
 def not_missing(session: Session, queue: str, found: Iterable[T]) -> Iterator[T]:
-    """Yields what was found in a queue. Raises ``NotFound`` if there is nothing and the queue does not exist."""
+    """Yield what was found in a queue. Raises ``NotFound`` if there is nothing and the queue does not exist."""
     empty = True
     for item in found:
         empty = False
         yield item
     if empty:
-        check_exists(session, queue)
+        session.check_exists(queue)

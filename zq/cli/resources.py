@@ -17,10 +17,10 @@ import msgspec
 from msgspec.structs import asdict
 
 from zq.cli.failures import UNREADABLE, Unread
-from zq.cli.names import Kind, check_exists, missing, names
+from zq.cli.names import names
 from zq.cli.output import as_text
 from zq.cli.param_types import Count
-from zq.cli.session import Command, Group, Session
+from zq.cli.session import Command, Group, Kind, Session
 from zq.client import Listed, Queue, Stats, Topic
 from zq.errors import NotFound, QueueNotFound, TopicNotFound
 from zq.limits import is_long_queue_name
@@ -83,7 +83,7 @@ class Resources:
 
     def raise_missing(self, names: Iterable[str]) -> None:
         """Raises ``NotFound`` for names that do not exist, if there are any."""
-        if sentences := [str(missing(self.session, name, self.kind)) for name in names]:
+        if sentences := [str(self.session.missing(name, self.kind)) for name in names]:
             raise NotFound(" ".join(sentences))
 
     def listed(self, **filters: Any) -> Iterator[Listed]:
@@ -138,7 +138,7 @@ def create(resources: Resources, name: str, members: Metadata) -> None:
 @pass_resources
 def show(resources: Resources, name: str) -> None:
     """Show the metadata of one; what is not set, with its default."""
-    check_exists(resources.session, name, resources.kind)
+    resources.session.check_exists(name, resources.kind)
     resources.out.result({"name": name, **resources(name).metadata()})
 
 
@@ -152,7 +152,7 @@ def change(resources: Resources, name: str, members: Metadata, unset: tuple[str,
     try:
         resources.out.result({"name": name, **resources(name).update(dict(members), remove=unset)})
     except (QueueNotFound, TopicNotFound):
-        raise missing(resources.session, name, resources.kind) from None
+        raise resources.session.missing(name, resources.kind) from None
 
 
 @click.command("pause", cls=Command)
@@ -180,7 +180,7 @@ def change_of(resources: Resources, name: str, verb: Callable[[Queue], Row]) -> 
     try:
         return verb(resources.session.client.queue(name))
     except QueueNotFound:
-        raise missing(resources.session, name, resources.kind) from None
+        raise resources.session.missing(name, resources.kind) from None
 
 
 @click.command("delete", cls=Command)

@@ -6,8 +6,9 @@ client, made when it is first needed; and where results go.
 import logging
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 from click.core import ParameterSource
@@ -16,7 +17,14 @@ from zq.cli.output import Output, note
 from zq.cli.param_types import Expression, Seconds
 from zq.cli.profiles import Connection, config_file, connection, without_user
 from zq.client import Client, Queue, Retries
+from zq.client.warnings import did_you_mean
+from zq.errors import ClaimNotFound, MessageNotFound, NotFound, SubscriptionNotFound, ZqError
 
+Kind = Literal["queues", "topics"]
+# Things of a queue or topic that may be missing because the queue or topic is.
+PARTS: Final = (MessageNotFound, ClaimNotFound, SubscriptionNotFound)
+# Names of a project that are compared with a wrong one at most.
+MAX_COMPARED: Final = 500
 # The key of the values in a context's ``meta``.
 VALUES: Final = "zq.cli.session.values"
 # The key of their origins.
@@ -191,6 +199,19 @@ class Session:
         """A queue of the project."""
         return self.client.queue(name)
 
+    def missing(self, name: str, kind: Kind = "queues") -> NotFound:
+        """Return the error for a queue or a topic that does not exist, with the name that may be meant."""
+        page = self.client.limits()["max_queues_per_page"]
+        listed = self.client.queues(page=page) if kind == "queues" else self.client.topics(page=page)
+        ending = did_you_mean(name, [entry.name for entry in islice(listed, MAX_COMPARED)])
+        return NotFound(f"There is no {kind[:-1]} {name} in the project{ending}")
+
+    def check_exists(self, name: str, kind: Kind = "queues") -> None:
+        """Raise ``NotFound`` for a queue or a topic that does not exist."""
+        handle = self.queue(name) if kind == "queues" else self.client.topic(name)
+        if not handle.exists():
+            raise self.missing(name, kind)
+
     def close(self) -> None:
         """Close the connections, if there are any."""
         if "client" in self.__dict__:
@@ -234,6 +255,21 @@ def listen() -> None:
 
 class Command(WithGlobals):
     """A command that takes the global options behind its name too."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command. If it does not find a thing of a queue or topic that does not exist, name the latter."""
+        try:
+            return super().invoke(ctx)
+        except PARTS:
+            session, name = ctx.find_object(Session), ctx.params.get("queue") or ctx.params.get("source")
+            if session is not None and isinstance(name, str):
+                try:
+                    session.check_exists(name, "topics" if ctx.params.get("topic") else "queues")
+                except NotFound as absent:
+                    raise absent from None
+                except ZqError:
+                    pass
+            raise
 
 
 class Group(WithGlobals, click.Group):

@@ -11,7 +11,7 @@ import msgspec
 
 from zq.cli.history import REDRIVE_BATCH
 from zq.cli.messages import Ids, limit_option
-from zq.cli.names import check_exists, name_argument
+from zq.cli.names import name_argument
 from zq.cli.output import as_text
 from zq.cli.param_types import Count
 from zq.cli.session import Group, Session, pass_session
@@ -77,7 +77,7 @@ def list_all(session: Session, source: str, limit: int, topic: bool) -> None:
     """List who is subscribed to QUEUE."""
     found = list(islice(source_of(session, source, topic).subscriptions(), limit or None))
     if not found:
-        check_exists(session, source, "topics" if topic else "queues")
+        session.check_exists(source, "topics" if topic else "queues")
     columns = ("id", "subscriber", "confirmed", "age", "ttl")
     session.out.rows(columns, found, lambda one: [getattr(one, column) for column in columns])
 

@@ -7,7 +7,7 @@ import click
 
 from zq.cli.content import Form
 from zq.cli.messages import as_json, ttl_option
-from zq.cli.names import check_exists, name_argument
+from zq.cli.names import name_argument
 from zq.cli.output import body, note, show, table
 from zq.cli.param_types import Count
 from zq.cli.post import send_input
@@ -54,7 +54,7 @@ def tail(session: Session, topic: str | None, match: str | None, after: int | No
     session.configure(patient=True)
     client = session.client
     if topic:
-        check_exists(session, topic, "topics")
+        session.check_exists(topic, "topics")
     stream = client.topic(topic).stream(after) if topic else client.stream(match or "**", after)
     events = (event for event in stream if isinstance(event, Event) or note_gap(event))
     for event in islice(events, limit):

@@ -22,6 +22,8 @@ HANDED_ON: Final = ("GUNICORN_PID", "LISTEN_PID")
 LOG = logging.getLogger(__name__)
 # Descriptors that are left for the store, its files and its connections.
 RESERVED: Final = 512
+# Addresses that stand for all addresses of the machine.
+EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared, not listened on)
 # Seconds in which a handshake that has begun ends.
 HANDSHAKE: Final = 0.1
 # SO_ATTACH_FILTER
@@ -68,8 +70,7 @@ def check(host: str, port: int) -> None:
 def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
     """Return whether two addresses cannot be listened on at once: the same port, and one host or all."""
     hosts = {one[0].strip("[]"), other[0].strip("[]")}
-    everywhere = {"", "0.0.0.0", "::"}  # noqa: S104 (compared, not listened on)
-    return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & everywhere))
+    return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & EVERYWHERE))
 
 
 def is_free(host: str, port: int) -> bool:

@@ -6,6 +6,7 @@ Message bodies stay raw bytes in both directions: they are checked (UTF-8, synta
 """
 
 import json
+import re
 from collections.abc import Callable
 from hashlib import md5
 from typing import Any, Final, TypeVar
@@ -74,6 +75,10 @@ class Operation(Struct):
 
 
 encode: Final[Callable[[object], bytes]] = msgspec.json.Encoder().encode
+# The escapes of JSON; the group is half of a surrogate pair without its other half.
+_ESCAPES: Final = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
+)
 _post_decoder: Final = msgspec.json.Decoder(Post)
 _terms_decoder: Final = msgspec.json.Decoder(ClaimTerms)
 _purge_decoder: Final = msgspec.json.Decoder(Purge)
@@ -139,9 +144,18 @@ def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
     except msgspec.ValidationError as error:
         raise InvalidBody(f"The body cannot be used: {error}.") from error
     except msgspec.MsgspecError as error:
-        raise InvalidBody(f"The body could not be parsed: {error}.") from error
+        reason = _lone_surrogate(raw) or str(error)
+        raise InvalidBody(f"The body could not be parsed: {reason}.") from error
     check_numbers(raw)
     return value
+
+
+def _lone_surrogate(raw: bytes) -> str:
+    """Return where JSON has half of a surrogate pair, which the decoder reports as malformed or as truncated."""
+    half = next((escape for escape in _ESCAPES.finditer(raw) if escape[1]), None)
+    if half is None:
+        return ""
+    return f"\\{half[1].decode()} at byte {half.start()} is half of a surrogate pair and no character"
 
 
 def checksum(body: bytes) -> str:

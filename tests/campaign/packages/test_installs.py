@@ -22,6 +22,8 @@ pytestmark = pytest.mark.slow
 
 # Bytes of packages that the client may bring.
 SMALL = 15_000_000
+# Bytes of packages that the extra ``standard`` may bring.
+STANDARD = 120_000_000
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,17 @@ def test_each_extra_brings_what_it_says(home: Path, wheel: Path, stores: Stores,
         install(home, wheel, extra)
         with serving(home, uri) as url:
             life_cycle(home, url)
+
+
+@pytest.mark.timeout(600)
+def test_the_extra_standard_is_enough_for_a_first_message(wheel: Path, tmp_path: Path) -> None:
+    """A fresh environment serves the embedded store, and its size is bounded."""
+    home = environment(tmp_path / "venv")
+    before = size(home)
+    install(home, wheel, "standard")
+    assert size(home) - before < STANDARD
+    with serving(home, f"rocksdb://{tmp_path}/store") as url:
+        life_cycle(home, url)
 
 
 def size(home: Path) -> int:
