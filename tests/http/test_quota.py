@@ -86,6 +86,29 @@ def test_a_project_that_is_too_fast_is_told_so(bounded: Bounded) -> None:
     scoped.api(project="other").get("/v2/queues", 200)
 
 
+@pytest.mark.parametrize("kind", ["queues", "topics"])
+def test_large_metadata_of_queues_and_topics_have_a_bound(bounded: Bounded, clock: ManualClock, kind: str) -> None:
+    """In all, by creation and by change; the first 4096 bytes of each are free, and what is removed makes room."""
+    caller = bounded(metadata_bytes=100_000).api()
+
+    def size(path: str, wanted: int, status: int = 201) -> Any:
+        return caller.put(path, status, {"a": "x" * wanted})
+
+    for number in range(40):
+        size(f"/v2/{kind}/small{number}", 4000)
+    size("/v2/queues/one", 54_000)
+    size("/v2/topics/two", 54_000 - 20)
+    assert size(f"/v2/{kind}/three", 5_000, 403).json["description"] == "The project may have 100000 bytes of metadata."
+    size(f"/v2/{kind}/three", 4_000)
+    grow = [{"op": "add", "path": "/metadata/a", "value": "y" * 60_000}]
+    for path in ("/v2/queues/one", "/v2/topics/two", f"/v2/{kind}/three"):
+        caller.patch(path, 403, grow)
+    caller.patch("/v2/queues/one", 200, [{"op": "add", "path": "/metadata/a", "value": "z" * 53_000}])
+    caller.delete("/v2/topics/two", 204)
+    clock.advance(1.1)
+    caller.patch(f"/v2/{kind}/three", 200, [{"op": "add", "path": "/metadata/a", "value": "y" * 54_000}])
+
+
 def test_answers_say_what_is_left(bounded: Bounded) -> None:
     """draft-ietf-httpapi-ratelimit-headers-10, as lists of RFC 9651."""
     caller = bounded(requests=1000, messages=10_000, bytes=1 << 20).api()

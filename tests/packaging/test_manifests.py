@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``etc/zq.service`` and ``etc/kubernetes.yaml`` say what the server takes, and what they run answers."""
+"""``zq.service``, ``kubernetes.yaml`` and ``Dockerfile`` say what the server takes, and what they run answers."""
 
+import json
+import os
 import shlex
+import subprocess
+import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.servers import ZqServer, ask, free_port
+from tests.certificates import issue
+from tests.servers import ZqServer, ask, free_port, wait_for
 from zq import server, settings, startup
 from zq.settings import Settings
 
@@ -145,3 +151,48 @@ def test_a_server_with_the_pod_s_file_answers_its_probes(
             get = container(manifests)[f"{kind}Probe"]["httpGet"]
             assert ask(f"http://127.0.0.1:{names[get['port']]}", "GET", get["path"]).status == 200
         assert b"zq_store_up 1.0" in ask(f"http://127.0.0.1:{names['metrics']}", "GET", "/metrics").body
+
+
+def test_the_pod_is_bounded_and_seen_by_chosen_pods_only(manifests: dict[str, Any], chosen: Settings) -> None:
+    """Processor and memory; metrics by pods of one namespace; requests by tokens."""
+    assert container(manifests)["resources"]["limits"].keys() == {"cpu", "memory"}
+    rules = manifests["NetworkPolicy"]["spec"]["ingress"]
+    [sources] = [rule["from"] for rule in rules if rule["ports"] == [{"port": "metrics"}]]
+    assert [source["namespaceSelector"]["matchLabels"].keys() for source in sources] == [
+        {"kubernetes.io/metadata.name"}
+    ]
+    assert chosen.auth.strategy == "token"
+
+
+def test_the_image_is_built_on_one_base_that_a_digest_can_name() -> None:
+    lines = (ETC.parent / "Dockerfile").read_text().splitlines()
+    assert [line for line in lines if line.startswith("FROM")] == [
+        "FROM ${PYTHON_IMAGE} AS build",
+        "FROM ${PYTHON_IMAGE}",
+    ]
+    assert "ARG PYTHON_IMAGE=python:3.11-slim" in lines
+
+
+def test_the_image_s_health_check_works_with_tls(tmp_path: Path) -> None:
+    """Also where clients need certificates; it fails when the server does not answer."""
+    text = (ETC.parent / "Dockerfile").read_text().replace("\\\n", " ")
+    [check] = [line for line in text.splitlines() if line.startswith("HEALTHCHECK")]
+    program, *arguments = json.loads(check.partition(" CMD ")[2])
+    [given] = [line.split()[1:] for line in text.splitlines() if line.startswith("ENV")]
+    bind = dict(pair.split("=", 1) for pair in given)["OS_PROBES__BIND"]
+    issue(tmp_path, "ca", "CN=ca")
+    issue(tmp_path, "server", "CN=server", "ca")
+    files = {"tls_cert": "server.pem", "tls_key": "server.key", "tls_client_ca": "ca.pem"}
+    tls = "\n".join(["[server]", *(f"{option} = {tmp_path / name}" for option, name in files.items())])
+    probes = {"OS_PROBES__BIND": bind.replace(bind.rpartition(":")[2], str(free_port()))}
+
+    def healthy() -> bool:
+        command = [sys.executable, *arguments]
+        assert program == "python"
+        return subprocess.run(command, env={**os.environ, **probes}, capture_output=True, check=False).returncode == 0
+
+    running = ZqServer("memory:", config=tls, env=probes)
+    with closing(running):
+        running.launch()
+        wait_for(healthy, 60, f"its health check passes:\n{running.output}")
+    assert not healthy()

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -16,12 +17,12 @@ from cachetools import FIFOCache
 from msgspec import structs
 
 from zq.broker.rates import Account, Rates
-from zq.broker.stored import FRESH, MOST_KNOWN, RETRY, Stored, exceeded
+from zq.broker.stored import FRESH, MOST_KNOWN, RETRY, LargeMetadata, Stored, beyond_free, exceeded
 from zq.clock import Clock
 from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
 from zq.limits import project_id, within
 from zq.model import Draft, Page, QueueRef
-from zq.model.documents import DocumentRef
+from zq.model.documents import Document, DocumentRef
 from zq.model.quotas import OVERHEAD, PROJECT, QUOTA, Project, Quota, State, Usage, Work
 from zq.model.topics import TOPIC, TopicRef
 from zq.storage.api import Storage
@@ -74,6 +75,9 @@ class NoQuotas:
     def check_dead_letters(self, _queue: QueueRef, _name: object) -> None:
         return
 
+    def admit_metadata(self, _project: str, _size: int, _former: int) -> None:
+        return
+
     def admit_work(self, _project: str, _work: Work, _name: str) -> AbstractContextManager[QuotaExceeded | None]:
         return NOTHING
 
@@ -109,6 +113,7 @@ class Quotas:
         self._there: FIFOCache[tuple[str, ...], float] = FIFOCache(MOST_KNOWN)
         self.now = rates.now
         self._stored = Stored(storage, clock, rates.now)
+        self._metadata = LargeMetadata(self._metadata_of, rates.now)
 
     def configure(self, defaults: Quota) -> None:
         """These hold from now on."""
@@ -268,6 +273,21 @@ class Quotas:
                 raise exceeded("topics", most)
             yield
 
+    def admit_metadata(self, project: str, size: int, former: int) -> None:
+        """Raise ``QuotaExceeded`` if a queue's or topic's metadata must not grow from ``former`` to ``size`` bytes."""
+        self._metadata.take(project, size, former, self.of(project).quota.metadata_bytes)
+
+    def _metadata_of(self, project: str) -> int:
+        """Return the bytes of the project's metadata that count, as the store has them."""
+        total, after = 0, ""
+        while True:
+            page = self._storage.queues.list(project, after, STEP)
+            total += sum(beyond_free(len(queue.metadata)) for queue in page.items)
+            if page.next is None or len(page.items) < STEP:
+                break
+            after = page.next
+        return total + sum(beyond_free(len(topic.value)) for topic in self._documents_of(project, TOPIC))
+
     def _has_topic(self, topic: TopicRef) -> bool:
         return self._documents.get(DocumentRef(topic.project, TOPIC, topic.name), self._clock.now()) is not None
 
@@ -331,15 +351,17 @@ class Quotas:
         return used
 
     def _count(self, project: str, kind: str, most: int) -> int:
-        """How many documents of a kind the project has, up to ``most``."""
-        now, marker, count = self._clock.now(), "", 0
-        while count < most:
+        """Return how many documents of a kind the project has, about ``most`` at the most."""
+        return sum(1 for _ in islice(self._documents_of(project, kind), most))
+
+    def _documents_of(self, project: str, kind: str) -> Iterator[Document]:
+        now, marker = self._clock.now(), ""
+        while True:
             page = self._documents.list(project, kind, "", marker, STEP, now)
-            count += len(page.items)
+            yield from page.items
             if page.next is None or len(page.items) < STEP:
-                break
+                return
             marker = page.next
-        return count
 
 
 AnyQuotas = Quotas | NoQuotas

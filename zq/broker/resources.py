@@ -69,6 +69,9 @@ class Name(Protocol):
     """A full name: a ``QueueRef``, a ``TopicRef``."""
 
     @property
+    def project(self) -> str: ...
+
+    @property
     def name(self) -> str: ...
 
 
@@ -190,7 +193,10 @@ class MetadataResource(Generic[R, T]):
         counts = self._quotas.are_enforced and self._store.get(ref) is None
         with self._admitted(ref, metadata) if counts else nullcontext():
             sealed = {SEALED: self._clock.now()} if metadata.get(ENCRYPTS) else {}
-            created = self._make(ref, metadata, wire.encode(metadata | self._own_metadata(ref) | sealed))
+            whole = wire.encode(metadata | self._own_metadata(ref) | sealed)
+            if counts:
+                self._quotas.admit_metadata(ref.project, len(whole), 0)
+            created = self._make(ref, metadata, whole)
         self._changed(ref)
         return created
 
@@ -230,6 +236,7 @@ class MetadataResource(Generic[R, T]):
             if len(raw) > self._limits.max_queue_metadata:
                 bound = self._limits.max_queue_metadata
                 raise InvalidBody(f"metadata must be at most {bound} bytes; they become {len(raw)}.")
+            self._quotas.admit_metadata(ref.project, len(raw), len(stored.metadata))
             if self._store.update(ref, stored.metadata, raw):
                 self._changed(ref)
                 return self.shown(ref.name, metadata)

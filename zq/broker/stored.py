@@ -16,6 +16,8 @@ from zq.storage.api import Storage
 FRESH: Final = 10.0
 # Seconds after which the store is asked again if it did not answer, or a project is near a quota.
 RETRY: Final = 1.0
+# Bytes of the metadata of a queue or topic that do not count.
+FREE_METADATA: Final = 4096
 # Projects that one process remembers.
 MOST_KNOWN: Final = 10_000
 
@@ -85,6 +87,42 @@ class Stored:
         """Read again."""
         with self._lock:
             self._held.pop(project, None)
+
+
+class LargeMetadata:
+    """Bounds the metadata of each project's queues and topics, but for the first ``FREE_METADATA`` bytes of each.
+
+    It is counted when metadata beyond that grow, and remembered as what ``Stored`` knows is.
+    """
+
+    def __init__(self, measure: Callable[[str], int], monotonic: Callable[[], float]) -> None:
+        """``measure`` returns what a project has, as the store says."""
+        self._measure = measure
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._known: FIFOCache[str, tuple[float, int]] = FIFOCache(MOST_KNOWN)
+
+    def take(self, project: str, size: int, former: int, most: int) -> None:
+        """Count metadata that have ``size`` bytes, and had ``former``. Raises ``QuotaExceeded``."""
+        more = beyond_free(size) - beyond_free(former)
+        if not most or more <= 0:
+            return
+        now = self._monotonic()
+        moment, total = self._known.get(project, (-FRESH, 0))
+        measured = None
+        if now - moment >= FRESH or (now - moment >= RETRY and total + more > most):
+            measured = now, self._measure(project)
+        with self._lock:
+            moment, total = measured or self._known.get(project, (-FRESH, 0))
+            fits = total + more <= most
+            self._known[project] = moment, total + more if fits else total
+        if not fits:
+            raise exceeded("bytes of metadata", most)
+
+
+def beyond_free(size: int) -> int:
+    """Return how many bytes of metadata count."""
+    return max(0, size - FREE_METADATA)
 
 
 def exceeded(name: str, most: int) -> QuotaExceeded:

@@ -62,6 +62,7 @@ class Quota(Struct, frozen=True):
     bytes: int = 33_554_432
     stored_bytes: int = 1 << 30
     stored_messages: int = 1_000_000
+    metadata_bytes: int = 16_777_216
     queues: int = 1000
     topics: int = 1000
     stages: int = 100

@@ -14,6 +14,7 @@ HELP: Final = {
     "bytes": "Bytes a second of bodies, both ways; as requests.",
     "stored_bytes": "Bytes that a project's messages take in the store: their bodies, and 256 of each.",
     "stored_messages": "Messages of a project in the store.",
+    "metadata_bytes": "Bytes of metadata of a project's queues and topics; 4096 of each are free.",
     "queues": "Queues of a project.",
     "topics": "Topics of a project.",
     "stages": "Stages of a project.",

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of jobs: without jobs, with a large stage, with more than a page of fences."""
+"""The page of jobs: without jobs, with a large stage, with more than a page of fences, and for a reader."""
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.console.conftest import Watch
+from tests.console.conftest import Guarded, Watch, Watching
 from tests.console.test_jobs import JOBS, row
 from zq.client import Client
 
@@ -15,12 +15,6 @@ def test_a_project_without_jobs_is_told_what_would_be_here(watch: Watch) -> None
     page = watch.open(JOBS)
     for title in ("No job has committed", "There are no fences", "Nothing is staged"):
         expect(page.get_by_text(title, exact=True)).to_be_visible()
-
-
-def client_moment(client: Client) -> str:
-    """When the batch was decided, as the page writes it."""
-    [commit] = [found for found in client.commits() if found.producer == "etl"]
-    return str(commit.decided).replace("T", " ").replace("Z", " UTC")
 
 
 def test_the_name_of_a_large_stage_is_typed(client: Client, watch: Watch) -> None:
@@ -49,3 +43,22 @@ def test_more_than_a_page_is_loaded_when_it_is_asked_for(client: Client, watch: 
     page.get_by_role("button", name="Load more").click()
     expect(fences).to_have_count(105)
     expect(page.get_by_role("button", name="Load more")).to_have_count(0)
+
+
+def test_a_reader_sees_what_it_may_and_drops_nothing(tokened: Guarded, watching: Watching) -> None:
+    """Names beyond its scope are not there; the button names the rule that is missing."""
+    with tokened.client() as owner:
+        for name in ("mine.1", "other.1"):
+            owner.queue("out").stage(name, [1])
+            owner.fence(name)
+    watch = watching(tokened.server.url)
+    page = watch.sign_in(tokened.token("observe:work/mine.*"), JOBS)
+    drop = page.get_by_role("button", name="Drop mine.1…")
+    refusal = f"Your credential does not allow messages:delete_all in {tokened.project}."
+    expect(drop).to_have_attribute("title", refusal)
+    expect(row(watch, "Fences", "mine.1")).to_be_visible()
+    expect(page.get_by_text("other.1")).to_have_count(0)
+    drop.press("Enter")
+    expect(page.locator(".said")).to_contain_text("does not allow messages:delete_all")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert [request for request in watch.requests if request.method == "DELETE"] == []
