@@ -150,73 +150,27 @@ class StoreClient:
             command["projection"] = fields
         if skip:
             command["skip"] = skip
+        return self.read(command, session, committed=committed, snapshot=snapshot, most_bytes=most_bytes)
+
+    def read(
+        self,
+        command: BsonDocument,
+        session: Session | None = None,
+        *,
+        committed: bool = False,
+        snapshot: bool | Timestamp = False,
+        most_bytes: int = UNBOUNDED,
+    ) -> list[BsonDocument]:
+        """Return the documents that a command finds; ``committed``, ``snapshot`` and ``most_bytes`` as for ``find``."""
         if committed:
             command["readConcern"] = self._committed
         if snapshot:
             moment = {"atClusterTime": snapshot} if isinstance(snapshot, Timestamp) else {}
             command["readConcern"] = {"level": "snapshot", **moment}
-
-        def send() -> list[BsonDocument]:
-            found = self.database.cursor_command(command, session=session, codec_options=CODEC)
-            return list(found) if most_bytes >= UNBOUNDED else taken(found, most_bytes)
-
-        return self._again(send, session)
-
-    def find_with(
-        self,
-        beside: Mapping[str, object],
-        conditions: Mapping[str, object],
-        *,
-        limit: int,
-        sort: Mapping[str, int],
-        hint: str,
-        skip: int = 0,
-        committed: bool = False,
-        most_bytes: int = UNBOUNDED,
-    ) -> tuple[list[BsonDocument], bytes]:
-        """As ``find``, and of the document ``beside``, named by its ``_id``, the ``b``; empty if there is none.
-
-        One command costs half of what two do. On a cluster, where a union is not sent to one shard alone, it is two.
-        """
-        if not self.sharded:
-            stages: list[BsonDocument] = [{"$match": conditions}, {"$sort": sort}]
-            stages += [*([{"$skip": skip}] if skip else []), {"$limit": limit}]
-            found, answered = self._find_union(beside, stages, limit, hint, committed, most_bytes)
-            if answered is not None:
-                return found, answered
-        told = next((one.get("b", b"") for one in self.find(beside, fields={"b": 1})), b"")
-        if self.sharded:
-            found = self.find(
-                conditions, limit=limit, sort=sort, hint=hint, skip=skip, committed=committed, most_bytes=most_bytes
-            )
-        return found, told
-
-    def _find_union(
-        self,
-        beside: Mapping[str, object],
-        stages: list[BsonDocument],
-        limit: int,
-        hint: str,
-        committed: bool,
-        most_bytes: int,
-    ) -> tuple[list[BsonDocument], bytes | None]:
-        """What the stages find, and ``beside`` as ``find_with``; None in place of what ``most_bytes`` kept unread."""
-        # A projection would cost 0.1 ms. The batch is one more than all, else the end would be asked for.
-        stages.append({"$unionWith": {"coll": MESSAGES, "pipeline": [{"$match": beside}]}})
-        batch = 2 + (limit if most_bytes >= UNBOUNDED else min(limit, PORTION))
-        command: BsonDocument = {
-            "aggregate": MESSAGES,
-            "pipeline": stages,
-            "cursor": {"batchSize": batch},
-            "hint": hint,
-        }
-        if committed:
-            command["readConcern"] = self._committed
-        found = self._again(lambda: taken(self.database.cursor_command(command, codec_options=CODEC), most_bytes), None)
-        if found and found[-1]["_id"] == beside["_id"]:
-            return found[:-1], found[-1].get("b", b"")
-        is_cut = sum(len(document["b"]) for document in found) >= most_bytes
-        return found, None if is_cut else b""
+        return self._again(
+            lambda: taken(self.database.cursor_command(command, session=session, codec_options=CODEC), most_bytes),
+            session,
+        )
 
     def snapshot(self, conditions: Mapping[str, object]) -> tuple[Sequence[BsonDocument], Timestamp | bool]:
         """The few documents that fit, as no fail-over can change them, and the moment at which they were so.
@@ -239,10 +193,7 @@ class StoreClient:
         self, stages: Sequence[BsonDocument], hint: str, session: Session | None = None
     ) -> list[BsonDocument]:
         """What becomes of the documents of ``messages``."""
-        command: BsonDocument = {"aggregate": MESSAGES, "pipeline": stages, "cursor": {}, "hint": hint}
-        return self._again(
-            lambda: list(self.database.cursor_command(command, session=session, codec_options=CODEC)), session
-        )
+        return self.read({"aggregate": MESSAGES, "pipeline": stages, "cursor": {}, "hint": hint}, session)
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
         """Run update statements in order; how many documents fitted. May be repeated, but in a transaction."""
