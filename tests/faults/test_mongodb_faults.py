@@ -253,7 +253,7 @@ def test_a_user_who_must_not_ask_for_sizes_gets_the_other_figures(server: MongoS
     """Without the right to collStats these measures are left out, and the others are there."""
     with failing(server, "collStats", "alwaysOn", errorCode=UNAUTHORIZED):
         names = {measure.name for measure in scene.storage.measures(scene.now)}
-    assert names == {"expired_removed_total", "expired_waiting", "sweep_lag_seconds"}
+    assert names == {"expired_removed_total", "expired_waiting", "sweep_lag_seconds", "store_transactions_total"}
     assert {measure.name for measure in scene.storage.measures(scene.now)} - names == {"store_bytes", "store_messages"}
 
 

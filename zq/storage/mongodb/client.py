@@ -32,9 +32,9 @@ from pymongo.write_concern import WriteConcern
 
 from zq.errors import Invalid, Unavailable
 from zq.model import UNBOUNDED, QueueRef
-from zq.model.stats import Removals
+from zq.model.stats import Tally, removals
 from zq.storage.concurrency import StripedLocks
-from zq.storage.mongodb.commands import PORTION, TRANSIENT, checked, is_transient, parts, taken
+from zq.storage.mongodb.commands import PORTION, TRANSIENT, checked, is_conflict, is_transient, parts, taken
 from zq.storage.mongodb.layout import CODEC, MESSAGES, BsonDocument, QueueKey
 
 T = TypeVar("T")
@@ -67,12 +67,15 @@ LONGEST_PAUSE: Final = 0.008
 # Seconds of conflicts after which a transaction ends abandoned transactions, which may be what it conflicts with.
 PATIENCE: Final = 0.5
 UNKNOWN: Final = "UnknownTransactionCommitResult"
-WRITE_CONFLICT: Final = 112
 # The code of an error that comes for a moment after the collection was made.
 SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
 UNJOURNALED: Final = {"w": 1}
+
+
+# What becomes of a run of a transaction.
+OUTCOMES: Final = ("committed", "conflict", "outdated", "failed")
 
 
 class Aborted(Exception):
@@ -89,14 +92,15 @@ class StoreClient:
         self.timeout = timeout
         self.sharded = sharded
         self.locks = StripedLocks(timeout)
-        self.removals = Removals("read", "sweep")
+        self.removals = removals()
+        self.transactions = Tally("store_transactions_total", "outcome", *OUTCOMES)
         self._listener: Callable[[QueueRef], object] = lambda queue: None
         self._made_ready: WeakKeyDictionary[Session, set[QueueRef]] = WeakKeyDictionary()
         self._durable = durable
         self._write_concern = durable.document
         # A reader's marker must not depend on what a fail-over may take back; weaker writers get weaker readers.
         self._verb = threading.local()
-        self._committed = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
+        self._read_concern = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
 
     @contextmanager
     def verb(self, timeout: float | None = None) -> Iterator[None]:
@@ -163,7 +167,7 @@ class StoreClient:
     ) -> list[BsonDocument]:
         """Return the documents that a command finds; ``committed``, ``snapshot`` and ``most_bytes`` as for ``find``."""
         if committed:
-            command["readConcern"] = self._committed
+            command["readConcern"] = self._read_concern
         if snapshot:
             moment = {"atClusterTime": snapshot} if isinstance(snapshot, Timestamp) else {}
             command["readConcern"] = {"level": "snapshot", **moment}
@@ -177,7 +181,7 @@ class StoreClient:
 
         Writers that do not wait for a majority would not find what they wrote, so there it is of now, and no moment.
         """
-        if self._committed["level"] != "majority":
+        if self._read_concern["level"] != "majority":
             return self.find(conditions), False
         command = {"find": MESSAGES, "filter": conditions, "readConcern": {"level": "snapshot"}}
         reply = self._again(lambda: self.database.command(command, codec_options=PLAIN), None)
@@ -252,8 +256,8 @@ class StoreClient:
         *,
         retry_conflicts: bool = True,
     ) -> T:
-        """Commit ``work``, which may be run several times; what ``stored`` finds is there if, and only if, its last run
-        was committed.
+        """Commit ``work``, which may be run several times. ``stored`` finds a document that exists if, and only if, the
+        last run was committed.
 
         Raises ``Unavailable`` if a commit's outcome stays unknown. Raises ``Aborted`` if the work does, or if it meets
         another transaction and is not to ``retry_conflicts``; then nothing has changed.
@@ -268,15 +272,19 @@ class StoreClient:
                     result = work(session)
                     committing = True
                     self._commit(session)
-                    self._notify(session)
+                    self._committed(session)
                     return result
+                except Aborted:
+                    self.transactions.add("outdated")
+                    raise
                 except PyMongoError as error:
                     if committing and self._was_committed(error, stored()):
-                        self._notify(session)
+                        self._committed(session)
                         return result
+                    self.transactions.add("conflict" if is_conflict(error) else "failed")
                     if not is_transient(error) or self._late():
                         raise
-                    if not retry_conflicts and isinstance(error, OperationFailure) and error.code == WRITE_CONFLICT:
+                    if not retry_conflicts and is_conflict(error):
                         raise Aborted from error
             if time.monotonic() > patient_until:
                 end_orphans(self.pymongo)
@@ -292,7 +300,8 @@ class StoreClient:
         """Note for the listener that this transaction makes messages of the queue ready."""
         self._made_ready.setdefault(session, set()).add(queue)
 
-    def _notify(self, session: Session) -> None:
+    def _committed(self, session: Session) -> None:
+        self.transactions.add("committed")
         for queue in self._made_ready.pop(session, ()):
             self._listener(queue)
 

@@ -16,6 +16,7 @@ LARGEST: Final = 8 << 20
 # Documents that the server sends first where their bytes decide how many are wanted.
 PORTION: Final = 32
 DUPLICATE_KEY: Final = 11000
+WRITE_CONFLICT: Final = 112
 # The code of the error that the guards of ``floors`` raise.
 CONVERSION_FAILURE: Final = 241
 # Codes of a server that is not, or not any more, the primary.
@@ -59,6 +60,11 @@ def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[
         weight += body
     if start < len(statements):
         yield statements[start:]
+
+
+def is_conflict(error: PyMongoError) -> bool:
+    """Return whether a transaction met another one that writes the same document."""
+    return isinstance(error, OperationFailure) and error.code in (WRITE_CONFLICT, DUPLICATE_KEY)
 
 
 def is_transient(error: PyMongoError) -> bool:

@@ -18,7 +18,7 @@ from zq.errors import QueueNotFound
 from zq.model import Grouping
 from zq.model.moments import FALSE_FUTURE
 from zq.storage.concurrency import GroupCommit
-from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.floors import counters_of, floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
@@ -54,8 +54,8 @@ class SequenceRange(NamedTuple):
     floor: int
 
 
-class Stale(Exception):
-    """A counter does not stand as it was remembered; the transaction must not be committed."""
+class Stale(Aborted):
+    """A counter differs from the remembered one."""
 
 
 # Counters that are remembered, and the largest metadata that are sent along to be compared.

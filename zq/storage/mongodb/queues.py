@@ -198,7 +198,8 @@ class Figures:
                 lag = (now - int(oldest[0]["e"])) / 1000
             sizes = self._sizes()
         mine = [Measure("expired_waiting", waiting), Measure("sweep_lag_seconds", lag)]
-        return [*self._client.removals.measures(), *mine, *sizes]
+        counted = [*self._client.removals.measures(), *self._client.transactions.measures()]
+        return [*counted, *mine, *sizes]
 
     def _expired(self, now: int, most: int) -> dict[str, int]:
         """How many messages of which queue, as ``q`` names it, have expired and are there still."""
