@@ -60,7 +60,7 @@ class MongoStorage(Defaults):
         self.claims = ClaimController(client, claimers, self._feed.announce)
         self.history = HistoryController(client)
         self.transactions = TransactionController(client, stages, commits)
-        self.topics = TopicController(client, pending_deletes, self._feed)
+        self.topics = TopicController(client, self._feed)
 
     def now(self) -> Seconds:
         """The server's time, never less than what any zq server has got before.

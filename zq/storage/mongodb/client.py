@@ -72,6 +72,8 @@ SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
 UNJOURNALED: Final = {"w": 1}
+# Documents of a snapshot that the server sends in one reply.
+FEW: Final = 100_000
 
 
 # What becomes of a run of a transaction.
@@ -177,13 +179,13 @@ class StoreClient:
         )
 
     def snapshot(self, conditions: Mapping[str, object]) -> tuple[Sequence[BsonDocument], Timestamp | bool]:
-        """The few documents that fit, as no fail-over can change them, and the moment at which they were so.
+        """Return the few documents that fit, as no fail-over can change them, and the moment at which they were so.
 
         Writers that do not wait for a majority would not find what they wrote, so there it is of now, and no moment.
         """
         if self._read_concern["level"] != "majority":
             return self.find(conditions), False
-        command = {"find": MESSAGES, "filter": conditions, "readConcern": {"level": "snapshot"}}
+        command = {"find": MESSAGES, "filter": conditions, "readConcern": {"level": "snapshot"}, "batchSize": FEW}
         reply = self._again(lambda: self.database.command(command, codec_options=PLAIN), None)
         return reply["cursor"]["firstBatch"], reply["cursor"]["atClusterTime"]
 

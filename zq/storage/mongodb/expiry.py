@@ -74,8 +74,6 @@ class LeaderLease:
         return {"query": {"_id": SWEEPER}, "update": [{"$set": lease}], "upsert": True, "new": True}
 
 
-# Documents of a topic that one step deletes.
-BATCH: Final = 5000
 # Milliseconds for which a deleted queue's counter is kept.
 REMEMBERED: Final = 60 * 86_400_000
 
@@ -115,11 +113,6 @@ class PendingDeletes:
         if forget and found is None:  # a queue that was never posted to may have keys of stagings
             known = {"q": key.known, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
             self._client.delete_all(known, hint=layout.OBSERVERS)
-
-    def carry_out(self, pending: Pending) -> None:
-        """Delete what the purge of a topic has removed, however long it takes; each step keeps to the timeout."""
-        while self._step(pending, BATCH):
-            pass
 
     def resume(self, pace: Pace) -> None:
         """Delete what purges, deletions and trims have removed, as far as the pace goes."""
