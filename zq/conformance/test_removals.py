@@ -7,8 +7,10 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import Scene, Shift, ids_of, together
+from zq.conformance.builders import Scene, Shift, ids_of, once, together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
+from zq.errors import ClaimLapsed, ClaimNotFound, Repeated
+from zq.model import ClaimRef, Grouping, Handled, Move, Release
 
 MANY = 2000
 WAYS = pytest.mark.parametrize("way", ["delete", "purge"])
@@ -91,3 +93,59 @@ def test_a_consumer_beside_a_removal_gets_the_front_of_the_queue_and_then_new_me
     assert front == posted[: len(front)]
     assert not set(posted) & set(late)
     assert [*taken[len(front) :], *scene.claimable()] == new
+
+
+@WAYS
+@pytest.mark.parametrize("grouping", [Grouping.NONE, Grouping.ORDERED])
+def test_no_verb_meets_a_removed_message(scene: Scene, way: str, grouping: Grouping):
+    """Before any maintenance: claims are gone for their holders, ids are unknown, and names and lines are free."""
+    scene.storage.queues.create(scene.queue, b"{}", grouping)
+    posted = scene.post(8)
+    held = scene.take(2)
+    assert (scene.claim_named("job.1", 2) is None) == (grouping is Grouping.ORDERED)
+    getattr(scene.storage.queues, way)(scene.queue)
+    for refused in (
+        partial(scene.held, held.id),
+        partial(scene.renew, held.id),
+        partial(scene.settle, held.id, rest=True),
+        partial(scene.settle, held.id, delete=[held.messages[0].id]),
+        partial(scene.settle, held.id, release=[Release(held.messages[0].id)], move=[Move(held.messages[1].id, "b")]),
+    ):
+        with pytest.raises(ClaimNotFound):
+            refused()
+    with pytest.raises(ClaimLapsed):
+        scene.commit(1, settle=[ClaimRef(scene.queue, held.id)])
+    scene.release(held.id)
+    assert scene.handle(held.messages) == [Handled.GONE, Handled.GONE]
+    assert scene.handle(held.messages, hold=60) == [Handled.GONE, Handled.GONE]
+    scene.delete(posted[0], history=60)
+    scene.delete(held.messages[0].id, "other")
+    assert scene.move(posted, "b") == []
+    assert scene.history() == []
+    assert scene.storage.locate(scene.queue.project, posted[-1], scene.now) is None
+    assert list(scene.storage.claims.list(scene.queue.project, "", 10, scene.now).items) == []
+    assert (scene.ready(), scene.due()) == (0, None)
+    assert scene.is_empty()
+    new = scene.post(3)
+    assert scene.named("job.1", 1) == (new[:1], False)
+    assert scene.storage.locate(scene.queue.project, new[0], scene.now) is not None
+
+
+def test_a_deletion_removes_history_and_keys_and_a_purge_keeps_them(scene: Scene):
+    """Entries and answers of before are unknown at once; those of the queue that is made anew are its own."""
+    scene.post(2, once=once())
+    assert len(scene.pop(1, history=600)) == 1
+    scene.storage.queues.purge(scene.queue)
+    assert len(scene.history()) == 1
+    with pytest.raises(Repeated):
+        scene.post(1, once=once())
+    scene.storage.queues.delete(scene.queue)
+    assert scene.history() == []
+    assert scene.tail() == []
+    posted = scene.post(2, once=once())
+    assert scene.pop(1, history=600) == posted[:1]
+    assert [entry.message.id for entry in scene.tail()] == posted
+    scene.storage.maintain(scene.now)
+    assert [entry.message.id for entry in scene.tail()] == posted
+    with pytest.raises(Repeated):
+        scene.post(1, once=once())
