@@ -101,3 +101,29 @@ def test_usage_counts_what_was_posted_by_memory(servers: list[Scene]):
     for scene in (here, here, there, here, here):
         scene.post(2)
     assert here.entered() == there.entered() == 10
+
+
+def outcomes(scene: Scene) -> dict[str, float]:
+    """The runs of transactions of a server, by outcome."""
+    figures = scene.storage.measures(scene.now)
+    return {one.labels[0][1]: one.value for one in figures if one.name == "store_transactions_total"}
+
+
+def test_discarded_transactions_are_counted_by_outcome(servers: list[Scene]):
+    """A server alone discards none; two that post to one queue in turns find its counter outdated, or conflict."""
+    here, there = servers
+    for _ in range(5):
+        here.post(1)
+    before = outcomes(here)
+    assert before == {"committed": 5, "conflict": 0, "outdated": 0, "failed": 0}
+    for _ in range(5):
+        there.post(1)
+    here.post(1)
+    after = outcomes(here)
+    assert after["committed"] == 6
+    assert after["outdated"] == 1
+    together(*[lambda scene=scene: [scene.post(1) for _ in range(30)] for scene in servers])
+    for scene in servers:
+        found = outcomes(scene)
+        assert found["conflict"] + found["outdated"] > 0
+        assert found["failed"] == 0

@@ -17,8 +17,7 @@ from zq.model.documents import DocumentRef
 from zq.model.topics import Entry, Retention
 from zq.storage.mongodb import connect, feed, startup, topic_log
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.expiry import PendingDeletes
-from zq.storage.mongodb.topic_log import Reader
+from zq.storage.mongodb.topic_log import Floors, Reader
 
 
 @pytest.fixture
@@ -83,21 +82,13 @@ def test_trimmed_batches_are_removed_by_maintenance(here: Log, documents: Collec
     assert "g" not in counter
 
 
-def test_a_purge_that_was_cut_short_is_finished_by_maintenance(
-    here: Log, documents: Collection, monkeypatch: pytest.MonkeyPatch
-):
-    """Up to where it was decided: what was published after it stays, and so do other topics."""
+def test_a_purge_is_carried_out_by_maintenance(here: Log, documents: Collection):
+    """Up to where it was decided: what is published after it stays, and so do other topics."""
     for _ in range(5):
         here.publish("news")
         here.publish("other")
-
-    def cut(*_: object) -> None:
-        raise Unavailable("cut")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(PendingDeletes, "carry_out", cut)
-        with pytest.raises(Unavailable):
-            here.purge()
+    here.purge()
+    assert len(batches(documents)) == 10
     after = here.publish("news")
     here.storage.maintain(here.now)
     assert here.sequences("news") == after
@@ -106,21 +97,20 @@ def test_a_purge_that_was_cut_short_is_finished_by_maintenance(
     assert batches(documents) == [2, 4, 6, 8, 10, 11]
 
 
-@pytest.mark.parametrize("step", [(PendingDeletes, "carry_out"), (feed.Feed, "purge")])
-def test_all_listeners_are_notified_of_a_purge_that_others_finish(
-    here: Log, there: Log, documents: Collection, monkeypatch: pytest.MonkeyPatch, step: tuple[type, str]
+def test_all_listeners_are_notified_of_a_purge_whose_server_died(
+    here: Log, there: Log, documents: Collection, monkeypatch: pytest.MonkeyPatch
 ):
-    """Wherever it was cut short: what processes remember of the log is forgotten when the messages are gone."""
+    """If its notice was not written: maintenance writes one when the messages are gone."""
     here.publish("news")
     followers = [Follower(log.storage, "acme") for log in (here, there)]
     last = here.publish("news")[0]
     assert all(follower.hears_of(last) for follower in followers)
 
     def cut(*_: object) -> None:
-        raise AutoReconnect("cut") if step[0] is feed.Feed else Unavailable("cut")
+        raise AutoReconnect("cut")
 
     with monkeypatch.context() as broken:
-        broken.setattr(*step, cut)
+        broken.setattr(feed.Feed, "purge", cut)
         with pytest.raises(Unavailable):
             here.purge()
     assert documents.count_documents({"g": {"$exists": True}}) == 1, "it is not yet done"
@@ -150,7 +140,7 @@ def test_batches_trimmed_while_they_are_read_are_no_silent_gap(
     reading = weak.read(after=10, limit=5)
     assert (reading.batches[0].sequence, reading.dropped) == (22, 21)
     monkeypatch.setattr(Reader, "_span", trim_before)
-    monkeypatch.setattr(Reader, "dropped", lambda *_: 26)
+    monkeypatch.setattr(Reader, "_floors", lambda *_: Floors([{"_id": "l", "s": "l", "x": 26}]))
     reading = weak.read(after=21, limit=3)
     assert (reading.batches, reading.position, reading.more, reading.dropped) == ([], 26, True, 26)
     storage.close()

@@ -57,7 +57,7 @@ def test_queues_without_groups_are_served_by_no_more_commands(scene: Scene, monk
     scene.take(1)
     with counted(scene, monkeypatch) as commands:
         claim = scene.take(5)
-    assert commands == ["find", "update"]
+    assert commands == ["aggregate", "update"]
     for change, expected in (
         (lambda: scene.renew(claim.id), ["update"]),
         (lambda: scene.delete(ids[1], claim.id), ["delete"]),

@@ -28,6 +28,7 @@ KNOWN = {
     "store_stall_seconds_total",
     "store_compacted_bytes_total",
     "store_syncs_total",
+    "store_transactions_total",
     "object_checkpoint_age_seconds",
     "object_commits_total",
     "object_epoch",

@@ -100,8 +100,9 @@ def test_keys_of_drafts_end_by_themselves(scene: Scene):
     scene.storage.messages.post(scene.queue, again[1:], scene.now)
     assert scene.page() == [*ids_of(some), again[1].id]
     scene.storage.queues.delete(scene.queue)
-    scene.storage.messages.post(scene.queue, again, scene.now)
-    assert scene.page() == ids_of(again)
+    anew = keyed(scene, "a", "b")
+    scene.storage.messages.post(scene.queue, anew, scene.now)
+    assert scene.page() == ids_of(anew)
 
 
 def test_keys_of_drafts_beside_all_else(scene: Scene):

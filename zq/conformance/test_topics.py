@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import OpenStore, once, together
+from zq.conformance.builders import OpenStore, Shift, once, together
 from zq.conformance.test_tenants import PROJECTS
 from zq.conformance.topic_builders import Log, entries
 from zq.errors import KeyReused, Repeated
@@ -138,6 +138,37 @@ def test_a_purge_hides_what_was_published_before_it(log: Log):
     log.purge()
     log.purge()
     assert log.sequences() == other
+
+
+def test_every_total_beside_a_purge_is_all_or_nothing(log: Log):
+    """Statistics and reads of a topic show all of its batches or none, and other topics stay."""
+    together(*[lambda: [log.publish() for _ in range(100)]] * 6, partial(log.publish, "other"))
+    shift = Shift(1)
+
+    def watch(total: Callable[[], int]) -> list[int]:
+        seen = [total()]
+        while not shift.is_over():
+            seen.append(total())
+        return [*seen, total()]
+
+    def purge() -> list[int]:
+        with shift.at_work():
+            log.purge()
+            log.storage.maintain(log.now)
+        return []
+
+    counted, read, everything, _ = together(
+        partial(watch, lambda: log.figures()[0]),
+        partial(watch, lambda: len(log.read("news").batches)),
+        partial(watch, lambda: len(log.read().batches) - 1),
+        purge,
+    )
+    for seen in (counted, read, everything):
+        assert set(seen) <= {0, 600}
+        assert seen == sorted(seen, reverse=True)
+        assert seen[-1] == 0
+    log.reclaim()
+    assert log.figures("other")[0] == 1
 
 
 def test_purges_beside_publishers_hide_whole_batches_from_the_start(log: Log):

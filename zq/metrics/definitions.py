@@ -96,6 +96,7 @@ STORE_TOTALS: Final[dict[str, Definition]] = {
     "store_stall_seconds_total": _counter("Time for which the store held up writes."),
     "store_compacted_bytes_total": _counter("Bytes written by compactions."),
     "store_syncs_total": _counter("Syncs of the store's log to disk."),
+    "store_transactions_total": _counter("Runs of transactions on the store, by outcome.", "outcome"),
     "object_uploads_total": _counter("Attempts of this owner to upload a record of the log, by outcome.", "result"),
     "object_upload_seconds_total": _counter("Time that those took that stored one, of which several run at a time."),
     "object_uploaded_bytes_total": _counter("Bytes of the records that are stored."),

@@ -29,21 +29,28 @@ class Measure(Struct, frozen=True):
     labels: tuple[tuple[str, str], ...] = ()
 
 
-class Removals:
-    """How many expired messages this process has removed, by layer. Safe for any number of threads."""
+class Tally:
+    """A counter of one process, with one label. Safe for any number of threads."""
 
-    def __init__(self, *layers: str) -> None:
+    def __init__(self, name: str, label: str, *values: str) -> None:
+        self._name = name
+        self._label = label
         self._lock = threading.Lock()
-        self._counts = dict.fromkeys(layers, 0)
+        self._counts = dict.fromkeys(values, 0)
 
-    def add(self, layer: str, count: int) -> None:
+    def add(self, value: str, count: int = 1) -> None:
         if count:
             with self._lock:
-                self._counts[layer] += count
+                self._counts[value] += count
 
     def measures(self) -> list[Measure]:
         counts = dict(self._counts)
-        return [Measure("expired_removed_total", count, (("layer", layer),)) for layer, count in counts.items()]
+        return [Measure(self._name, count, ((self._label, value),)) for value, count in counts.items()]
+
+
+def removals() -> Tally:
+    """Return the counter of expired messages that this process has removed, by layer."""
+    return Tally("expired_removed_total", "layer", "read", "sweep")
 
 
 class Report(Struct, frozen=True):

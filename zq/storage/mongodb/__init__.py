@@ -46,7 +46,7 @@ class MongoStorage(Defaults):
         self._feed = Feed(client)
         client.listen(self._feed.announce)
         lookup, stages = MetadataLookup(client), Stages(client)
-        claimers = QueueClaimers(client, lookup)
+        claimers = QueueClaimers(client)
         pending_deletes = PendingDeletes(client, self._feed)
         commits = Commits(client, stages, claimers, self._feed.announce, events or CommitEvents())
         self._client = client
@@ -56,11 +56,11 @@ class MongoStorage(Defaults):
         self.documents = DocumentController(client)
         self._usages = Usages(client, self.documents)
         self.queues = QueueController(client, lookup, pending_deletes, self._usages)
-        self.messages = MessageController(client, lookup, claimers, self._feed.announce)
+        self.messages = MessageController(client, claimers, self._feed.announce)
         self.claims = ClaimController(client, claimers, self._feed.announce)
         self.history = HistoryController(client)
         self.transactions = TransactionController(client, stages, commits)
-        self.topics = TopicController(client, pending_deletes, self._feed)
+        self.topics = TopicController(client, self._feed)
 
     def now(self) -> Seconds:
         """The server's time, never less than what any zq server has got before.

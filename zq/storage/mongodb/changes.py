@@ -22,7 +22,9 @@ from zq.errors import Fenced
 from zq.model import Fence, Move, Outcome
 from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.commands import RemovalPending
 from zq.storage.mongodb.counters import Arrivals, advance
+from zq.storage.mongodb.floors import find_there, guarded_update
 from zq.storage.mongodb.layout import CLAIM_FIELDS, IN_NO_LINE, BsonDocument, QueueKey
 
 
@@ -41,12 +43,16 @@ def reserved_id(claim: str) -> Binary:
     return Binary(layout.text(claim).encode())
 
 
-def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> BsonDocument:
-    """The statement that updates all that the claim holds, in no line."""
-    return {"q": {**held_filter(client, key, claim, now), **IN_NO_LINE}, "u": step, "multi": True, "hint": layout.HELD}
+def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> int:
+    """Update all messages in no line that the claim holds. Return their number; 0 if ``update_found`` is to look."""
+    held = {**held_filter(client, key, claim, now), **IN_NO_LINE}
+    try:
+        return client.update([guarded_update(key), {"q": held, "u": step, "multi": True, "hint": layout.HELD}])
+    except RemovalPending:
+        return 0
 
 
-def update_in_lines(
+def update_found(
     client: StoreClient,
     key: QueueKey,
     claim: str,
@@ -55,20 +61,21 @@ def update_in_lines(
     until: int = 0,
     fence: Fence | None = None,
 ) -> int:
-    """Update what the claim holds of a grouped queue; how many messages. ``until``: the latest expiry of one."""
+    """Update all messages that the claim holds, in one transaction, and return their number. ``until``: the latest
+    expiry of one of them after the update. Raise ``Fenced``."""
     held = held_filter(client, key, claim, now)
 
     def work(session: Session) -> int:
         if fence is not None:
             check_fence(client, session, key.ref.project, fence)
-        found = client.find(held, fields={"h1": 1}, hint=layout.HELD, session=session)
+        found = find_there(client, [key], held, fields={"h1": 1}, hint=layout.HELD, session=session)
         named = client.where(key, _id={"$in": [one["_id"] for one in found]})
         if found:
             client.update([{"q": named, "u": step, "multi": True, "hint": "_id_"}], session)
             lines.update_entries(client, session, key, found, now, until)
         return len(found)
 
-    if not client.find(held, limit=1, fields={"_id": 1}, hint=layout.HELD):
+    if fence is None and not client.find(held, limit=1, fields={"_id": 1}, hint=layout.HELD):
         return 0
     return client.transaction(work)
 
@@ -197,7 +204,7 @@ def move(
     """Move them all, in this order; raises ``Aborted`` if one of them has changed since it was found."""
     if not moved:
         return
-    arrivals = _arrivals(client, session, source, moved, now)
+    arrivals, floors = _arrivals(client, session, source, moved, now)
     unchanged = [_unchanged(client, source, found) for found, _ in moved]
     if client.sharded:  # where a document cannot go to another shard by a plain update
         gone = client.delete([{"q": one, "limit": 1, "hint": "_id_"} for one in unchanged], session)
@@ -207,7 +214,7 @@ def move(
         gone = client.update([{"q": one, "u": arrival, "hint": "_id_"} for one, arrival in statements], session)
     if gone != len(moved):
         raise Aborted
-    lines.join(client, session, arrivals)
+    lines.join(client, session, arrivals, floors)
     lines.update_entries(client, session, source, [found for found, _ in moved], now)
     if history:
         finished = [(found, Outcome.DEAD_LETTERED if each.reason else Outcome.MOVED) for found, each in moved]
@@ -216,8 +223,8 @@ def move(
 
 def _arrivals(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int
-) -> Sequence[BsonDocument]:
-    """What the messages become, each with the next sequence of its queue."""
+) -> tuple[Sequence[BsonDocument], Mapping[str, int]]:
+    """Return what the messages become, each with the next sequence of its queue, and the floors of these queues."""
     targets = {each.to: layout.key(source.ref._replace(name=each.to)) for _, each in moved}
     by_target: defaultdict[str, list[MovedMessage]] = defaultdict(list)
     for found, each in moved:
@@ -233,7 +240,7 @@ def _arrivals(
         line = layout.line_of(ranges[target].grouping, layout.original(found.get("h", "")))
         arrivals.append({**_anew(source, found, each, now), **position, **line})
         next_sequence[each.to] += 1
-    return arrivals
+    return arrivals, {target.shard: ranges[target].floor for target in targets.values()}
 
 
 def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:

@@ -34,15 +34,16 @@ from zq.storage.mongodb.changes import (
     check_fence,
     counters,
     finish,
-    held_by,
     held_filter,
     move,
+    update_found,
     update_held,
-    update_in_lines,
 )
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.commands import RemovalPending
 from zq.storage.mongodb.exclusive_claim import ExclusiveClaim, claimed
+from zq.storage.mongodb.floors import find_there, guarded_delete, guarded_update
 from zq.storage.mongodb.group_commit import ShardGroups, key_ids, remember, unless_known
 from zq.storage.mongodb.handling import Handler, HandleRequest
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
@@ -128,24 +129,25 @@ class Settler:
         if request.is_plain and not is_grouped:
             try:
                 return self._client.transaction(partial(self._presume, request))
-            except Aborted:
+            except (Aborted, RemovalPending):
                 pass
         return self._groups.submit(request)
 
     def _presume(self, request: SettleRequest, session: Session) -> Settled:
-        """Settle what was named; raises ``Aborted`` if the claim does not hold all of it, in no line."""
+        """Settle the messages that are named. Raise ``Aborted`` if the claim does not hold all of them, in no line, and
+        ``RemovalPending`` as long as that is uncertain."""
         asked = request.settlement
+        held = held_filter(self._client, request.key, request.claim, request.now) | IN_NO_LINE
         if asked.rest:
-            everything = {**held_filter(self._client, request.key, request.claim, request.now), **IN_NO_LINE}
-            gone = self._client.delete_all(everything, hint=layout.HELD, session=session)
+            gone = self._client.delete(guarded_delete(request.key, held, layout.HELD), session)
             if not gone:
                 raise Aborted
             return Settled(gone)
-        holding = {**held_by(request.claim, request.now), "e": {"$gt": DatetimeMS(request.now)}, **IN_NO_LINE}
-        doc_ids = [request.doc_id(one) for one in asked.delete]
-        finish(self._client, session, request.key, doc_ids, Ending(Outcome.DELETED, request.now, 0), holding)
-        releases = self._releasing(request.key, asked.release, request.now, holding)
-        if releases and self._client.update(releases, session) != len(asked.release):
+        named = held | {"_id": {"$in": [request.doc_id(one) for one in asked.delete]}}
+        if asked.delete and self._client.delete(guarded_delete(request.key, named), session) != len(asked.delete):
+            raise Aborted
+        releases = self._releasing(request.key, asked.release, request.now, held)
+        if releases and self._client.update([guarded_update(request.key), *releases], session) != len(asked.release):
             raise Aborted
         return Settled(deleted=len(asked.delete), released=len(asked.release))
 
@@ -183,15 +185,16 @@ class Settler:
         """What each claim holds, in sequence; whole documents if some are to move."""
         if not requests:
             return []
+        keys = list(dict.fromkeys(request.key for request in requests))
         conditions: BsonDocument = {
-            "q": {"$in": [request.key.messages for request in requests]},
+            "q": {"$in": [key.messages for key in keys]},
             "c.i": {"$in": [layout.text(request.claim) for request in requests]},
             "c.e": {"$gt": now},
             "e": {"$gt": DatetimeMS(now)},
-            **self._client.shards(request.key.shard for request in requests),
+            **self._client.shards(key.shard for key in keys),
         }
-        fields = None if any(request.settlement.move for request in requests) else {"q": 1, "k": 1, "c.i": 1, "h1": 1}
-        found = self._client.find(conditions, fields=fields, hint=layout.HELD, session=session)
+        fields = None if any(request.settlement.move for request in requests) else {"c.i": 1, "h1": 1}
+        found = find_there(self._client, keys, conditions, fields=fields, hint=layout.HELD, session=session)
         by_claim: defaultdict[tuple[str, str], list[BsonDocument]] = defaultdict(list)
         for one in sorted(found, key=lambda one: int(one["k"])):
             by_claim[one["q"], one["c"]["i"]].append(one)
@@ -280,22 +283,17 @@ class ClaimController:
         moment, key = layout.ms(now), layout.key(queue)
         step, until = layout.renewing(lease, moment), moment + (lease.ttl + lease.grace) * 1000
 
-        def work(session: Session | None = None) -> int:
-            if fence is not None and session is not None:
-                check_fence(self._client, session, queue.project, fence)
-            return self._client.update([update_held(self._client, key, lease.claim, moment, step)], session)
-
         with self._client.verb():
-            renewed = work() if fence is None else self._client.transaction(work)
-            if not (renewed or update_in_lines(self._client, key, lease.claim, moment, step, until, fence)):
+            renewed = fence is None and update_held(self._client, key, lease.claim, moment, step)
+            if not (renewed or update_found(self._client, key, lease.claim, moment, step, until, fence)):
                 raise ClaimNotFound
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
         moment, key = layout.ms(now), layout.key(queue)
         step = layout.releasing(moment, delay)
         with self._client.verb():
-            released = self._client.update([update_held(self._client, key, claim, moment, step)])
-            if released or update_in_lines(self._client, key, claim, moment, step):
+            released = update_held(self._client, key, claim, moment, step)
+            if released or update_found(self._client, key, claim, moment, step):
                 self._claimers.invalidate(key)
                 self._announce(queue)
 

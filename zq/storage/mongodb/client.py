@@ -32,9 +32,9 @@ from pymongo.write_concern import WriteConcern
 
 from zq.errors import Invalid, Unavailable
 from zq.model import UNBOUNDED, QueueRef
-from zq.model.stats import Removals
+from zq.model.stats import Tally, removals
 from zq.storage.concurrency import StripedLocks
-from zq.storage.mongodb.commands import PORTION, TRANSIENT, checked, is_transient, parts, taken
+from zq.storage.mongodb.commands import PORTION, TRANSIENT, checked, is_conflict, is_transient, parts, taken
 from zq.storage.mongodb.layout import CODEC, MESSAGES, BsonDocument, QueueKey
 
 T = TypeVar("T")
@@ -67,12 +67,17 @@ LONGEST_PAUSE: Final = 0.008
 # Seconds of conflicts after which a transaction ends abandoned transactions, which may be what it conflicts with.
 PATIENCE: Final = 0.5
 UNKNOWN: Final = "UnknownTransactionCommitResult"
-WRITE_CONFLICT: Final = 112
 # The code of an error that comes for a moment after the collection was made.
 SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
 UNJOURNALED: Final = {"w": 1}
+# Documents of a snapshot that the server sends in one reply.
+FEW: Final = 100_000
+
+
+# What becomes of a run of a transaction.
+OUTCOMES: Final = ("committed", "conflict", "outdated", "failed")
 
 
 class Aborted(Exception):
@@ -89,14 +94,15 @@ class StoreClient:
         self.timeout = timeout
         self.sharded = sharded
         self.locks = StripedLocks(timeout)
-        self.removals = Removals("read", "sweep")
+        self.removals = removals()
+        self.transactions = Tally("store_transactions_total", "outcome", *OUTCOMES)
         self._listener: Callable[[QueueRef], object] = lambda queue: None
         self._made_ready: WeakKeyDictionary[Session, set[QueueRef]] = WeakKeyDictionary()
         self._durable = durable
         self._write_concern = durable.document
         # A reader's marker must not depend on what a fail-over may take back; weaker writers get weaker readers.
         self._verb = threading.local()
-        self._committed = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
+        self._read_concern = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
 
     @contextmanager
     def verb(self, timeout: float | None = None) -> Iterator[None]:
@@ -150,82 +156,36 @@ class StoreClient:
             command["projection"] = fields
         if skip:
             command["skip"] = skip
+        return self.read(command, session, committed=committed, snapshot=snapshot, most_bytes=most_bytes)
+
+    def read(
+        self,
+        command: BsonDocument,
+        session: Session | None = None,
+        *,
+        committed: bool = False,
+        snapshot: bool | Timestamp = False,
+        most_bytes: int = UNBOUNDED,
+    ) -> list[BsonDocument]:
+        """Return the documents that a command finds; ``committed``, ``snapshot`` and ``most_bytes`` as for ``find``."""
         if committed:
-            command["readConcern"] = self._committed
+            command["readConcern"] = self._read_concern
         if snapshot:
             moment = {"atClusterTime": snapshot} if isinstance(snapshot, Timestamp) else {}
             command["readConcern"] = {"level": "snapshot", **moment}
-
-        def send() -> list[BsonDocument]:
-            found = self.database.cursor_command(command, session=session, codec_options=CODEC)
-            return list(found) if most_bytes >= UNBOUNDED else taken(found, most_bytes)
-
-        return self._again(send, session)
-
-    def find_with(
-        self,
-        beside: Mapping[str, object],
-        conditions: Mapping[str, object],
-        *,
-        limit: int,
-        sort: Mapping[str, int],
-        hint: str,
-        skip: int = 0,
-        committed: bool = False,
-        most_bytes: int = UNBOUNDED,
-    ) -> tuple[list[BsonDocument], bytes]:
-        """As ``find``, and of the document ``beside``, named by its ``_id``, the ``b``; empty if there is none.
-
-        One command costs half of what two do. On a cluster, where a union is not sent to one shard alone, it is two.
-        """
-        if not self.sharded:
-            stages: list[BsonDocument] = [{"$match": conditions}, {"$sort": sort}]
-            stages += [*([{"$skip": skip}] if skip else []), {"$limit": limit}]
-            found, answered = self._find_union(beside, stages, limit, hint, committed, most_bytes)
-            if answered is not None:
-                return found, answered
-        told = next((one.get("b", b"") for one in self.find(beside, fields={"b": 1})), b"")
-        if self.sharded:
-            found = self.find(
-                conditions, limit=limit, sort=sort, hint=hint, skip=skip, committed=committed, most_bytes=most_bytes
-            )
-        return found, told
-
-    def _find_union(
-        self,
-        beside: Mapping[str, object],
-        stages: list[BsonDocument],
-        limit: int,
-        hint: str,
-        committed: bool,
-        most_bytes: int,
-    ) -> tuple[list[BsonDocument], bytes | None]:
-        """What the stages find, and ``beside`` as ``find_with``; None in place of what ``most_bytes`` kept unread."""
-        # A projection would cost 0.1 ms. The batch is one more than all, else the end would be asked for.
-        stages.append({"$unionWith": {"coll": MESSAGES, "pipeline": [{"$match": beside}]}})
-        batch = 2 + (limit if most_bytes >= UNBOUNDED else min(limit, PORTION))
-        command: BsonDocument = {
-            "aggregate": MESSAGES,
-            "pipeline": stages,
-            "cursor": {"batchSize": batch},
-            "hint": hint,
-        }
-        if committed:
-            command["readConcern"] = self._committed
-        found = self._again(lambda: taken(self.database.cursor_command(command, codec_options=CODEC), most_bytes), None)
-        if found and found[-1]["_id"] == beside["_id"]:
-            return found[:-1], found[-1].get("b", b"")
-        is_cut = sum(len(document["b"]) for document in found) >= most_bytes
-        return found, None if is_cut else b""
+        return self._again(
+            lambda: taken(self.database.cursor_command(command, session=session, codec_options=CODEC), most_bytes),
+            session,
+        )
 
     def snapshot(self, conditions: Mapping[str, object]) -> tuple[Sequence[BsonDocument], Timestamp | bool]:
-        """The few documents that fit, as no fail-over can change them, and the moment at which they were so.
+        """Return the few documents that fit, as no fail-over can change them, and the moment at which they were so.
 
         Writers that do not wait for a majority would not find what they wrote, so there it is of now, and no moment.
         """
-        if self._committed["level"] != "majority":
+        if self._read_concern["level"] != "majority":
             return self.find(conditions), False
-        command = {"find": MESSAGES, "filter": conditions, "readConcern": {"level": "snapshot"}}
+        command = {"find": MESSAGES, "filter": conditions, "readConcern": {"level": "snapshot"}, "batchSize": FEW}
         reply = self._again(lambda: self.database.command(command, codec_options=PLAIN), None)
         return reply["cursor"]["firstBatch"], reply["cursor"]["atClusterTime"]
 
@@ -239,10 +199,7 @@ class StoreClient:
         self, stages: Sequence[BsonDocument], hint: str, session: Session | None = None
     ) -> list[BsonDocument]:
         """What becomes of the documents of ``messages``."""
-        command: BsonDocument = {"aggregate": MESSAGES, "pipeline": stages, "cursor": {}, "hint": hint}
-        return self._again(
-            lambda: list(self.database.cursor_command(command, session=session, codec_options=CODEC)), session
-        )
+        return self.read({"aggregate": MESSAGES, "pipeline": stages, "cursor": {}, "hint": hint}, session)
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
         """Run update statements in order; how many documents fitted. May be repeated, but in a transaction."""
@@ -301,8 +258,8 @@ class StoreClient:
         *,
         retry_conflicts: bool = True,
     ) -> T:
-        """Commit ``work``, which may be run several times; what ``stored`` finds is there if, and only if, its last run
-        was committed.
+        """Commit ``work``, which may be run several times. ``stored`` finds a document that exists if, and only if, the
+        last run was committed.
 
         Raises ``Unavailable`` if a commit's outcome stays unknown. Raises ``Aborted`` if the work does, or if it meets
         another transaction and is not to ``retry_conflicts``; then nothing has changed.
@@ -317,15 +274,19 @@ class StoreClient:
                     result = work(session)
                     committing = True
                     self._commit(session)
-                    self._notify(session)
+                    self._committed(session)
                     return result
+                except Aborted:
+                    self.transactions.add("outdated")
+                    raise
                 except PyMongoError as error:
                     if committing and self._was_committed(error, stored()):
-                        self._notify(session)
+                        self._committed(session)
                         return result
+                    self.transactions.add("conflict" if is_conflict(error) else "failed")
                     if not is_transient(error) or self._late():
                         raise
-                    if not retry_conflicts and isinstance(error, OperationFailure) and error.code == WRITE_CONFLICT:
+                    if not retry_conflicts and is_conflict(error):
                         raise Aborted from error
             if time.monotonic() > patient_until:
                 end_orphans(self.pymongo)
@@ -341,7 +302,8 @@ class StoreClient:
         """Note for the listener that this transaction makes messages of the queue ready."""
         self._made_ready.setdefault(session, set()).add(queue)
 
-    def _notify(self, session: Session) -> None:
+    def _committed(self, session: Session) -> None:
+        self.transactions.add("committed")
         for queue in self._made_ready.pop(session, ()):
             self._listener(queue)
 

@@ -7,6 +7,7 @@ from typing import Any, Final, TypeVar
 from pymongo.command_cursor import CommandCursor
 from pymongo.errors import DuplicateKeyError, NotPrimaryError, OperationFailure, PyMongoError, WriteConcernError
 
+from zq.model import UNBOUNDED
 from zq.storage.mongodb.layout import BsonDocument
 
 S = TypeVar("S", bound=Mapping[str, Any])
@@ -15,16 +16,25 @@ LARGEST: Final = 8 << 20
 # Documents that the server sends first where their bytes decide how many are wanted.
 PORTION: Final = 32
 DUPLICATE_KEY: Final = 11000
+WRITE_CONFLICT: Final = 112
+# The code of the error that the guards of ``floors`` raise.
+CONVERSION_FAILURE: Final = 241
 # Codes of a server that is not, or not any more, the primary.
 NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
 TRANSIENT: Final = "TransientTransactionError"
 
 
+class RemovalPending(OperationFailure):
+    """A queue has messages that a purge or deletion has removed and that are not deleted yet."""
+
+
 def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
-    """The first documents, up to that with which their bodies have so many bytes.
+    """Return the first documents, up to that with which their bodies have so many bytes.
 
     The first ``PORTION`` tell how large the others may be, which are asked for together: small ones in one reply.
     """
+    if most_bytes >= UNBOUNDED:
+        return list(cursor)
     taken: list[BsonDocument] = []
     left = most_bytes
     with cursor:
@@ -52,6 +62,11 @@ def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[
         yield statements[start:]
 
 
+def is_conflict(error: PyMongoError) -> bool:
+    """Return whether a transaction met another one that writes the same document."""
+    return isinstance(error, OperationFailure) and error.code in (WRITE_CONFLICT, DUPLICATE_KEY)
+
+
 def is_transient(error: PyMongoError) -> bool:
     """Whether the same transaction may succeed when it is run again."""
     if isinstance(error, DuplicateKeyError):  # two that made the same queue, fence, stage ...: all but messages
@@ -59,11 +74,13 @@ def is_transient(error: PyMongoError) -> bool:
     return error.has_error_label(TRANSIENT)
 
 
+KINDS: Final = {DUPLICATE_KEY: DuplicateKeyError, CONVERSION_FAILURE: RemovalPending}
+
+
 def checked(reply: Mapping[str, Any]) -> BsonDocument:
-    """A reply without errors in it."""
+    """Return the reply. Raise the first error in it."""
     for error in reply.get("writeErrors", ()):
-        kind = DuplicateKeyError if error["code"] == DUPLICATE_KEY else OperationFailure
-        raise kind(error["errmsg"], error["code"], error)
+        raise KINDS.get(error["code"], OperationFailure)(error["errmsg"], error["code"], error)
     if "writeConcernError" in reply:
         error = reply["writeConcernError"]
         if error.get("code") in NOT_PRIMARY:

@@ -18,7 +18,8 @@ from zq.errors import QueueNotFound
 from zq.model import Grouping
 from zq.model.moments import FALSE_FUTURE
 from zq.storage.concurrency import GroupCommit
-from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.client import Aborted, Session, StoreClient
+from zq.storage.mongodb.floors import counters_of, floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
 # Of a missing queue, and of one that a post has made.
@@ -43,17 +44,18 @@ class Arrivals(NamedTuple):
 
 
 class SequenceRange(NamedTuple):
-    """Where they enter: the first one's sequence, the moment from which those without delay are available; the queue's
-    metadata and grouping."""
+    """Where messages enter a queue: the first one's sequence, and the moment from which those without delay are
+    available; the queue's metadata, grouping and floor."""
 
     sequence: int
     available: int
     metadata: bytes
     grouping: Grouping
+    floor: int
 
 
-class Stale(Exception):
-    """A counter does not stand as it was remembered; the transaction must not be committed."""
+class Stale(Aborted):
+    """A counter differs from the remembered one."""
 
 
 # Counters that are remembered, and the largest metadata that are sent along to be compared.
@@ -64,12 +66,14 @@ SHARED: Final = 1.0
 
 
 class Remembered(NamedTuple):
-    """How this process has left a counter: last sequence given, last available-at without delay, metadata, grouping."""
+    """A counter as this process has left it: the last sequence given, the last available-at without delay, the queue's
+    metadata, grouping and floor."""
 
     sequence: int
     available: int
     metadata: bytes
     grouping: Grouping
+    floor: int
 
 
 class CounterMemory:
@@ -89,10 +93,10 @@ class CounterMemory:
         """A transaction that took these ranges, of so many sequences, was committed."""
         now = time.monotonic()
         with self._lock:
-            for key, (sequence, available, metadata, grouping) in ranges.items():
+            for key, (sequence, available, metadata, grouping, floor) in ranges.items():
                 if available and len(metadata) <= LARGEST_METADATA and self._shared.get(key.counter, 0.0) < now:
                     last = sequence + numbers[key] - 1
-                    self._counters[key.counter] = Remembered(last, available, metadata, grouping)
+                    self._counters[key.counter] = Remembered(last, available, metadata, grouping, floor)
 
     def forget(self, keys: Sequence[QueueKey]) -> None:
         """Others write the counter of one of these queues."""
@@ -128,7 +132,7 @@ def unless_missing(
     asked = list({one.key for one in requests if not one.create and one.key not in remembered})
     if not asked:
         return effect(requests)
-    found = client.find({**_counters_of(client, asked), "b": {"$exists": True}}, fields={"_id": 1}, session=session)
+    found = client.find({**counters_of(client, asked), "b": {"$exists": True}}, fields={"_id": 1}, session=session)
     absent = {key.counter for key in asked} - {counter["_id"] for counter in found}
     refused = [not one.create and one.key.counter in absent for one in requests]
     rest = [one for one, is_refused in zip(requests, refused, strict=True) if not is_refused]
@@ -163,8 +167,9 @@ def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[Bso
         believed = available <= arrival.fresh + FALSE_FUTURE * 1000
         available = max(available, arrival.fresh) if believed else arrival.fresh
     where = {**_identity(key), "k1": known.sequence, "d1": known.available, "b": known.metadata}
-    where["h"] = known.grouping or None  # since it was remembered, the queue may have been made anew
-    known_range = SequenceRange(known.sequence + 1, available, known.metadata, known.grouping)
+    # Since it was remembered, the queue may have been purged, or deleted and made anew.
+    where |= {"h": known.grouping or None, "m0": known.floor or None}
+    known_range = SequenceRange(known.sequence + 1, available, known.metadata, known.grouping, known.floor)
     change: BsonDocument = {"$set": {"k1": known.sequence + arrival.number, "d1": available}}
     if arrival.messages or arrival.bytes:
         change["$inc"] = {"n1": arrival.messages, "w1": arrival.bytes}
@@ -179,7 +184,7 @@ def advance(
     Always in the order of names, so that two that need the same queues do not each hold what the other waits for.
     """
     steps = {key: _step(key, arrival) for key, arrival in arrivals.items()}
-    counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1, "h": 1})
+    counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1, "h": 1, "m0": 1, "g": 1})
     return {key: _range(counter, arrivals[key].number) for key, counter in counters.items()}
 
 
@@ -194,19 +199,15 @@ def increment(
         found = [client.modify(command, session) or {}]
     else:
         client.update([{"q": _identity(key), "u": steps[key], "upsert": True} for key in keys], session)
-        found = client.find(_counters_of(client, keys), fields=fields, session=session)
+        found = client.find(counters_of(client, keys), fields=fields, session=session)
     counters = {counter["_id"]: counter for counter in found}
     return {key: counters[key.counter] for key in keys}
 
 
-def _counters_of(client: StoreClient, keys: Sequence[QueueKey]) -> BsonDocument:
-    """The filter that finds the counters of queues."""
-    return {"_id": {"$in": [key.counter for key in keys]}, **client.shards(key.shard for key in keys)}
-
-
 def _range(counter: BsonDocument, number: int) -> SequenceRange:
     grouping = Grouping(counter.get("h", ""))
-    return SequenceRange(counter["k1"] - number + 1, counter.get("d1", 0), counter["b"], grouping)
+    first = counter["k1"] - number + 1
+    return SequenceRange(first, counter.get("d1", 0), counter["b"], grouping, floor_of(counter))
 
 
 def _identity(key: QueueKey) -> BsonDocument:
@@ -229,10 +230,11 @@ def _step(key: QueueKey, arrival: Arrivals) -> list[BsonDocument]:
 
 
 class Known(NamedTuple):
-    """What a queue's document says of it."""
+    """A queue's metadata, grouping and floor."""
 
     metadata: bytes
     grouping: Grouping
+    floor: int
 
 
 class MetadataLookup:
@@ -248,13 +250,9 @@ class MetadataLookup:
         """What is known of the queue; None if there is no such queue."""
         return self._group_commit.submit(key)
 
-    def metadata(self, key: QueueKey) -> bytes:
-        """The queue's metadata; of a missing one, those of a queue that a post makes."""
-        known = self.get(key)
-        return NO_METADATA if known is None else known.metadata
-
     def _read(self, keys: Sequence[QueueKey]) -> Sequence[Known | None]:
-        named = _counters_of(self._client, keys)
-        counters = self._client.find({**named, "b": {"$exists": True}}, fields={"b": 1, "h": 1})
-        found = {one["_id"]: Known(one["b"], Grouping(one.get("h", ""))) for one in counters}
+        named = counters_of(self._client, keys)
+        fields = {"b": 1, "h": 1, "m0": 1, "g": 1}
+        counters = self._client.find({**named, "b": {"$exists": True}}, fields=fields)
+        found = {one["_id"]: Known(one["b"], Grouping(one.get("h", "")), floor_of(one)) for one in counters}
         return [found.get(key.counter) for key in keys]

@@ -19,6 +19,7 @@ from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.changes import Ending, finish, held_by
 from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.floors import find_there
 from zq.storage.mongodb.group_commit import ShardGroups
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 
@@ -61,7 +62,7 @@ class Deletions:
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
         """Delete one message in a command for many callers, and look at it if there are fewer than all."""
         while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
-            found = self._client.find(living, fields={"c": 1, "h1": 1})
+            found = find_there(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
                 return
             if "h1" in found[0]:
@@ -82,9 +83,10 @@ class Deletions:
 
     def _finish_all(self, deletions: Sequence[Deletion], session: Session) -> Sequence[Exception | None]:
         now = max(deletion.now for deletion in deletions)  # as if all had read the latest clock
-        shards = self._client.shards(one.key.shard for one in deletions)
+        keys = list(dict.fromkeys(one.key for one in deletions))
+        shards = self._client.shards(key.shard for key in keys)
         named = {"_id": {"$in": [doc_id for one in deletions for doc_id in one.doc_ids]}, **shards}
-        met = self._client.find(named, fields={"q": 1, "e": 1, "c": 1, "h1": 1}, session=session)
+        met = find_there(self._client, keys, named, fields={"e": 1, "c": 1, "h1": 1}, hint="_id_", session=session)
         found = {message["_id"]: message for message in met if int(message["e"]) > now}
         answers: list[Exception | None] = []
         ending: defaultdict[tuple[QueueKey, int], list[BsonDocument]] = defaultdict(list)

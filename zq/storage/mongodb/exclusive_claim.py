@@ -46,7 +46,7 @@ class ExclusiveClaim:
         attempt = self._attempt
         for _ in range(MAX_ATTEMPTS):
             found = self._claimer.look(attempt.limit, attempt.now, attempt.most_bytes)
-            if not found.is_empty and not self._claimer.check_metadata([attempt]):
+            if not found.is_empty and not self._claimer.check_metadata([attempt], found.metadata):
                 return Claimed(metadata=attempt.metadata)
             ready = attempt.living(attempt.candidates(found.ready))
             try:

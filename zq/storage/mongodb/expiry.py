@@ -6,12 +6,11 @@ the same sooner, step by step, by the same index, so it costs what there is to r
 servers the one with the lease does it. A server that dies with it delays the others until it ends, some seconds of
 MongoDB's own clock; two that remove side by side would only do the same work twice.
 
-A purge or deletion is decided in one step: it notes in the queue's document up to which sequence (``g``) its messages
-go; a post is wholly before it or wholly after, since both write that document. Then the messages go, whatever a claim
-makes of them meanwhile, and the entries of lines that were about them are placed anew; then, after a deletion (``g1``),
-the history entries and idempotency keys that belong to them go, and the note is taken away. The verb returns when all
-are gone. Should the server die before, ``resume`` of any other one goes on. A deleted queue keeps its counters for a
-while, so that markers stay below whatever comes later.
+A purge or deletion is one update of the queue's document: see ``floors``. It notes in ``g`` (and a deletion in ``g1``)
+up to which sequence documents are to be deleted. Maintenance of any server deletes them in small steps: the messages,
+whatever claims do with them; after a deletion the history entries and idempotency keys; then the note. Entries of lines
+that were about such messages are placed anew. A deleted queue keeps its counters for a while, so that markers stay
+below later sequences.
 Purged topics and trimmed batches go the same way: see ``topic_log``.
 """
 
@@ -75,8 +74,6 @@ class LeaderLease:
         return {"query": {"_id": SWEEPER}, "update": [{"$set": lease}], "upsert": True, "new": True}
 
 
-# Documents that one step removes.
-BATCH: Final = 5000
 # Milliseconds for which a deleted queue's counter is kept.
 REMEMBERED: Final = 60 * 86_400_000
 
@@ -96,45 +93,43 @@ class PendingDeletes:
         self._client = client
         self._feed = feed
 
-    def mark(self, key: QueueKey, *, forget: bool) -> Pending:
-        """Decide; with ``forget`` the queue itself goes in the same step."""
-        last = {"$ifNull": ["$k1", 0]}
-        step: list[BsonDocument] = [{"$set": {"g": last}}]
+    def decide(self, key: QueueKey, *, forget: bool) -> None:
+        """Purge the queue, or with ``forget`` delete it, in one step."""
+        last: BsonDocument = {"$ifNull": ["$k1", 0]}
+        where: BsonDocument = {"_id": key.counter, "s": key.shard}
+        step: list[BsonDocument] = [{"$set": {"g": last, "m0": last}}]
         if forget:
-            step[0]["$set"] |= {"g1": last, "e": {"$add": ["$$NOW", REMEMBERED]}}
-            step.append({"$unset": ["n", "b", "h", "n1", "w1"]})
-        # A queue that was deleted by a server that died half-way is deleted once more.
-        concerned = {"$or": [{"n": {"$exists": True}}, {"g": {"$exists": True}}]}
-        command: BsonDocument = {
-            "query": {"_id": key.counter, "s": key.shard, **concerned},
-            "update": step,
-            "new": True,
-            "fields": NOTE,
-        }
-        pending = self._client.modify(command) or {}
-        if forget and not pending:  # a queue that was never posted to may have keys of stagings
+            # A deletion takes a sequence, which tells its idempotency keys from those that follow.
+            floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
+            step = [
+                {"$set": {"k1": {"$add": [last, 1]}}},
+                {"$set": {**floors, "e": {"$add": ["$$NOW", REMEMBERED]}}},
+                {"$unset": ["n", "b", "h", "n1", "w1"]},
+            ]
+        else:
+            where["n"] = {"$exists": True}
+        # PyMongo sends it again under its number: a copy that comes late removes nothing that was posted since.
+        found = self._client.messages.find_one_and_update(where, step, {"_id": 1})
+        if forget and found is None:  # a queue that was never posted to may have keys of stagings
             known = {"q": key.known, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
             self._client.delete_all(known, hint=layout.OBSERVERS)
-        return pending
-
-    def carry_out(self, pending: Pending) -> None:
-        """Carry it out, however long it takes; each step keeps to the timeout."""
-        while pending and self._step(pending):
-            pass
 
     def resume(self, pace: Pace) -> None:
-        """Carry out what others have left undone, as far as the pace goes."""
+        """Delete what purges, deletions and trims have removed, as far as the pace goes."""
         with self._client.verb():
             found = self._client.find({"g": {"$exists": True}}, hint=layout.PENDING_DELETES, fields=NOTE)
-        for pending in found:
-            while size := pace.step():
-                count = self._step(pending, size)
-                if not count:
-                    break
-                pace.removed(count)
+        if not found:
+            return
+        with LeaderLease(self._client) as lease:
+            for pending in found:
+                while (size := pace.step()) and lease.is_leader():
+                    count = self._step(pending, size)
+                    if not count:
+                        break
+                    pace.removed(count)
 
-    def _step(self, pending: Pending, most: int = BATCH) -> int:
-        """Remove a batch, or take the note away when nothing is left."""
+    def _step(self, pending: Pending, most: int) -> int:
+        """Delete some documents, and return their number; take the note away when none is left."""
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
                 return self._log_step(pending, most)
@@ -143,7 +138,8 @@ class PendingDeletes:
             )
             if not removed and "g1" in pending:
                 known, records = {"q": "o" + pending["s"]}, {"q": "h" + pending["s"]}
-                removed = self._batch(records, pending, "g1", most) or self._batch(known, pending, "g1", most)
+                keys = {**pending, "g1": pending["g1"] - 1}
+                removed = self._batch(records, pending, "g1", most) or self._batch(known, keys, "g1", most)
                 if not removed:
                     self._forget_later("c" + pending["s"], pending["s"])
             if not removed:

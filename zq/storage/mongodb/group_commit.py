@@ -24,6 +24,7 @@ from zq.errors import KeyReused, Repeated
 from zq.model import IdempotencyKey
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.floors import find_named, finished_floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
 # Seconds for which a leader waits for followers at most; it stops as soon as all of the last group are there again.
@@ -120,12 +121,14 @@ def recall(
     keyed = {one: request for request in requests for one in key_ids(request)}
     if not keyed:
         return {}
-    named = {"_id": {"$in": list(keyed)}, **client.shards(request.key.shard for request in keyed.values())}
-    found = client.find(named, hint="_id_", session=session)
+    keys = list(dict.fromkeys(request.key for request in keyed.values()))
+    named = {"_id": {"$in": list(keyed)}, **client.shards(key.shard for key in keys)}
+    found, counters = find_named(client, keys, named, session=session)
+    floors = {counter["s"]: finished_floor_of(counter) for counter in counters}
     return {
         known["_id"]: _verdict(known, keyed[known["_id"]], answer)
         for known in found
-        if int(known["e"]) > keyed[known["_id"]].now
+        if int(known["e"]) > keyed[known["_id"]].now and known["k"] >= floors.get(known["s"], 0)
     }
 
 

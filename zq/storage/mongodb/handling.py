@@ -12,6 +12,7 @@ from zq.model import Grip, Handled, Outcome
 from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.changes import Ending, finish
 from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.floors import find_there
 from zq.storage.mongodb.group_commit import ShardGroups
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
@@ -55,8 +56,10 @@ class Handler:
     def _handle(self, requests: Sequence[HandleRequest], session: Session) -> Sequence[Answer]:
         now = max(request.now for request in requests)  # side by side is as if all had read the latest clock
         ids = {layout.doc_id(request.key, grip.id) for request in requests for grip in request.grips}
-        named = {"_id": {"$in": list(ids)}, **self._client.shards(request.key.shard for request in requests)}
-        met = self._client.find(named, fields={"q": 1, "d": 1, "e": 1, "c": 1, "h1": 1}, hint="_id_", session=session)
+        keys = list(dict.fromkeys(request.key for request in requests))
+        named = {"_id": {"$in": list(ids)}, **self._client.shards(key.shard for key in keys)}
+        fields = {"d": 1, "e": 1, "c": 1, "h1": 1}
+        met = find_there(self._client, keys, named, fields=fields, hint="_id_", session=session)
         work = _Work({one["_id"]: one for one in met if int(one["e"]) > now}, now)
         answers = [work.do(request) for request in requests]
         self._client.update(work.updates(self._client), session)

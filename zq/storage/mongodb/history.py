@@ -10,7 +10,9 @@ from msgspec.structs import replace
 from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, portion
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.floors import counters_of, find_there, finished_floor_of, floor_of, search
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
+from zq.storage.mongodb.unions import find_with
 
 # Milliseconds: more than any entry will see, and BSON can hold it.
 FOREVER: Final = 1e15
@@ -40,8 +42,16 @@ class HistoryController:
             else:
                 between = {"$gte": _bounded(span.since), "$lt": _bounded(span.until)}
                 records = self._records(key, moment, p={"$gt": marker}, f=between)
-                found = self._client.find(
-                    records, limit=limit, sort={"p": 1}, hint=layout.FINISHED, committed=True, most_bytes=most_bytes
+                found, _ = search(
+                    self._client,
+                    key,
+                    records,
+                    limit=limit,
+                    sort={"p": 1},
+                    hint=layout.FINISHED,
+                    committed=True,
+                    most_bytes=most_bytes,
+                    floor_of=finished_floor_of,
                 )
         items = [_finished(key, one, moment) for one in portion(found, most_bytes, layout.body_of)]
         if not items:
@@ -51,9 +61,9 @@ class HistoryController:
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
         moment, key = layout.ms(now), layout.key(queue)
         doc_ids = layout.doc_ids(key, ids)
-        own_or_copy = [{"_id": {"$in": doc_ids}}, {"i": {"$in": doc_ids}}]
+        own_or_copy = self._records(key, moment, **{"$or": [{"_id": {"$in": doc_ids}}, {"i": {"$in": doc_ids}}]})
         with self._client.verb():
-            found = self._client.find(self._records(key, moment, **{"$or": own_or_copy}))
+            found = find_there(self._client, [key], own_or_copy, floor_of=finished_floor_of)
         latest = {_message_id(record): record for record in sorted(found, key=lambda record: int(record["p"]))}
         return [_finished(key, latest[doc_id], moment) for doc_id in doc_ids if doc_id in latest]
 
@@ -61,9 +71,22 @@ class HistoryController:
         """One snapshot of messages and entries: what finishes meanwhile is in it once."""
         both = self._records(key, now, k={"$gt": marker})
         both["q"] = {"$in": [key.messages, key.records]}
-        return self._client.find(
-            both, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, snapshot=True, most_bytes=most_bytes
-        )
+        while True:
+            found, counters = find_with(
+                self._client,
+                counters_of(self._client, [key]),
+                both,
+                limit=limit,
+                sort={"k": 1},
+                hint=layout.OBSERVERS,
+                snapshot=True,
+                most_bytes=most_bytes,
+            )
+            counter: BsonDocument = counters[0] if counters else {}
+            floors = {key.messages: floor_of(counter), key.records: finished_floor_of(counter)}
+            if all(one["k"] > floors[one["q"]] for one in found):
+                return found
+            both["$nor"] = [{"q": kind, "k": {"$lte": floor}} for kind, floor in floors.items()]
 
     def _records(self, key: QueueKey, now: int, **conditions: object) -> BsonDocument:
         """A filter on entries that have not expired."""

@@ -38,7 +38,9 @@ field     of a message                           of a queue, which is its counte
 ``d1``    -                                      last available-at of a message without delay
 ``n1``    -                                      messages that entered the project here: posted, committed
 ``w1``    -                                      bytes that they brought, see ``usage``; what was removed since, too
-``g``     -                                      messages up to this sequence are being removed (purge, delete)
+``m0``    -                                      messages up to this sequence are removed, see ``floors``
+``h0``    -                                      and so are history entries, and idempotency keys below it (delete)
+``g``     -                                      messages up to this sequence are still to be deleted
 ``g1``    -                                      and so are history entries and idempotency keys
 ========= ====================================== ======================================================================
 
@@ -54,7 +56,7 @@ The counter of finishing, ``_id`` "c" P name, has the last ``p`` as ``p1`` and t
 the queue's document, so that who finishes messages and who posts them do not wait for each other.
 
 An idempotency key is ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: answer as JSON}``;
-``k`` is a sequence, so that a removal of the queue up to ``g1`` takes it along. A claim's chosen name is
+``k`` is a sequence, so that a deletion of the queue removes it. A claim's chosen name is
 ``{_id: "n" length of P name:P name/claim, s, e}``: the document that all who make that claim write to.
 
 In a grouped queue each line has an entry, ``_id`` "t" length of P name:P name/line, ``s``, ``q`` "t" P name, ``j`` the

@@ -22,6 +22,8 @@ from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.changes import Ending, finish
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
+from zq.storage.mongodb.counters import NO_METADATA
+from zq.storage.mongodb.floors import search
 from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, FAIR, BsonDocument, QueueKey, body_of
 from zq.storage.mongodb.lines import PLACES, Head, head_of, order_of
@@ -68,17 +70,17 @@ class LineClaimer:
         self._key = key
         self.head_hint = HeadHint()
 
-    def due(self, want: int, now: int) -> list[str]:
-        """Lines that may have something ready, in the order of their turns."""
+    def due(self, want: int, now: int) -> tuple[list[str], bytes]:
+        """Return the lines that may have something ready, in the order of their turns, and the queue's metadata."""
         want = min(want + MORE_LINES, MOST_LINES)
         head, skip, token = self.head_hint.start(want)
-        found = self._entries(head, now, want, skip)
+        found, counter = self._entries(head, now, want, skip)
         if (head or skip) and len(found) < want:
             head, skip, token = 0, 0, self.head_hint.invalidate()
-            found = self._entries(head, now, want)
+            found, counter = self._entries(head, now, want)
         if found and not skip:
             self.head_hint.found(found[0]["d"], token, searched_all=not head)
-        return [one["j"] for one in found]
+        return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> None:
         """Give the attempts what is ready in these lines, in one transaction; nothing if another process was there."""
@@ -123,10 +125,12 @@ class LineClaimer:
             expired = self._client.where(self._key, k={"$in": gone}, e={"$lte": DatetimeMS(now)})
             self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 
-    def _entries(self, head: int, now: int, want: int, skip: int = 0) -> list[BsonDocument]:
+    def _entries(self, head: int, now: int, want: int, skip: int = 0) -> tuple[list[BsonDocument], BsonDocument]:
         where = {**self._client.where(self._key, d={"$gte": head, "$lte": now}), "q": self._key.entries}
-        fields = {"_id": 0, "j": 1, "d": 1}
-        return self._client.find(where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, fields=fields)
+        fields = {"_id": 0, "j": 1, "d": 1, "k": 1}
+        return search(
+            self._client, self._key, where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, fields=fields
+        )
 
     def _serve(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineWalk]:
         """Give one attempt what is ready in the next lines; those that were looked at."""
@@ -178,7 +182,10 @@ class LineClaimer:
         self, where: BsonDocument, order: str, limit: int, most_bytes: int, session: Session
     ) -> list[BsonDocument]:
         sort = {"h1": 1, **PLACES[order]}
-        return self._client.find(where, limit=limit, sort=sort, hint=order, most_bytes=most_bytes, session=session)
+        found, _ = search(
+            self._client, self._key, where, limit=limit, sort=sort, hint=order, most_bytes=most_bytes, session=session
+        )
+        return found
 
     def _claim(
         self, attempt: ClaimAttempt, living: Sequence[BsonDocument], walks: Sequence[LineWalk], session: Session

@@ -24,7 +24,9 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.floors import above, counters_of, floor_of, search
 from zq.storage.mongodb.layout import FAIR, ORDERED, BsonDocument, QueueKey
+from zq.storage.mongodb.unions import aggregate_with
 
 # The orders of lines, by the index that has them.
 PLACES: Final[Mapping[str, Mapping[str, int]]] = {ORDERED: {"k": 1}, FAIR: {"d": 1, "k": 1}}
@@ -49,17 +51,17 @@ def head_of(found: Mapping[str, Any]) -> Head:
     return Head(int(found["d"]), int(found["k"]), int(found["e"]))
 
 
-def join(client: StoreClient, session: Session, documents: Iterable[BsonDocument]) -> None:
-    """New messages stand in their lines from now on, behind those of lower sequence.
+def join(client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]) -> None:
+    """Let new messages join their lines, behind those of lower sequence. ``floors``: of their queues, by shard key.
 
-    Where it comes before they are inserted, claims are less often in its way.
+    Call it before the messages are inserted: then claims are less often in its way.
     """
     by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
         if "h1" in one:
             by_line[one["s"], one["h1"]].append(head_of(one))
     if by_line:
-        client.update([_joining(*of, its) for of, its in sorted(by_line.items())], session)
+        client.update([_joining(*of, its, floors[of[0]]) for of, its in sorted(by_line.items())], session)
 
 
 def update_entries(
@@ -101,12 +103,12 @@ def replace_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
     return len(found)
 
 
-def ready(client: StoreClient, key: QueueKey, most: int, now: int) -> int:
-    """How many messages of ordered lines a claim would find, counted up to ``most``."""
-    due = {**client.where(key, d={"$lte": now}), "q": key.entries}
+def ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
+    """Count the messages of ordered lines that a claim would find, up to ``most``."""
+    due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0
     for entry in client.find(due, limit=most, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "j": 1}):
-        living = client.where(key, h1=entry["j"], e={"$gt": DatetimeMS(now)})
+        living = above(client.where(key, h1=entry["j"], e={"$gt": DatetimeMS(now)}), floor)
         fields = {"_id": 0, "d": 1}
         line = client.find(living, limit=most - count, sort=PLACES[ORDERED], hint=ORDERED, fields=fields)
         count += sum(1 for _ in takewhile(lambda one: int(one["d"]) <= now, line))
@@ -127,12 +129,13 @@ def _heads(
     """The heads of lines, all of one order."""
     if client.sharded or len(names) == 1:
         return {line: _head(client, session, key, line, now) for line in names}
-    firsts = {
-        one["_id"]: head_of(one) for one in client.aggregate(first_stages(key, names), order_of(names[0]), session)
-    }
+    stages, beside = first_stages(key, names), counters_of(client, [key])
+    found, counters = aggregate_with(client, beside, stages, order_of(names[0]), session=session)
+    firsts = {one["_id"]: head_of(one) for one in found}
+    floor = floor_of(counters[0]) if counters else 0
     return {
         line: _head(client, session, key, line, now)
-        if line in firsts and firsts[line].expires <= now
+        if line in firsts and (firsts[line].expires <= now or firsts[line].sequence <= floor)
         else firsts.get(line)
         for line in names
     }
@@ -152,7 +155,9 @@ def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
 def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: int) -> Head | None:
     """The line's head; None if nothing lives in it. Where much has expired, claims are to look for it."""
     order = order_of(line)
-    some = client.find(
+    some, _ = search(
+        client,
+        key,
         client.where(key, h1=line),
         limit=FEW,
         sort=PLACES[order],
@@ -176,16 +181,19 @@ def _entry(shard: str, line: str) -> BsonDocument:
     return {"_id": f"t{len(shard)}:{shard}/{line}", "s": shard}
 
 
-def _joining(shard: str, line: str, joined: Sequence[Head]) -> BsonDocument:
-    """The statement that makes the line's entry, or lets it stand; a fair line has it sooner if it is ready sooner."""
+def _joining(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonDocument:
+    """Return the statement that makes the line's entry, or keeps one that is about a message above the floor. A fair
+    line gets its entry sooner if a new message is ready sooner."""
     is_fair = order_of(line) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)
     moment = min(first.available, first.expires)
     until = DatetimeMS(max(one.expires for one in joined))
     made = {"q": "t" + shard, "j": line, "d": moment, "k": first.sequence}
     change: BsonDocument | list[BsonDocument] = {"$setOnInsert": made, "$max": {"e": until}, "$inc": {"v": 1}}
-    if is_fair:
-        stands = {"$lte": [{"$ifNull": ["$d", LAST]}, moment]}
+    if is_fair or floor:
+        stands: BsonDocument = {"$gt": ["$k", floor]}  # a missing one is less
+        if is_fair:
+            stands = {"$and": [stands, {"$lte": ["$d", moment]}]}
         sooner = {field: {"$cond": [stands, f"${field}", made[field]]} for field in "dk"}
         change = [{"$set": {**made, **sooner, "e": {"$max": ["$e", until]}, "v": WRITTEN}}]
     return {"q": _entry(shard, line), "u": change, "upsert": True}
@@ -203,7 +211,5 @@ def _placing(key: QueueKey, line: str, head: Head, now: int, until: int) -> Bson
     return {"q": _entry(key.shard, line), "u": change, "upsert": True}
 
 
-# Above all moments.
-LAST: Final = 2**62
 # What lets two writes meet, though an entry stays where it was.
 WRITTEN: Final[BsonDocument] = {"$add": [{"$ifNull": ["$v", 0]}, 1]}

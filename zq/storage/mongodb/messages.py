@@ -36,7 +36,6 @@ from zq.storage.mongodb.counters import (
     NO_METADATA,
     Arrivals,
     CounterMemory,
-    MetadataLookup,
     Remembered,
     SequenceRange,
     Stale,
@@ -44,6 +43,7 @@ from zq.storage.mongodb.counters import (
     unless_missing,
 )
 from zq.storage.mongodb.deletions import Deletion, Deletions
+from zq.storage.mongodb.floors import find_there, search
 from zq.storage.mongodb.group_commit import AT_LEAST, Keyed, ShardGroups, key_ids, recall, remember, unless_known
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
@@ -161,7 +161,7 @@ class Poster:
         documents = group.documents
         answered: list[tuple[Keyed, Sequence[str], int]] = []
         for key, its in by_queue.items():
-            sequence, available, _, grouping = ranges[key]
+            sequence, available, _, grouping, _ = ranges[key]
             for post, drafts in its:
                 if not post.fits(ranges[post.key].metadata):
                     continue
@@ -176,7 +176,7 @@ class Poster:
                     answered.append((post, [draft.id for draft in drafts], sequence - 1))
         remember(self._client, session, answered)
         if documents:
-            lines.join(self._client, session, documents)
+            lines.join(self._client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
             self._client.insert(documents, session)
         found = [ranges[post.key].metadata for post in posts]
         return [None if post.fits(data) else data for post, data in zip(posts, found, strict=True)]
@@ -228,11 +228,8 @@ MOVED_AT_ONCE: Final = 64
 class MessageController:
     """``zq.storage.api.MessageController`` on MongoDB."""
 
-    def __init__(
-        self, client: StoreClient, lookup: MetadataLookup, claimers: QueueClaimers, announce: Announce
-    ) -> None:
+    def __init__(self, client: StoreClient, claimers: QueueClaimers, announce: Announce) -> None:
         self._client = client
-        self._lookup = lookup
         self._deletions = Deletions(client)
         self._claimers = claimers
         self._poster = Poster(client)
@@ -263,7 +260,8 @@ class MessageController:
         doc_ids = layout.doc_ids(key, ids)
         living = self._client.where(key, _id={"$in": doc_ids}, e={"$gt": DatetimeMS(moment)})
         with self._client.verb():
-            found = {document["_id"]: document for document in self._client.find(living, hint="_id_")}
+            there = find_there(self._client, [key], living, hint="_id_")
+        found = {document["_id"]: document for document in there}
         return [layout.message(key, found[doc_id], moment) for doc_id in doc_ids if doc_id in found]
 
     def list(
@@ -279,10 +277,10 @@ class MessageController:
         moment, key = layout.ms(now), layout.key(queue)
         shown = observing.shown(list_filter, moment)
         where = self._client.where(key, k={"$gt": min(marker, layout.LARGEST_MARKER)}, e={"$gt": DatetimeMS(moment)})
-        counter = {"_id": key.counter, "s": key.shard}
         with self._client.verb():
-            found, told = self._client.find_with(
-                counter,
+            found, counter = search(
+                self._client,
+                key,
                 {**where, **shown},
                 limit=limit,
                 sort={"k": 1},
@@ -290,7 +288,7 @@ class MessageController:
                 committed=True,
                 most_bytes=most_bytes,
             )
-        if expected is not None and (metadata := told or NO_METADATA) != expected:
+        if expected is not None and (metadata := counter.get("b", NO_METADATA)) != expected:
             return Page([], None, metadata)
         messages = [layout.message(key, document, moment) for document in portion(found, most_bytes, layout.body_of)]
         return Page(messages, str(messages[-1].sequence) if messages else None)
@@ -331,7 +329,8 @@ class MessageController:
         def work(some: Sequence[tuple[str, Move]], session: Session) -> Sequence[Move]:
             named = {"_id": {"$in": [doc_id for doc_id, _ in some]}}
             ready = self._client.where(key, **named, d={"$lte": moment}, e={"$gt": DatetimeMS(moment)})
-            found = {one["_id"]: one for one in self._client.find(ready, hint="_id_", session=session)}
+            there = find_there(self._client, [key], ready, hint="_id_", session=session)
+            found = {one["_id"]: one for one in there}
             moving = [(found[doc_id], one) for doc_id, one in some if doc_id in found]
             move(self._client, session, key, moving, moment, history)
             return [one for _, one in moving]

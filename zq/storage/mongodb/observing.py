@@ -2,7 +2,7 @@
 """What observers ask the MongoDB store for: conditions of listings, messages of one state, a message by its id, live
 claims."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bson.datetime_ms import DatetimeMS
@@ -21,6 +21,7 @@ from zq.model import (
 )
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
+from zq.storage.mongodb.floors import counters_of, floor_of, pending, search
 from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
 
 # Messages that one page of claims looks at: all that are claimed are in one index, whatever queue and project they are
@@ -44,13 +45,17 @@ def shown(list_filter: ListFilter, now: int) -> BsonDocument:
 def page(
     client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, most_bytes: int
 ) -> Browsed:
-    """As ``MessageController.browse``. What is claimed is sorted for each page: no index has it in sequence."""
+    """Browse as ``MessageController.browse`` does. Claimed messages are sorted for each page: no index has them in
+    sequence."""
     after = Position(*(min(number, layout.LARGEST_MARKER) for number in after))
     is_claimed = state is State.CLAIMED
     found: list[BsonDocument] = []
+    floors: list[int] = []
     for conditions in _in_state(state, after, now):
         if len(found) < limit:
-            found += client.find(
+            some, counter = search(
+                client,
+                key,
                 client.where(key, e={"$gt": DatetimeMS(now)}, **conditions),
                 limit=limit - len(found),
                 sort={"k": 1} if is_claimed else CLAIM_ORDER,
@@ -58,6 +63,10 @@ def page(
                 committed=True,
                 most_bytes=most_bytes,
             )
+            found += some
+            floors.append(floor_of(counter))
+    if floors:
+        found = [one for one in found if one["k"] > floors[-1]]
     items = [layout.message(key, document, now) for document in portion(found, most_bytes, layout.body_of)]
     if not items:
         return Browsed([], None)
@@ -79,11 +88,14 @@ def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]
 
 
 def locate(client: StoreClient, project: str, message: str, now: int) -> Located | None:
-    """Where a message lives. Its id is its document's, whatever queue it is in."""
+    """Return where a message lives. Its id is its document's, whatever queue it is in."""
     doc_id = layout.key(QueueRef(project, "")).project + layout.text(message)
     for document in client.find({"_id": doc_id, "e": {"$gt": DatetimeMS(now)}}, hint="_id_", committed=True):
         if document["q"].startswith("m"):  # else it is a record
             key = layout.key(layout.queue_of(document["s"]))
+            counters = client.find(counters_of(client, [key]))
+            if counters and document["k"] <= floor_of(counters[0]):
+                return None
             return Located(key.ref, HistoryEntry(layout.message(key, document, now)))
     return None
 
@@ -91,10 +103,28 @@ def locate(client: StoreClient, project: str, message: str, now: int) -> Located
 def claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
     """As ``ClaimController.list``: by ids, then by queues; ``next`` is ``id/queue``, or an id and a slash behind all of
     that id."""
+    removed = pending(client, project)
+    while True:
+        found = _claims(client, project, after, limit, now, queue, removed)
+        before, removed = removed, pending(client, project)
+        if removed == before:
+            return found
+
+
+def _claims(
+    client: StoreClient,
+    project: str,
+    after: str,
+    limit: int,
+    now: int,
+    queue: str,
+    removed: Mapping[str, BsonDocument],
+) -> Page[ClaimSummary]:
+    """Return a page of claims, without messages that are ``removed`` and not deleted yet."""
     claim, _, name = after.partition("/")
     behind = layout.text(claim), layout.key(QueueRef(project, name)).messages if name else END
     bounded: list[BsonDocument] = [{"$sort": {"c.i": 1}}, {"$limit": STEPS}]
-    ours = _ours(project, queue)
+    ours: BsonDocument = {"$and": [_ours(project, queue), *map(_above_floor, removed.values())]}
     groups = _groups(client, {"$gte" if name else "$gt": behind[0]}, bounded, ours, now)
     last = max((group["last"] for group in groups), default="")
     is_cut = sum(group["n"] for group in groups) == STEPS
@@ -118,6 +148,12 @@ def _ours(project: str, queue: str) -> BsonDocument:
     prefix = "m" + layout.project_prefix(project)
     low, high = {"$gt": ["$q", {"$literal": prefix}]}, {"$lt": ["$q", {"$literal": layout.after(prefix)}]}
     return {"$and": [low, high]}
+
+
+def _above_floor(counter: BsonDocument) -> BsonDocument:
+    """Return the expression that is false of the messages of a queue that are below its floor."""
+    elsewhere = {"$ne": ["$q", {"$literal": "m" + counter["s"]}]}
+    return {"$or": [elsewhere, {"$gt": ["$k", floor_of(counter)]}]}
 
 
 def _groups(

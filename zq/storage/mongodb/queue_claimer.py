@@ -25,7 +25,8 @@ from zq.storage.mongodb import layout
 from zq.storage.mongodb.changes import Ending, finish
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
-from zq.storage.mongodb.counters import NO_METADATA, MetadataLookup
+from zq.storage.mongodb.counters import NO_METADATA
+from zq.storage.mongodb.floors import search
 from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, IN_NO_LINE, BsonDocument, QueueKey, body_of
 from zq.storage.mongodb.line_claimer import LineClaimer
@@ -46,11 +47,10 @@ Candidates = tuple[ClaimAttempt, list[BsonDocument]]
 
 
 class Found(NamedTuple):
-    """What a search found: ready messages, and the queue's metadata if these were asked for; in a grouped queue lines
-    that may have some."""
+    """What a search has found: ready messages, or lines that may have some, and the queue's metadata."""
 
     ready: list[BsonDocument]
-    metadata: bytes | None = None
+    metadata: bytes = NO_METADATA
     lines: Sequence[str] = ()
 
     @property
@@ -61,16 +61,15 @@ class Found(NamedTuple):
 class QueueClaimer:
     """Claims and pops messages of one queue, for all threads of this process."""
 
-    def __init__(self, client: StoreClient, key: QueueKey, lookup: MetadataLookup) -> None:
+    def __init__(self, client: StoreClient, key: QueueKey) -> None:
         self._client = client
         self._key = key
-        self._lookup = lookup
         self.head_hint = HeadHint()
         self.lines = LineClaimer(client, key)
         self.is_grouped = False
         """Whether the messages that were met last stood in lines."""
-        # Whether the last search found anything. Then the next one brings the metadata along: between a search and its
-        # update other processes come in between. Else they are not read in vain.
+        # Whether the last search found anything. Then the next one brings the queue's document along: between a search
+        # and its update other processes come in between. Else it is not read in vain.
         self._had_ready = False
         self._group_commit = GroupCommit[ClaimAttempt, ClaimAttempt](
             self._serve, weigh=lambda attempt: attempt.limit, capacity=CAPACITY, timeout=client.timeout
@@ -80,11 +79,8 @@ class QueueClaimer:
         """The attempt, with up to ``limit`` messages in the order of (available, sequence): as held, or as popped."""
         return self._group_commit.submit(attempt)
 
-    def check_metadata(self, attempts: Sequence[ClaimAttempt], metadata: bytes | None = None) -> list[ClaimAttempt]:
-        """The attempts that expect the queue's metadata as they are; the others get them. None: they are read."""
-        if not _expect(attempts):
-            return list(attempts)
-        metadata = metadata or self._lookup.metadata(self._key)
+    def check_metadata(self, attempts: Sequence[ClaimAttempt], metadata: bytes) -> list[ClaimAttempt]:
+        """Return the attempts that do not expect other metadata; the others get these."""
         passed = []
         for attempt in attempts:
             if attempt.expected in (None, metadata):
@@ -93,12 +89,14 @@ class QueueClaimer:
                 attempt.metadata = metadata
         return passed
 
-    def look(self, want: int, now: int, most_bytes: int, *, metadata: bool = False) -> Found:
-        """As ``search``; or the lines to be looked at, which other processes may have emptied."""
+    def look(self, want: int, now: int, most_bytes: int) -> Found:
+        """Search as ``search`` does, or return the lines to be looked at, which other processes may have emptied."""
         for _ in range(2):
-            if self.is_grouped and (names := self.lines.due(want, now)):
-                return Found([], lines=names)
-            found = self.search(1 if self.is_grouped else want, now, most_bytes, metadata=metadata)
+            if self.is_grouped:
+                names, metadata = self.lines.due(want, now)
+                if names:
+                    return Found([], metadata, names)
+            found = self.search(1 if self.is_grouped else want, now, most_bytes)
             met_line = bool(found.ready) and "h1" in found.ready[0]
             if found.ready and not met_line and not self.is_grouped:  # others are of a deleted queue of the name
                 return found._replace(ready=[one for one in found.ready if "h1" not in one])
@@ -107,21 +105,22 @@ class QueueClaimer:
             self.is_grouped = met_line
         return Found([])
 
-    def search(self, want: int, now: int, most_bytes: int, *, metadata: bool = False) -> Found:
-        """Up to ``want`` living messages from the head, or so many that their bodies have ``most_bytes``; expired ones
-        that it meets are removed. With ``metadata`` the queue's besides."""
+    def search(self, want: int, now: int, most_bytes: int) -> Found:
+        """Return up to ``want`` living messages from the head, or so many that their bodies have ``most_bytes``, and
+        delete expired ones that the search encounters."""
         head, skip, token = self.head_hint.start(want)
-        ready, told = self._ready(head, now, want, most_bytes, skip, metadata=metadata)
+        ready, metadata = self._ready(head, now, want, most_bytes, skip)
         if (head or skip) and len(ready) < want and sum(map(len, map(body_of, ready))) < most_bytes:
             head, skip, token = 0, 0, self.head_hint.invalidate()
-            ready, _ = self._ready(head, now, want, most_bytes)
+            ready, metadata = self._ready(head, now, want, most_bytes)
         if any(int(found["e"]) <= now for found in ready):
             self._remove_expired(head, now, want)
-            ready = [found for found in self._ready(head, now, want, most_bytes)[0] if int(found["e"]) > now]
+            met, metadata = self._ready(head, now, want, most_bytes)
+            ready = [found for found in met if int(found["e"]) > now]
             skip = 0
         if ready and not skip:
             self.head_hint.found(ready[0]["d"], token, searched_all=not head)
-        return Found(ready, told)
+        return Found(ready, metadata)
 
     def claiming(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
         """Return the statement that puts the candidates that are still as they were found under a claim."""
@@ -134,16 +133,13 @@ class QueueClaimer:
         for attempt in attempts:
             attempt.now = now  # side by side is as if all had read the latest clock
         unanswered: Sequence[ClaimAttempt] = attempts
-        is_checked = not _expect(attempts)
         for _ in range(MAX_ATTEMPTS):
             most_bytes = sum(attempt.most_bytes for attempt in unanswered)
-            asks = self._had_ready and not is_checked
-            found = self.look(sum(one.limit for one in unanswered), now, most_bytes, metadata=asks)
+            found = self.look(sum(one.limit for one in unanswered), now, most_bytes)
             self._had_ready = not found.is_empty
             if found.is_empty:
                 break
-            if not is_checked:
-                unanswered, is_checked = self.check_metadata(unanswered, found.metadata), True
+            unanswered = self.check_metadata(unanswered, found.metadata)
             if unanswered and found.lines:
                 self.lines.serve(unanswered, found.lines)
             else:
@@ -168,19 +164,20 @@ class QueueClaimer:
             self._pop(pops)
 
     def _ready(
-        self, head: int, now: int, want: int, most_bytes: int, skip: int = 0, *, metadata: bool = False
-    ) -> tuple[list[BsonDocument], bytes | None]:
-        where = self._client.where(self._key, d={"$gte": head, "$lte": now})
-        if not metadata:
-            found = self._client.find(
-                where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, most_bytes=most_bytes
-            )
-            return found, None
-        counter = {"_id": self._key.counter, "s": self._key.shard}
-        found, told = self._client.find_with(
-            counter, where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, most_bytes=most_bytes
+        self, head: int, now: int, want: int, most_bytes: int, skip: int = 0
+    ) -> tuple[list[BsonDocument], bytes]:
+        found, counter = search(
+            self._client,
+            self._key,
+            self._client.where(self._key, d={"$gte": head, "$lte": now}),
+            limit=want,
+            sort=CLAIM_ORDER,
+            hint=layout.CLAIMS,
+            skip=skip,
+            most_bytes=most_bytes,
+            beside=self._had_ready,
         )
-        return found, told or NO_METADATA
+        return found, counter.get("b", NO_METADATA)
 
     def _remove_expired(self, head: int, now: int, want: int) -> None:
         """Remove the expired among a bounded number of entries; what lies behind is for the next call."""
@@ -236,9 +233,8 @@ class QueueClaimer:
 class QueueClaimers:
     """The claimers of one process, one for each queue in use."""
 
-    def __init__(self, client: StoreClient, lookup: MetadataLookup) -> None:
+    def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._lookup = lookup
         self._lock = threading.Lock()
         self._claimers = LRUCache[str, QueueClaimer](MOST_CLAIMERS)
 
@@ -247,7 +243,7 @@ class QueueClaimers:
         with self._lock:
             claimer = self._claimers.get(key.shard)
             if claimer is None:
-                claimer = self._claimers[key.shard] = QueueClaimer(self._client, key, self._lookup)
+                claimer = self._claimers[key.shard] = QueueClaimer(self._client, key)
         return claimer
 
     def pop(self, key: QueueKey, attempt: ClaimAttempt) -> Sequence[BsonDocument]:
@@ -270,11 +266,6 @@ class QueueClaimers:
         with self._lock:
             claimer = self._claimers.get(key.shard)
         return claimer is not None and claimer.is_grouped
-
-
-def _expect(attempts: Sequence[ClaimAttempt]) -> bool:
-    """Whether one of them expects certain metadata."""
-    return any(attempt.expected is not None for attempt in attempts)
 
 
 def _unchanged(candidates: Sequence[BsonDocument], now: int) -> BsonDocument:

@@ -13,12 +13,16 @@ from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.counters import MetadataLookup
 from zq.storage.mongodb.expiry import PendingDeletes
+from zq.storage.mongodb.floors import above, below, counters_of, floor_of, pending
 from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
 from zq.storage.mongodb.startup import UNAUTHORIZED
+from zq.storage.mongodb.unions import aggregate_with
 from zq.storage.mongodb.usage import Usages
 
 THERE = {"n": {"$exists": True}}
 ABSENT = {"n": {"$exists": False}}
+# The fields of a queue's document that statistics need.
+COUNTED: Final = {"n": 1, "k1": 1, "m0": 1, "g": 1}
 
 
 class QueueController:
@@ -72,28 +76,33 @@ class QueueController:
 
     def delete(self, queue: QueueRef) -> None:
         with self._client.verb():
-            pending = self._pending_deletes.mark(layout.key(queue), forget=True)
-        self._pending_deletes.carry_out(pending)
+            self._pending_deletes.decide(layout.key(queue), forget=True)
         self._usages.forget(queue.project)
 
     def purge(self, queue: QueueRef) -> None:
         with self._client.verb():
-            pending = self._pending_deletes.mark(layout.key(queue), forget=False)
-        self._pending_deletes.carry_out(pending)
+            self._pending_deletes.decide(layout.key(queue), forget=False)
         self._usages.forget(queue.project)
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
         moment, key = layout.ms(now), layout.key(queue)
-        living = self._client.where(key, e={"$gt": DatetimeMS(moment)})
-        held = {"d": {"$gt": moment}, "c.e": {"$gt": moment}}
+        named = counters_of(self._client, [key])
         with self._client.verb():
-            counters = self._client.find({"_id": key.counter, "s": key.shard, **THERE}, limit=1, fields={"k1": 1})
-            entered = int(counters[0].get("k1", 0)) if counters else None
-            oldest, newest = self._edge(living, 1), self._edge(living, -1)
-            if oldest is None:
-                return Stats(entered=entered)
-            claimed = self._client.count({**living, **held}, layout.CLAIMS)
-            total = self._client.count(living, layout.CLAIMS)
+            counters = self._client.find(named, fields=COUNTED)
+            while True:
+                before: BsonDocument = counters[0] if counters else {}
+                living = above(self._client.where(key, e={"$gt": DatetimeMS(moment)}), floor_of(before))
+                oldest, newest = self._edge(living, 1), self._edge(living, -1)
+                claimed = self._client.count({**living, "d": {"$gt": moment}, "c.e": {"$gt": moment}}, layout.CLAIMS)
+                counting: list[BsonDocument] = [{"$match": living}, {"$count": "n"}]
+                counted, counters = aggregate_with(self._client, named, counting, layout.OBSERVERS)
+                counter = counters[0] if counters else {}
+                if floor_of(counter) == floor_of(before):
+                    break
+        entered = int(counter.get("k1", 0)) if "n" in counter else None
+        total = counted[0]["n"] if counted else 0
+        if oldest is None:
+            return Stats(entered=entered)
         return Stats(
             claimed=claimed,
             free=max(0, total - claimed),
@@ -105,28 +114,32 @@ class QueueController:
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         moment, key = layout.ms(now), layout.key(queue)
         with self._client.verb():
-            count = self._ready(key, most, moment) if most else 0
             known = self._lookup.get(key)
-            is_ordered = known is not None and known.grouping is Grouping.ORDERED
-            # Once the claimed head of a line has expired, the message behind it is ready: only the entry tells when.
-            indexed = [key.messages, key.entries] if is_ordered else [key.messages]
-            later = [first for one in indexed if (first := self._later(key, one, moment)) is not None]
-        return Ready(count, min(later) / 1000 if later else None)
+            while known is not None:
+                floor, grouping = known.floor, known.grouping
+                count = self._ready(key, grouping, most, moment, floor) if most else 0
+                # Once the claimed head of a line has expired, the message behind it is ready: only the entry says when.
+                indexed = [key.messages, key.entries] if grouping is Grouping.ORDERED else [key.messages]
+                moments = [self._later(key, one, moment, floor) for one in indexed]
+                known = self._lookup.get(key)
+                if known is not None and known.floor == floor:
+                    later = [first for first in moments if first is not None]
+                    return Ready(count, min(later) / 1000 if later else None)
+        return Ready(0, None)
 
-    def _later(self, key: QueueKey, indexed: str, now: int) -> int | None:
-        """The first moment after now in the index of claims, of the queue's messages or of its lines' entries."""
-        later = {**self._client.where(key, d={"$gt": now}), "q": indexed}
+    def _later(self, key: QueueKey, indexed: str, now: int, floor: int) -> int | None:
+        """Return the first moment after now in the index of claims, of the queue's messages or its lines' entries."""
+        later = above({**self._client.where(key, d={"$gt": now}), "q": indexed}, floor)
         found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "d": 1})
         return int(found[0]["d"]) if found else None
 
-    def _ready(self, key: QueueKey, most: int, now: int) -> int:
-        """How many messages are ready, counted up to ``most``; in lines, what claims would find."""
-        present = self._client.where(key, d={"$lte": now}, e={"$gt": DatetimeMS(now)})
+    def _ready(self, key: QueueKey, grouping: Grouping, most: int, now: int, floor: int) -> int:
+        """Count the ready messages, up to ``most``; in lines, those that claims would find."""
+        present = above(self._client.where(key, d={"$lte": now}, e={"$gt": DatetimeMS(now)}), floor)
         count = self._client.count(present, layout.CLAIMS, most)
-        known = self._lookup.get(key) if count else None
-        if known is None or known.grouping is not Grouping.ORDERED:
+        if not count or grouping is not Grouping.ORDERED:
             return count
-        return lines.ready(self._client, key, count, now)
+        return lines.ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
         """The oldest or the newest message."""
@@ -159,15 +172,15 @@ class Figures:
         if not queues:
             return []
         with self._client.verb():
-            named = self._client.find(
-                {"n": {"$exists": True}}, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields={"_id": 0, "n": 1}
-            )
+            fields = {"_id": 0, "n": 1, "m0": 1, "g": 1}
+            named = self._client.find(THERE, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields=fields)
             expired = self._expired(now, min(MOST, queues * most))
         depths = []
         for one in named:
             key = layout.key(layout.queue_of(one["n"]))
             with self._client.verb():
-                depths.append((key.ref, self._depth(key, now, most, expired.get(key.messages, 0))))
+                depth = self._depth(key, now, most, expired.get(key.messages, 0), floor_of(one))
+            depths.append((key.ref, depth))
         return depths
 
     def depth(self, key: QueueKey, now: int, most: int) -> Depth:
@@ -185,20 +198,35 @@ class Figures:
                 lag = (now - int(oldest[0]["e"])) / 1000
             sizes = self._sizes()
         mine = [Measure("expired_waiting", waiting), Measure("sweep_lag_seconds", lag)]
-        return [*self._client.removals.measures(), *mine, *sizes]
+        counted = [*self._client.removals.measures(), *self._client.transactions.measures()]
+        return [*counted, *mine, *sizes]
 
     def _expired(self, now: int, most: int) -> dict[str, int]:
         """How many messages of which queue, as ``q`` names it, have expired and are there still."""
-        due = {"$match": {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}}
+        due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
+        if removed := below("m", pending(self._client)):
+            due["$nor"] = removed
         by_queue: BsonDocument = {"$group": {"_id": "$q", "count": {"$sum": 1}}}
-        return {
-            one["_id"]: one["count"] for one in self._client.aggregate([due, {"$limit": most}, by_queue], layout.EXPIRY)
-        }
+        stages: list[BsonDocument] = [{"$match": due}, {"$limit": most}, by_queue]
+        return {one["_id"]: one["count"] for one in self._client.aggregate(stages, layout.EXPIRY)}
 
-    def _depth(self, key: QueueKey, now: int, most: int, expired: int) -> Depth:
+    def _depth(self, key: QueueKey, now: int, most: int, expired: int, floor: int = 0) -> Depth:
+        named = counters_of(self._client, [key])
+        while True:
+            found, counters = aggregate_with(self._client, named, self._stages(key, now, most, floor), layout.CLAIMS)
+            known, floor = floor, floor_of(counters[0]) if counters else 0
+            if known == floor:
+                break
+        parts = {one["_id"]: one for one in found}
+        front, rest = parts.get("ready", NONE), parts.get("waiting", NONE)
+        first = front["first"] / 1000 if front["count"] else None
+        return Depth(front["count"], rest["count"] - rest["claimed"], rest["claimed"], expired, first)
+
+    def _stages(self, key: QueueKey, now: int, most: int, floor: int) -> list[BsonDocument]:
+        """Return the stages that count messages above the floor: ready ones, and in part those that wait."""
         living: BsonDocument = {"e": {"$gt": DatetimeMS(now)}}
-        ready = self._client.where(key, d={"$lte": now}, **living)
-        waiting = self._client.where(key, d={"$gt": now}, **living)
+        ready = above(self._client.where(key, d={"$lte": now}, **living), floor)
+        waiting = above(self._client.where(key, d={"$gt": now}, **living), floor)
         claimed = {"$cond": [{"$gt": ["$c.e", now]}, 1, 0]}  # a missing end is less than any
         walked: list[BsonDocument] = [
             {"$match": waiting},
@@ -206,17 +234,13 @@ class Figures:
             {"$limit": max(FEWEST_STEPS, STEPS_PER_MESSAGE * most)},
             {"$group": {"_id": "waiting", "count": {"$sum": 1}, "claimed": {"$sum": claimed}}},
         ]
-        stages: list[BsonDocument] = [
+        return [
             {"$match": ready},
             {"$sort": CLAIM_ORDER},
             {"$limit": most},
             {"$group": {"_id": "ready", "count": {"$sum": 1}, "first": {"$min": "$d"}}},
             {"$unionWith": {"coll": layout.MESSAGES, "pipeline": walked}},
         ]
-        found = {one["_id"]: one for one in self._client.aggregate(stages, layout.CLAIMS)}
-        head_hint, rest = found.get("ready", NONE), found.get("waiting", NONE)
-        first = head_hint["first"] / 1000 if head_hint["count"] else None
-        return Depth(head_hint["count"], rest["count"] - rest["claimed"], rest["claimed"], expired, first)
 
     def _sizes(self) -> list[Measure]:
         """Nothing where the user must not ask. Whatever else there is counts as a message: it is an estimate."""

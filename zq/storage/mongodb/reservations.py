@@ -19,8 +19,10 @@ from zq.model import ClaimRef, Outcome
 from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.changes import Ending, finish, held_filter, reserved_id
 from zq.storage.mongodb.client import Session, StoreClient
+from zq.storage.mongodb.floors import counters_of, find_there, floor_of
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 from zq.storage.mongodb.producers import DECIDED
+from zq.storage.mongodb.unions import find_with
 
 # The year 2200.
 FAR: Final = 7_258_118_400_000
@@ -42,9 +44,10 @@ FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "h1": 1, "size": {"$bsonSize": "$
 def visible_held(
     client: StoreClient, key: QueueKey, claim: str, now: int, session: Session | None = None
 ) -> list[BsonDocument]:
-    """What the claim holds, for those who only look: also what commits have reserved that are not decided yet."""
+    """Return what the claim holds for observers: also what commits have reserved that are not decided yet."""
     spellings = {"$in": [layout.text(claim), reserved_id(claim)]}
-    found = client.find({**held_filter(client, key, claim, now), "c.i": spellings}, hint=layout.HELD, session=session)
+    held = {**held_filter(client, key, claim, now), "c.i": spellings}
+    found = find_there(client, [key], held, hint=layout.HELD, session=session)
     producers_ids = {message["y"]["p"] for message in found if "y" in message}
     if not producers_ids:
         return found
@@ -64,8 +67,9 @@ class Reservations:
         """What the claims hold. Raises ``ClaimLapsed`` if one of them holds nothing."""
         holdings = {}
         for claim in claims:
-            live = held_filter(self._client, layout.key(claim.queue), claim.claim, now)
-            holdings[claim] = self._client.find(live, fields=FIELDS, hint=layout.HELD, session=session)
+            key = layout.key(claim.queue)
+            live = held_filter(self._client, key, claim.claim, now)
+            holdings[claim] = find_there(self._client, [key], live, fields=FIELDS, hint=layout.HELD, session=session)
             if not holdings[claim]:
                 raise ClaimLapsed.of(claim.claim)
         return holdings
@@ -98,9 +102,11 @@ class Reservations:
         self, messages: Sequence[tuple[ClaimRef, BsonDocument]], record: BsonDocument, now: int, session: Session
     ) -> None:
         """Reserve them for the commit under way. Raises ``ClaimLapsed`` if a claim has lost one of them."""
-        shards = self._client.shards(message["s"] for _, message in messages)
+        keys = list(dict.fromkeys(layout.key(claim.queue) for claim, _ in messages))
+        shards = self._client.shards(key.shard for key in keys)
         named = {"_id": {"$in": [message["_id"] for _, message in messages]}, **shards}
-        found = {message["_id"]: message for message in self._client.find(named, hint="_id_", session=session)}
+        there = find_there(self._client, keys, named, hint="_id_", session=session)
+        found = {message["_id"]: message for message in there}
         for claim, message in messages:
             if not _holds(claim, found.get(message["_id"], {}), now):
                 raise ClaimLapsed.of(claim.claim)
@@ -125,19 +131,31 @@ class Reservations:
                 pass
 
     def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
-        """Delete up to ``most`` messages that the attempt has reserved; with how many of the claims it is done."""
+        """Delete up to ``most`` messages that the attempt has reserved. Return the number of claims that are done."""
         first = claims[0]
         group = list(
             takewhile(lambda one: (one.queue, one.history) == (first.queue, first.history), claims[:CLAIMS_AT_ONCE])
         )
         limit = min(most, ENTRIES_AT_ONCE) if first.history else most
         spellings = {"$in": [reserved_id(claim.claim) for claim in group]}
-        kept = self._client.where(layout.key(first.queue), **{"c.i": spellings, "y.i": attempt})
-        found = self._client.find(kept, limit=limit, fields={"k": 1, "h1": 1}, hint=layout.HELD, session=session)
-        doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
+        key = layout.key(first.queue)
+        kept = self._client.where(key, **{"c.i": spellings, "y.i": attempt})
+        found, counters = find_with(
+            self._client,
+            counters_of(self._client, [key]),
+            kept,
+            limit=limit,
+            fields={"k": 1, "h1": 1},
+            hint=layout.HELD,
+            session=session,
+        )
+        floor = floor_of(counters[0]) if counters else 0
+        if purged := [message["_id"] for message in found if message["k"] <= floor]:
+            self._client.delete_all(self._client.where(key, _id={"$in": purged}), session=session)
+        there = sorted((message for message in found if message["k"] > floor), key=lambda message: int(message["k"]))
         ending = Ending(Outcome.DELETED, now, first.history)
-        finish(self._client, session, layout.key(first.queue), doc_ids, ending, first=UNRESERVE)
-        lines.update_entries(self._client, session, layout.key(first.queue), found, now)
+        finish(self._client, session, key, [message["_id"] for message in there], ending, first=UNRESERVE)
+        lines.update_entries(self._client, session, key, there, now)
         return len(group) if len(found) < limit else 0
 
     def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:

@@ -25,6 +25,7 @@ from zq.model.quotas import OVERHEAD
 from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import Arrivals, advance
+from zq.storage.mongodb.floors import counters_of
 from zq.storage.mongodb.group_commit import BEFORE_ALL, recall, remember
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
@@ -73,7 +74,9 @@ class Stages:
                 return stale
             documents[:] = _documents(stage, staging)
             self._client.insert(documents, session)
-            remember(self._client, session, [(staging, [draft.id for draft in staging.drafts], BEFORE_ALL)])
+            if staging.idempotency_key:
+                answer = [draft.id for draft in staging.drafts]
+                remember(self._client, session, [(staging, answer, self._sequence(session, staging.key))])
             return None
 
         def first() -> BsonDocument:
@@ -86,6 +89,11 @@ class Stages:
             if stale is None:
                 return
             self.drop(exactly(stale))
+
+    def _sequence(self, session: Session, key: QueueKey) -> int:
+        """Return the last sequence of the queue: a deletion removes keys below the sequence that it takes."""
+        found = self._client.find(counters_of(self._client, [key]), fields={"k1": 1}, session=session)
+        return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: Staging) -> tuple[BsonDocument, BsonDocument | None]:
         """The stage with room made for the drafts. Second: one of its name that must be removed first."""
@@ -300,13 +308,15 @@ def publish(
     for one in drafts:
         by_queue[layout.key(QueueRef(project, layout.original(one["j"])))].append(one)
     entries = {key: _entry(its, now) for key, its in by_queue.items()}
-    documents = []
+    documents: list[BsonDocument] = []
+    floors: dict[str, int] = {}
     for key, sequences in advance(client, session, entries).items() if entries else ():
         for sequence, one in enumerate(by_queue[key], sequences.sequence):
             available = now + one["l"] * 1000 if one["l"] else sequences.available
             documents.append(layout.document(key, draft(one), sequence, available, now, sequences.grouping))
+        floors[key.shard] = sequences.floor
     if documents:
-        lines.join(client, session, documents)
+        lines.join(client, session, documents, floors)
         client.insert(documents, session)
     return list(by_queue)
 

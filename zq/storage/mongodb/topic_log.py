@@ -28,8 +28,9 @@ field   of a batch                                       of the counter, which l
 ======= ================================================ ===============================================================
 
 A batch that is too large for one document lies in several, which are read as batches of their own, but trimmed as one.
-A purge is noted as ``{_id: "g" P topic, s: "l" P, d: topic, g: the log's last sequence at that moment}`` until it is
-carried out and notified (``PendingDeletes``). Idempotency keys are those of a queue, named "l" P.
+A purge is noted as ``{_id: "g" P topic, s: "l" P, d: topic, g: the log's last sequence at that moment}`` until its
+documents are deleted (``PendingDeletes``); readers leave out batches up to ``g``. Idempotency keys are those of a
+queue, named "l" P.
 """
 
 from collections import Counter
@@ -163,16 +164,19 @@ class Reader:
         found = self._client.find(_counter(key), fields={"k1": 1}, committed=True)
         return int(found[0]["k1"]) if found else 0
 
-    def dropped(self, key: QueueKey) -> int:
-        """The last sequence that was trimmed."""
-        found = self._client.find(_counter(key), fields={"x": 1})
-        return int(found[0].get("x", 0)) if found else 0
+    def floor(self, key: QueueKey, topic: str) -> int:
+        """Return the last sequence of the topic that was trimmed or purged."""
+        floors = self._floors(key)
+        return max(floors.trimmed, floors.purged.get(text(topic), 0))
+
+    def _floors(self, key: QueueKey) -> "Floors":
+        return Floors(self._client.find(_state(key)))
 
     def read(self, key: QueueKey, after: int, limit: int, pattern: Pattern) -> LogSlice:
-        """As ``TopicController.read`` says."""
-        counters, moment = self._client.snapshot(_counter(key))
-        counter: BsonDocument = counters[0] if counters else {}
-        last, dropped = int(counter.get("k1", 0)), int(counter.get("x", 0))
+        """Read as ``TopicController.read`` does."""
+        state, moment = self._client.snapshot(_state(key))
+        floors = Floors(state)
+        last, dropped = floors.last, floors.trimmed
         start = max(after, dropped)
         if start >= last:
             return LogSlice([], max(after, last), False, last, dropped)
@@ -181,12 +185,14 @@ class Reader:
         found = self._client.find(
             span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=WEIGHT
         )
-        if not moment:  # what was trimmed meanwhile may be gone from between these, or not
-            dropped = max(dropped, self.dropped(key))
-        kept = [one for one in found if one["k"] > dropped]
+        if not moment:  # what was trimmed or purged meanwhile may be gone from between these, or not
+            floors = self._floors(key)
+            dropped = max(dropped, floors.trimmed)
+        kept = [one for one in found if one["k"] > max(dropped, floors.purged.get(one["d"], 0))]
         batches = _portion(kept, start, limit)
         whole = len(batches) == len(kept) and len(found) < most and sum(len(one["b"]) for one in found) < WEIGHT
-        position = max(dropped, span.end if whole else batches[-1].last if batches else 0)
+        end = batches[-1].last if batches else int(found[-1]["k"]) if found else 0
+        position = max(dropped, span.end if whole else end)
         last = max(last, dropped)
         return LogSlice(batches, position, position < last, last, dropped)
 
@@ -210,8 +216,25 @@ class Reader:
         return Span(self._client.where(key, k={"$in": meant[: limit + 1]}), layout.OBSERVERS, end)
 
 
+class Floors:
+    """The state of a log, from its counter and the notes of purges: the last sequence given, the last one trimmed, and
+    the last one purged of topics, as they are stored."""
+
+    def __init__(self, state: Sequence[BsonDocument]) -> None:
+        counter: BsonDocument = next((one for one in state if one["_id"] == one["s"]), {})
+        self.last = int(counter.get("k1", 0))
+        self.trimmed = int(counter.get("x", 0))
+        self.purged = {one["d"]: int(one["g"]) for one in state if "d" in one}
+
+
 def _counter(key: QueueKey) -> BsonDocument:
     return {"_id": key.counter, "s": key.shard}
+
+
+def _state(key: QueueKey) -> BsonDocument:
+    """Return the filter that finds the counter of a log and the notes of its topics' purges."""
+    notes = PURGE + key.project
+    return {"$or": [{"_id": key.counter}, {"_id": {"$gt": notes, "$lt": layout.after(notes)}}], "s": key.shard}
 
 
 def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:

@@ -3,7 +3,8 @@
 
 Concurrent publications share a group commit; listeners are notified behind it. The transaction changes the counter of
 the log, so batches become visible in the order of their sequences, and who writes the counter decides alone what is
-trimmed. That is done once for each eighth of the retention, and only noted: ``PendingDeletes`` gives the space back.
+trimmed. That is done once for each eighth of the retention, and only noted, as purges are: ``expiry`` gives the space
+back.
 """
 
 from collections import defaultdict
@@ -19,7 +20,6 @@ from zq.model.topics import Entry, Listener, LogSlice, Pattern, Retention, Topic
 from zq.storage.mongodb import layout, topic_log
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import increment
-from zq.storage.mongodb.expiry import PendingDeletes
 from zq.storage.mongodb.feed import Feed
 from zq.storage.mongodb.group_commit import AT_LEAST, BEFORE_ALL, ShardGroups, remember, unless_known
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
@@ -164,9 +164,8 @@ TTL: Final = {"$multiply": [1000, {"$first": "$$this"}]}
 class TopicController:
     """``zq.storage.capabilities.TopicController`` on MongoDB."""
 
-    def __init__(self, client: StoreClient, pending_deletes: PendingDeletes, feed: Feed) -> None:
+    def __init__(self, client: StoreClient, feed: Feed) -> None:
         self._client = client
-        self._pending_deletes = pending_deletes
         self._reader = Reader(client)
         self._feed = feed
         self._publisher = Publisher(client, feed.publish)
@@ -195,14 +194,14 @@ class TopicController:
             last = self._reader.last(key)
             if not last:
                 return
-            note, name = topic_log.purge_note(key, topic.name), {"d": layout.text(topic.name)}
-            self._client.upsert(note, {"$set": name, "$max": {"g": last}})
-        self._pending_deletes.carry_out({**note, **name, "g": last})
+            name = {"d": layout.text(topic.name)}
+            self._client.upsert(topic_log.purge_note(key, topic.name), {"$set": name, "$max": {"g": last}})
+            self._feed.purge(topic.project, last)
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
         moment, key = layout.ms(now), topic_log.key(topic.project)
         with self._client.verb():
-            behind = {"$gt": self._reader.dropped(key)}
+            behind = {"$gt": self._reader.floor(key, topic.name)}
             living = self._client.where(key, d=layout.text(topic.name), k=behind, e={"$gt": DatetimeMS(moment)})
             oldest, newest = self._edge(living, now, 1), self._edge(living, now, -1)
             if oldest is None:

@@ -24,6 +24,7 @@ from zq.model.quotas import OVERHEAD, Usage
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.documents import DocumentController, drop
+from zq.storage.mongodb.floors import below, pending
 from zq.storage.mongodb.layout import BsonDocument
 
 LOG = logging.getLogger(__name__)
@@ -148,12 +149,20 @@ class Usages:
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Figures()
         for kind in "mho":
-            number = self._number(_of(kind, project), most)
+            within = self._of(kind, project)
+            number = self._number(within, most)
             if most and number > most:
                 return found.plus(Figures(number if kind == "m" else 0, number * mean)), False
-            size = self._sizes(kind, project, number, mean) + OVERHEAD * number if number else 0
+            size = self._sizes(kind, within, number, mean) + OVERHEAD * number if number else 0
             found = found.plus(Figures(number if kind == "m" else 0, size))
         return found, True
+
+    def _of(self, kind: str, project: str) -> BsonDocument:
+        """Return the filter on messages ("m"), history entries ("h") or answers ("o") of all queues of a project."""
+        prefix = layout.project_prefix(project)
+        within: BsonDocument = {"q": {"$gt": kind + prefix, "$lt": kind + layout.after(prefix)}}
+        removed = below(kind, pending(self._client, project))
+        return within | ({"$nor": removed} if removed else {})
 
     def _number(self, where: BsonDocument, most: int) -> int:
         """How many there are, by the index alone; more than ``most`` (0: any number) are not counted."""
@@ -161,14 +170,13 @@ class Usages:
         found = self._client.aggregate([{"$match": where}, *limit, {"$count": "n"}], layout.OBSERVERS)
         return int(found[0]["n"]) if found else 0
 
-    def _sizes(self, kind: str, project: str, number: int, mean: int) -> int:
+    def _sizes(self, kind: str, where: BsonDocument, number: int, mean: int) -> int:
         """Bytes of all bodies, if they are few, or reckoned by those of a sample: each n-th by sequence.
 
         Answers have no sequence of their own; of these it is the first ones.
         """
         sample = max(SMALLEST_SAMPLE, min(SAMPLE, SAMPLE_BYTES // max(1, mean)))
         every = -(-number // sample)
-        where = _of(kind, project)
         size = {"$add": [{"$binarySize": "$b"}, {"$binarySize": {"$ifNull": ["$v", b""]}}]}
         total: BsonDocument = {"_id": None, "n": {"$sum": 1}, "size": {"$sum": size}}
         sums = {"$group": total}
@@ -212,9 +220,3 @@ def _decoded(document: Document | None) -> Count:
 
 def _usage(figures: Figures, age: int) -> Usage:
     return Usage(figures.messages, figures.bytes, exact=False, age=max(0, age))
-
-
-def _of(kind: str, project: str) -> BsonDocument:
-    """The filter on messages ("m"), history entries ("h") or answers ("o") of all queues of a project."""
-    prefix = layout.project_prefix(project)
-    return {"q": {"$gt": kind + prefix, "$lt": kind + layout.after(prefix)}}

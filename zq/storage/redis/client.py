@@ -7,9 +7,10 @@ may have worked, and only the caller knows whether it may be repeated.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.client import PubSub
 from redis.exceptions import (
@@ -24,6 +25,7 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
     TimeoutError,
+    TryAgainError,
 )
 
 from zq.errors import Unavailable
@@ -32,6 +34,7 @@ from zq.storage.redis.layout import Block
 from zq.storage.redis.network import Network
 from zq.storage.redis.scripts import Script
 
+T = TypeVar("T")
 Command = Sequence[bytes]
 """Name and arguments."""
 ASKING: Final = [(b"ASKING",)]
@@ -39,8 +42,12 @@ ASKING: Final = [(b"ASKING",)]
 TOGETHER: Final = 500
 # How often a command follows a key that moved to another server of a cluster.
 MOVES: Final = 3
+# Seconds before a command that a server has put off is sent again, at first and at most.
+FIRST_PAUSE: Final = 0.001
+LONGEST_PAUSE: Final = 0.05
 FULL: Final = "The store is full. Messages can be taken from it, but none added."
 ALONE: Final = "Too few replicas of the store are connected, so it takes no changes. Nothing was changed."
+MOVING: Final = "The store's cluster is moving the project to another server. Nothing was changed. Try again later."
 DOUBTFUL: Final = "The store's master was being replaced meanwhile. The change may have happened."
 UNCONFIRMED: Final = "Too few replicas of the store confirmed the change in time. It may have happened."
 
@@ -54,7 +61,7 @@ class Question(NamedTuple):
     keys: Block = ()
 
     def command(self, known: bool) -> Command:
-        """As it is sent to a server that knows the script, or does not."""
+        """Return the command for a server that knows the script, or does not."""
         if self.script is None:
             return self.arguments
         return _call(self.script.call if known else self.script.load, self.keys, self.arguments)
@@ -89,15 +96,18 @@ class Client:
             pubsub.get_message(timeout=self._timeout)
 
     def each(self, asked: Sequence[Question]) -> list[Reply]:
-        """What each of them answers, in order; of one server ``TOGETHER`` in one round trip."""
-        replies: list[Reply] = [None] * len(asked)
+        """Return the answers to the questions, in order. One round trip to a server has up to ``TOGETHER``."""
         with translated():
-            for pool, places in self._servers([question.key for question in asked]).values():
-                for start in range(0, len(places), TOGETHER):
-                    part = places[start : start + TOGETHER]
-                    answers = self._exchange_all(pool, [asked[at] for at in part])
-                    for at, reply in zip(part, answers, strict=True):
-                        replies[at] = reply
+            return _retried(partial(self._each, asked), time.monotonic() + self._timeout)
+
+    def _each(self, asked: Sequence[Question], deadline: float) -> list[Reply]:
+        replies: list[Reply] = [None] * len(asked)
+        for pool, places in self._servers([question.key for question in asked]).values():
+            for start in range(0, len(places), TOGETHER):
+                part = places[start : start + TOGETHER]
+                answers = self._exchange_all(pool, [asked[at] for at in part], deadline)
+                for at, reply in zip(part, answers, strict=True):
+                    replies[at] = reply
         return replies
 
     def one_of_each(self, keys: Sequence[bytes]) -> list[bytes]:
@@ -116,10 +126,9 @@ class Client:
             servers.setdefault(id(pool), (pool, []))[1].append(at)
         return servers
 
-    def _exchange_all(self, pool: Pool, questions: Sequence[Question]) -> list[Reply]:
+    def _exchange_all(self, pool: Pool, questions: Sequence[Question], deadline: float) -> list[Reply]:
         replies: list[Reply] = []
         failures: list[RedisError] = []
-        deadline = time.monotonic() + self._timeout
         connection = pool.get_connection()
         try:
             seen: set[Script | None] = set()
@@ -143,13 +152,13 @@ class Client:
 
     def _ask(self, key: bytes, command: Command, confirm: bool) -> Reply:
         try:
-            return self._follow(key, command, confirm, time.monotonic() + self._timeout)
+            return _retried(partial(self._follow, key, command, confirm), time.monotonic() + self._timeout)
         except (ConnectionError, TimeoutError, ClusterError, RedisClusterException, ReadOnlyError):
             self.network.doubt()
             raise
 
     def _follow(self, key: bytes, command: Command, confirm: bool, deadline: float) -> Reply:
-        """The answer of the server that has the key, wherever it moved to."""
+        """Return the answer of the server that has the key, wherever it moved to."""
         pool, asking = self.network.pool(key), False
         for _ in range(MOVES):
             try:
@@ -194,6 +203,22 @@ class Client:
         return connection.read_response(disable_decoding=True, timeout=left)
 
 
+def _retried(ask: Callable[[float], T], deadline: float) -> T:
+    """Return the answer to a request, which is repeated until the deadline while a slot of the cluster moves.
+
+    A server that answers so has done nothing: some of a script's keys are missing, or already at the other server.
+    """
+    pause = FIRST_PAUSE
+    while True:
+        try:
+            return ask(deadline)
+        except (TryAgainError, MovedError, AskError):
+            if time.monotonic() + pause > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
 def _read_once(connection: Any) -> Reply:
     """The same; after a timeout the connection stands, as it does after a refusal."""
     try:
@@ -207,9 +232,11 @@ def _read_once(connection: Any) -> Reply:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """The one place where errors of redis-py become ours."""
+    """Raise ``Unavailable`` in place of redis-py's errors."""
     try:
         yield
+    except TryAgainError as error:
+        raise Unavailable(MOVING) from error
     except OutOfMemoryError as error:
         raise Unavailable(FULL) from error
     except VENDOR as error:

@@ -28,7 +28,7 @@ from zq.errors import (
     ZqError,
 )
 from zq.model import Draft, IdempotencyKey, Move, QueueRef, Settled
-from zq.model.stats import Removals
+from zq.model.stats import removals
 from zq.storage.redis import layout, scripts
 from zq.storage.redis.client import Client, Question
 from zq.storage.redis.connections import Reply
@@ -57,7 +57,7 @@ class Store:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.removals = Removals("read", "sweep")
+        self.removals = removals()
         self._scheduled = FIFOCache[QueueRef, int](MOST_KNOWN)
         self._registered = FIFOCache[str, bool](MOST_KNOWN)
         self._lock = threading.Lock()
