@@ -174,7 +174,7 @@ NOT_RUN = {
     r"devstack/test\n": "it runs this test",
     r"pip install ": "run with --dry-run, from this clone and a wheel of it, by tests/campaign/packages",
     r"python -m zq\.features > ": "it overwrites a file of this clone, with which its output is compared",
-    r"export ZQ_URL=\S+ ZQ_PROJECT=acme\n(python -m zq\.spark\.jobs|.*\nzq pipeline run)": "a Java for each line takes "
+    r"export ZQ_URL=\S+ ZQ_PROJECT=acme\n(python -m zq\.jobs|.*\nzq pipeline run)": "a Java for each line takes "
     "minutes: tests/spark runs the same words, and the variables, in the session that it has",
     r"# job\.py\n": "it is the file that the line above runs",
     r"zq-server token create --admin\n": "two-teams.md has the same commands, on a server of its own",
