@@ -92,8 +92,10 @@ class QueueController:
             while True:
                 before: BsonDocument = counters[0] if counters else {}
                 living = above(self._client.where(key, e={"$gt": DatetimeMS(moment)}), floor_of(before))
-                oldest, newest = self._edge(living, 1), self._edge(living, -1)
-                claimed = self._client.count({**living, "d": {"$gt": moment}, "c.e": {"$gt": moment}}, layout.CLAIMS)
+                oldest = self._edge(living, 1)
+                newest = self._edge(living, -1) if oldest else None
+                held = {**living, "d": {"$gt": moment}, "c.e": {"$gt": moment}}
+                claimed = self._client.count(held, layout.CLAIMS) if oldest else 0
                 counting: list[BsonDocument] = [{"$match": living}, {"$count": "n"}]
                 counted, counters = aggregate_with(self._client, named, counting, layout.OBSERVERS)
                 counter = counters[0] if counters else {}
@@ -115,17 +117,14 @@ class QueueController:
         moment, key = layout.ms(now), layout.key(queue)
         with self._client.verb():
             known = self._lookup.get(key)
-            while known is not None:
-                floor, grouping = known.floor, known.grouping
-                count = self._ready(key, grouping, most, moment, floor) if most else 0
-                # Once the claimed head of a line has expired, the message behind it is ready: only the entry says when.
-                indexed = [key.messages, key.entries] if grouping is Grouping.ORDERED else [key.messages]
-                moments = [self._later(key, one, moment, floor) for one in indexed]
-                known = self._lookup.get(key)
-                if known is not None and known.floor == floor:
-                    later = [first for first in moments if first is not None]
-                    return Ready(count, min(later) / 1000 if later else None)
-        return Ready(0, None)
+            if known is None:
+                return Ready(0, None)
+            floor, grouping = known.floor, known.grouping
+            count = self._ready(key, grouping, most, moment, floor) if most else 0
+            # Once the claimed head of a line has expired, the message behind it is ready: only the entry says when.
+            indexed = [key.messages, key.entries] if grouping is Grouping.ORDERED else [key.messages]
+            later = [first for one in indexed if (first := self._later(key, one, moment, floor)) is not None]
+        return Ready(count, min(later) / 1000 if later else None)
 
     def _later(self, key: QueueKey, indexed: str, now: int, floor: int) -> int | None:
         """Return the first moment after now in the index of claims, of the queue's messages or its lines' entries."""
