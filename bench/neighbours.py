@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a tenant feels of strangers (attack A4), of another tenant at ten times its rate (tenancy 10), and of one that
-asks for what costs most (attacks S5, S7): p99 before and meanwhile.
+"""Measure how a tenant's posts slow down beside strangers (attack A4), beside a tenant at ten times its rate, and
+beside one that sends the costliest requests (attacks S5, S7, D1, D5).
 
-``python -m bench.neighbours [--store URI] [--engine gunicorn|granian] [--seconds N] [--only ROW]`` prints both,
-and asserts nothing. Who floods runs on the same machine, so the same flood goes against a listener that does nothing as
-well: what the tenant feels beyond that is the server's doing. Bounds of the contract: 1.2 for strangers, 1.5 for the
-other tenant.
+``python -m bench.neighbours [--store URI] [--engine gunicorn|granian] [--seconds N] [--only ROW]`` prints one line a
+row and asserts nothing. Each line has the wall time of the tenant's posts and the processor time that the server takes
+while a post is under way, p50 and p99, alone and beside the crowd. The crowd runs on the same machine, which lengthens
+the wall time, so it also sends its requests to a listener that does nothing. Processor time does not depend on that.
+Bounds: 1.2 for strangers, 1.5 for ten times the rate and for sleeping polls, 2 in processor time for costly requests.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import json
 import multiprocessing
 import os
 import re
+import select
 import socket
 import statistics
 import subprocess
@@ -26,7 +28,6 @@ from functools import partial
 from http.client import HTTPConnection
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
-from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tests.servers import ZqServer
@@ -40,16 +41,26 @@ MODEST: Final = 50
 PROCESSES: Final = 4
 # Seconds for which each kind of neighbour is measured at a time.
 TURN: Final = 3.0
+# Polls and streams that each process holds open, and how often a second it posts or publishes.
+POLLS: Final = 25
+SLEEPERS: Final = 100
+STREAMS: Final = 8
+POSTS: Final = 2.0
 # Where strangers come from.
 OTHER: Final = ("127.0.0.2", 0)
-CONFIG: Final = f"[DEFAULT]\nauth_strategy = token\n[quota]\nrequests = {RATE}\n"
+CONFIG: Final = "[DEFAULT]\nauth_strategy = token\n"
 PATH: Final = "/v2/queues/jobs/messages"
 POSTED: Final = '{"messages": [{"body": "' + "x" * 1000 + '"}]}'
 # A post of as many small messages as one may have.
 MANY: Final = json.dumps({"messages": [{"body": 1, "ttl": 3600}] * 1000})
+# A post of messages of 1 kB each.
+LARGE: Final = json.dumps({"messages": [{"body": "x" * 1000, "ttl": 3600}] * 240})
 # Queues with 60 kB of metadata, and posts of that kind to one queue.
 QUEUES: Final = 200
 FILLED: Final = 40
+# Messages of a stage, in posts of that kind.
+STAGED: Final = 4
+CLIENT: Final = "30387f00c63a4a30ac1f3e2cf1b0c3a1"
 TOO_MANY: Final = 429
 LENGTH: Final = re.compile(rb"Content-Length: (\d+)")
 # What the listener that does nothing answers a stranger, and a tenant.
@@ -73,6 +84,10 @@ class Signals(NamedTuple):
         """One answer more."""
         with self.answered.get_lock():
             self.answered.value += 1
+
+    def goes(self) -> bool:
+        """Whether the crowd is to ask now."""
+        return self.go.is_set() and not self.over.is_set()
 
 
 def token(store: str, project: str, *options: str) -> str:
@@ -115,7 +130,7 @@ def greedy(port: int, signals: Signals, credential: str) -> None:
 
 def asking(port: int, credential: str) -> Callable[[str, str, str | None], int]:
     """Sends a request on a connection of its own; the status."""
-    headers = {"Authorization": f"Bearer {credential}", "Client-ID": "30387f00c63a4a30ac1f3e2cf1b0c3a1"}
+    headers = {"Authorization": f"Bearer {credential}", "Client-ID": CLIENT}
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
 
     def call(method: str, path: str, body: str | None = None) -> int:
@@ -144,19 +159,83 @@ def _costly(requests: Sequence[tuple[str, str, str | None]], port: int, signals:
     paced(RATE / PROCESSES, signals, ask)
 
 
+def commits(port: int, signals: Signals, credential: str) -> None:
+    """Stage some thousand messages and commit them, again and again."""
+    call, name = asking(port, credential), f"job-{os.getpid()}"
+    for batch in itertools.count():
+        for _ in range(STAGED):
+            if signals():
+                return
+            call("POST", f"/v2/queues/committed/messages?stage={name}-{batch}", MANY)
+        commit = {"producer": name, "batch": batch, "publish": [f"{name}-{batch}"]}
+        call("POST", "/v2/commits", json.dumps(commit))
+        signals.count()
+        call("POST", "/v2/queues/committed/purge", None)
+
+
+def held(path: str, count: int, posted: tuple[str, str] | None = None) -> Callable[..., None]:
+    """Hold so many GETs open, send each anew when it is answered, and post this meanwhile."""
+    return partial(_held, path, count, posted)
+
+
+def _held(path: str, count: int, posted: tuple[str, str] | None, port: int, signals: Signals, credential: str) -> None:
+    post = asking(port, credential)
+    while not signals():
+        marker, due = "", time.monotonic()
+        requests = [socket.create_connection(("127.0.0.1", port), 10) for _ in range(count)]
+        for each in requests:
+            each.sendall(_head(path, credential, marker))
+        while signals.goes():
+            if posted is not None and time.monotonic() > due:
+                due = time.monotonic() + 1 / POSTS
+                post("POST", *posted)
+            for each in select.select(requests, (), (), 0.02)[0]:
+                answer = each.recv(1 << 20)
+                signals.count()
+                if not answer:  # the listener that does nothing, or a stream that was refused
+                    requests.remove(each)
+                elif posted is None or "stream" not in path:
+                    found = re.search(rb"marker=([0-9a-f]+)", answer)
+                    marker = found[1].decode() if found else marker
+                    each.sendall(_head(path, credential, marker))
+        for each in requests:
+            each.close()
+
+
+def _head(path: str, credential: str, marker: str) -> bytes:
+    path += f"&marker={marker}" if marker else ""
+    lines = f"GET {path} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {credential}", f"Client-ID: {CLIENT}"
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def insist(call: Callable[[str, str, str | None], int], method: str, path: str, body: str | None) -> None:
+    """Send a request until it is let in."""
+    while (status := call(method, path, body)) == TOO_MANY:
+        time.sleep(0.2)
+    assert status < 400, (method, path, status)
+
+
 def prepare(port: int, credential: str) -> None:
-    """What the costly requests are about: queues with large metadata, and one with many messages of their reader's."""
-    call = asking(port, credential)
-
-    def insist(method: str, path: str, body: str) -> None:
-        while call(method, path, body) == TOO_MANY:
-            time.sleep(0.2)
-
+    """Make what the costly requests are about: queues with large metadata, and queues with many messages."""
+    ask = partial(insist, asking(port, credential))
     metadata = json.dumps({"text": "x" * 60_000})
     for number in range(QUEUES):
-        insist("PUT", f"/v2/queues/large{number}", metadata)
+        ask("PUT", f"/v2/queues/large{number}", metadata)
     for _ in range(FILLED):
-        insist("POST", "/v2/queues/filled/messages", MANY)
+        ask("POST", "/v2/queues/filled/messages", MANY)
+    for _ in range(5):
+        ask("POST", "/v2/queues/paged/messages", LARGE)
+    for name in ("past", "again"):
+        ask("PUT", f"/v2/queues/{name}", json.dumps({"_history_ttl": 3600}))
+        for _ in range(2):
+            ask("POST", f"/v2/queues/{name}/messages", MANY)
+            ask("DELETE", f"/v2/queues/{name}/messages?pop=1000", None)
+
+
+def limit_rate(port: int, credential: str, project: str) -> None:
+    """Allow a project ``RATE`` requests a second; ``credential`` is an administrator's."""
+    body = json.dumps({"limits": {"requests": RATE}})
+    insist(asking(port, credential), "PUT", f"/v2/admin/project?project={project}", body)
 
 
 def poster(port: int, credential: str) -> Callable[[], float]:
@@ -171,11 +250,20 @@ def poster(port: int, credential: str) -> Callable[[], float]:
     return call
 
 
-def posts(port: int, credential: str, seconds: float) -> list[float]:
-    """What each post of a tenant within its rate took, in milliseconds."""
-    call, taken, end = poster(port, credential), list[float](), time.monotonic() + seconds
-    paced(MODEST, lambda: time.monotonic() > end, lambda: taken.append(call()))
-    return taken
+def posts(server: ZqServer, credential: str, seconds: float) -> tuple[list[float], list[float]]:
+    """Post as a tenant within its rate; the wall time of each post, and the server's processor time meanwhile, in
+    milliseconds."""
+    call, end = poster(server.port, credential), time.monotonic() + seconds
+    wall, taken = list[float](), list[float]()
+    workers = server.worker_pids
+
+    def measure() -> None:
+        before = seconds_of(workers)
+        wall.append(call())
+        taken.append((seconds_of(workers) - before) * 1e3)
+
+    paced(MODEST, lambda: time.monotonic() > end, measure)
+    return wall, taken
 
 
 def listener(port: "Queue[int]") -> None:
@@ -201,13 +289,9 @@ def listener(port: "Queue[int]") -> None:
             threading.Thread(target=serve, args=(listening.accept()[0],), daemon=True).start()
 
 
-def seconds_of(server: ZqServer) -> float:
-    """Processor time that the server's workers have taken so far."""
-    taken = 0
-    for pid in server.worker_pids:
-        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        taken += int(user) + int(system)
-    return taken / os.sysconf("SC_CLK_TCK")
+def seconds_of(pids: Sequence[int]) -> float:
+    """Processor time that these processes have taken so far, by their clocks (CPUCLOCK_SCHED)."""
+    return sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
 
 
 @contextlib.contextmanager
@@ -230,36 +314,48 @@ def crowd(work: Callable[..., None], port: int, credential: str) -> Iterator[Sig
 def row(
     name: str, work: Callable[..., None], server: ZqServer, dummy: int, seconds: float, names: Sequence[str]
 ) -> None:
-    """Print what the one tenant feels of the other, or of strangers: in turns of some seconds, so that whatever else
-    the machine does is the same for all."""
+    """Print how the one tenant's posts slow down beside the other, or beside strangers: in turns of some seconds, so
+    that other load of the machine is the same for all."""
+    wall = dict[str, list[float]](alone=[], dummy=[], beside=[])
     taken = dict[str, list[float]](alone=[], dummy=[], beside=[])
     busy, asked, answers = 0.0, 0.0, 0
     with crowd(work, dummy, names[1]) as elsewhere, crowd(work, server.port, names[1]) as here:
-        for turn in range(1 + round(seconds / TURN)):
+        for turn in range(1 + max(1, round(seconds / TURN))):
             for kind, signals in (("alone", None), ("dummy", elsewhere), ("beside", here)):
-                before, began, count = seconds_of(server), time.monotonic(), here.answered.value
+                workers = server.worker_pids
+                before, began, count = seconds_of(workers), time.monotonic(), here.answered.value
                 if signals is not None:
                     signals.go.set()
                     time.sleep(0.5)
-                found = posts(server.port, names[0], TURN)
+                found = posts(server, names[0], TURN)
                 if signals is not None:
                     signals.go.clear()
                 if turn:  # the first is for the processes to begin
-                    taken[kind] += found
+                    wall[kind] += found[0]
+                    taken[kind] += found[1]
                 if turn and kind == "beside":
                     asked += time.monotonic() - began
-                    busy += seconds_of(server) - before
+                    busy += seconds_of(workers) - before
                     answers += here.answered.value - count
                 time.sleep(0.5)
-    p99 = {kind: statistics.quantiles(each, n=100)[98] for kind, each in taken.items()}
-    p50 = {kind: statistics.median(each) for kind, each in taken.items()}
-    alone, dummy, beside = (f"{p50[kind]:.1f}, {p99[kind]:.1f}" for kind in taken)
+    alone, dummy_, beside = (f"{_p50(each):.1f}, {_p99(each):.1f}" for each in wall.values())
+    before_, during = (f"{_p50(taken[kind]):.2f}, {_p99(taken[kind]):.2f}" for kind in ("alone", "beside"))
+    times = ", ".join(f"{measure(taken['beside']) / measure(taken['alone']):.2f}" for measure in (_p50, _p99))
     print(
-        f"{name:20} p50, p99 alone {alone} ms, beside a crowd at a listener that does nothing {dummy}, beside one here "
-        f"{beside}: p99 {p99['beside'] / p99['dummy']:.2f} times, of alone {p99['beside'] / p99['alone']:.2f}; "
+        f"{name:20} processor ms p50, p99: {before_} before, {during} during: {times} times; "
+        f"wall ms: alone {alone}, beside a crowd at a listener that does nothing {dummy_}, beside one here {beside}: "
+        f"p99 {_p99(wall['beside']) / _p99(wall['dummy']):.2f} times; "
         f"{answers / asked:.0f} answers/s to the crowd, the server takes {busy / asked:.0%} of a processor",
         flush=True,
     )
+
+
+def _p50(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def _p99(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=100)[98]
 
 
 ROWS: Final[dict[str, Callable[..., None]]] = {
@@ -267,6 +363,15 @@ ROWS: Final[dict[str, Callable[..., None]]] = {
     "ten times its rate": greedy,
     "posts of 1,000": costly(("POST", "/v2/queues/many/messages", MANY), ("POST", "/v2/queues/many/purge", None)),
     "filtered listings": costly(("GET", "/v2/queues?nothere=1", None)),
+    "large pages": costly(("GET", "/v2/queues/paged/messages?limit=1000&echo=true", None)),
+    "history pages": costly(("GET", "/v2/queues/past/history?limit=1000", None)),
+    "replays": costly(
+        ("POST", "/v2/queues/again/history/replay", '{"limit": 1000}'), ("POST", "/v2/queues/again/purge", None)
+    ),
+    "commits": commits,
+    "woken polls": held("/v2/queues/polled/messages?wait=30&echo=true", POLLS, ("/v2/queues/polled/messages", POSTED)),
+    "sleeping polls": held("/v2/queues/empty/messages?wait=30&echo=true", SLEEPERS),
+    "streams": held("/v2/topics/told/stream", STREAMS, ("/v2/topics/told/messages", MANY)),
     "own messages listed": costly(("GET", "/v2/queues/filled/messages?limit=1", None)),
     "stats": costly(("GET", "/v2/queues/filled/stats", None)),
 }
@@ -279,17 +384,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--only", default="", choices=list(ROWS), help="this row alone")
     given = parser.parse_args()
-    names = token(given.store, "modest"), token(given.store, "greedy")
+    names = [token(given.store, name) for name in ("modest", "greedy", "costly")]
+    administrator = token(given.store, "operators", "--admin")
     context = multiprocessing.get_context("spawn")
     port = context.Queue()
     dummy = context.Process(target=listener, args=(port,), daemon=True)
     dummy.start()
     asked = port.get()
     with ZqServer(given.store, engine=given.engine, config=CONFIG) as server:
-        prepare(server.port, names[1])
+        limit_rate(server.port, administrator, "greedy")
+        prepare(server.port, names[2])
         for name, work in ROWS.items():
             if given.only in ("", name):
-                row(name, work, server, asked, given.seconds, names)
+                other = names[1] if work is greedy else names[2]
+                row(name, work, server, asked, given.seconds, (names[0], other))
     dummy.terminate()
 
 

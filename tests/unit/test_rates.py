@@ -2,15 +2,23 @@
 """Buckets, and what several processes leave each other of a rate (tenancy 6)."""
 
 import random
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.http.scoped import Scoped
+from tests.http.test_streams import Reader
+from zq.broker import Broker
 from zq.broker.rates import BURST, Account, Exchange, Rates, divided
 from zq.clock import ManualClock
 from zq.errors import TooManyRequests
+from zq.http import streams
+from zq.http.app import create_app
+from zq.http.streams import EventStream
 from zq.model.quotas import Quota
+from zq.model.topics import Entry, Retention, TopicRef
 from zq.storage import connect
 
 QUOTA = Quota(requests=10, messages=100, bytes=1000)
@@ -159,4 +167,34 @@ def test_nothing_is_written_while_nobody_is_near() -> None:
     assert len(storage.documents.list("", "rate", "", "", 10, clock.now()).items) == 1
     clock.advance(6)
     assert storage.documents.list("", "rate", "", "", 10, clock.now()).items == [], "it lives five seconds"
+    storage.close()
+
+
+def test_a_stream_pays_for_messages_and_is_held_back_in_debt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends heartbeats until the debt is paid, and then what was published meanwhile; both ways of engines."""
+    monkeypatch.setattr(streams, "LOOK", 0.01)
+    storage, clock = connect("memory:", {}), ManualClock(1_700_000_000.0)
+    broker = Broker(storage, clock, quota=Quota(messages=10, topics=0), rates=Rates(64, clock.now))
+    caller = Scoped(lambda options: create_app(broker, **options), "").api()
+
+    def publish(*bodies: bytes) -> None:
+        entries = [Entry(body, 3600) for body in bodies]
+        storage.topics.publish(TopicRef("acme", "news"), entries, clock.now(), Retention(1 << 26, 1000), None)
+
+    with closing(Reader(caller, "/v2/topics/news/stream", x_auth_token=caller.token)) as reader:
+        stream = reader.portions
+        assert isinstance(stream, EventStream)
+        assert next(stream).startswith(b": zq")
+        publish(*[b"%d" % number for number in range(25)])
+        assert next(stream).count(b"event: message") == 25
+        publish(b"25")
+        assert stream.step() == next(stream) == b""
+        assert 0 < stream.left() <= 0.5
+        assert caller.call("GET", "/v2/queues", None).json["limit"] == "messages"
+        monkeypatch.setattr(streams, "HEARTBEAT", 0.0)
+        assert stream.step() == next(stream) == b": heartbeat\nid: 25\n\n"
+        monkeypatch.setattr(streams, "HEARTBEAT", 15.0)
+        clock.advance(0.51)
+        publish(b"26")
+        assert [data["body"] for _, _, data in reader.events(2)] == [25, 26]
     storage.close()

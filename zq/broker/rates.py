@@ -134,10 +134,14 @@ class Account:
         finally:
             self._lock.release()
 
-    def spend(self, now: float, size: int) -> None:
-        """Bytes were sent to one whose request is over, as on a stream."""
+    def spend(self, now: float, messages: int, size: int) -> None:
+        """Pay for messages and bytes that a stream sends: its request is over."""
         with self._lock:
-            self._pay(now, 0, size)
+            self._pay(now, messages, size)
+
+    def owes(self, now: float) -> float:
+        """Return the seconds until the project has paid for the messages and bytes that it used beyond its burst."""
+        return max(self._messages, self._bytes) - now - ALLOWED
 
     def left(self, now: float) -> Left | None:
         """What is left of the rate of which the smallest part is left; None if nothing is bounded."""

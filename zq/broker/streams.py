@@ -9,7 +9,7 @@ nothing is disconnected and may resume.
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from msgspec import Struct
@@ -22,7 +22,7 @@ from zq.clock import Clock
 from zq.errors import Crowded, Invalid, Unavailable
 from zq.events import Events
 from zq.model import Seconds
-from zq.model.topics import Batch, LogSlice, Pattern, Published
+from zq.model.topics import Batch, LogSlice, Pattern
 from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
@@ -45,7 +45,16 @@ class Gap(Struct, frozen=True):
     resumes: int
 
 
-Portion = Sequence[Published] | Gap
+class EventData(Struct, frozen=True):
+    """Rendered events, and their number."""
+
+    data: bytes = b""
+    count: int = 0
+
+
+Portion = EventData | Gap
+# What a stream sends where nothing was published.
+NO_EVENTS: Final = EventData()
 
 
 class Stream:
@@ -79,7 +88,7 @@ class Stream:
         """Ends the connection of a reader that takes nothing."""
 
     def next(self, seconds: float) -> Portion:
-        """What the reader is to be sent next; an empty list if there is nothing within so many seconds."""
+        """Return the reader's next events, or its gap; no events if there is nothing within so many seconds."""
         self._failed = False
         try:
             return self._next(seconds)
@@ -88,7 +97,7 @@ class Stream:
             self._failed = True
             if seconds:
                 time.sleep(RETRY)
-            return []
+            return NO_EVENTS
 
     @property
     def over(self) -> bool:
@@ -129,7 +138,7 @@ class Stream:
         batches = self._tail.after(self.position, seconds)
         if batches is None:
             return self._from_store()
-        return self._chosen(batches, batches[-1].last) if batches else []
+        return self._chosen(batches, batches[-1].last) if batches else NO_EVENTS
 
     def _lost_meanwhile(self) -> Gap | None:
         """What the log has lost of its end since this was asked last, if the reader stands there."""
@@ -147,14 +156,17 @@ class Stream:
             return gap
         return self._chosen(reading.batches, reading.position)
 
-    def _chosen(self, batches: list[Batch], position: int) -> Sequence[Published]:
-        """The messages among them that the reader wants and has not; its position moves on."""
-        now, after, matches = self._owner.now(), self.position, self._matches
-        chosen = [message for batch in batches if matches(batch.topic) for message in batch.messages(after, now)]
+    def _chosen(self, batches: list[Batch], position: int) -> EventData:
+        """Return the events of the batches that the reader wants and has not; its position moves on."""
+        owner, now, after = self._owner, self._owner.now(), self.position
+        render = self._tail.renderings.render
+        wanted = [batch for batch in batches if self._matches(batch.topic)]
+        found = [render(self._project, batch, now, owner.sealing).after(after) for batch in wanted]
         self.position = max(after, position)
-        if chosen:
-            self._owner.events.streamed(len(chosen))
-        return self._owner.sealing.opened_published(self._project, chosen)
+        count = sum(number for _, number in found)
+        if count:
+            owner.events.streamed(count)
+        return EventData(b"".join([data for data, _ in found]), count)
 
 
 class Streams:

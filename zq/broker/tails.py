@@ -5,6 +5,10 @@ The store notifies of what is published (``TopicController.subscribe``). Where a
 notification was lost, or is late, and one of the waiting readers catches up from the store for all. It does so as well
 every few seconds, for the last notification may be lost. A reader that is farther behind than memory reaches reads the
 store by itself.
+
+Streams share rendered events, too. An event depends on its message and on the message's age in whole seconds, by which
+messages expire, so streams that send a batch within one second send the same bytes. Visibility does not matter: a batch
+belongs to one topic.
 """
 
 import logging
@@ -15,9 +19,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from msgspec import Struct
+
+from zq.broker.encryption import Sealing
 from zq.errors import Unavailable
+from zq.model import Seconds, age
 from zq.model.topics import EVERYTHING, Batch, LogSlice, Pattern
 from zq.storage.api import Storage
+from zq.wire import publishing
 
 LOG = logging.getLogger(__name__)
 # Bytes that are remembered of one log, and at times half as many again.
@@ -26,6 +35,8 @@ WINDOW: Final = 4 << 20
 PORTION: Final = 256 << 10
 # Bytes that a message takes besides those of its body.
 OVERHEAD: Final = 200
+# Bytes of rendered events that one log keeps, besides the batch that was rendered last.
+MAX_RENDERED: Final = 2 << 20
 # Messages that the store is asked for at a time.
 FETCH: Final = 1000
 # Seconds after which the store is asked without a notification.
@@ -38,6 +49,48 @@ ALL: Final = Pattern(EVERYTHING)
 Callback = Callable[[], object]
 
 
+class Rendered(Struct, frozen=True):
+    """The events of a batch at one age. ``ends`` has the offset behind each event, ``sequences`` its message."""
+
+    batch: Batch
+    age: int
+    data: bytes
+    sequences: list[int]
+    ends: list[int]
+
+    def after(self, position: int) -> tuple[bytes, int]:
+        """Return the bytes of the events behind ``position``, and their number."""
+        first = bisect_right(self.sequences, position)
+        data = self.data[self.ends[first - 1] :] if first else self.data
+        return data, len(self.sequences) - first
+
+
+class Renderings:
+    """The latest rendered batches of one project's log; threads may share it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[int, Rendered] = {}
+        self._size = 0
+
+    def render(self, project: str, batch: Batch, now: Seconds, sealing: Sealing) -> Rendered:
+        """Return the batch's events as of ``now``. Threads that need the same events wait for the first one."""
+        seconds = age(batch.created, now)
+        with self._lock:
+            kept = self._kept.get(batch.sequence)
+            if kept is None or kept.age != seconds or kept.batch != batch:
+                kept = _rendered(project, batch, now, seconds, sealing)
+                self._keep(kept)
+            return kept
+
+    def _keep(self, rendered: Rendered) -> None:
+        former = self._kept.pop(rendered.batch.sequence, None)
+        self._size += len(rendered.data) - (len(former.data) if former else 0)
+        self._kept[rendered.batch.sequence] = rendered
+        while self._size > MAX_RENDERED and len(self._kept) > 1:
+            self._size -= len(self._kept.pop(next(iter(self._kept))).data)
+
+
 class Tail:
     """The end of one project's log: every batch behind ``start``, up to ``position``."""
 
@@ -48,6 +101,8 @@ class Tail:
         self._batches: list[Batch] = []
         self._weight = 0
         self._purges = 0
+        self.renderings = Renderings()
+        """The events of the log, for the streams that read it."""
         self._stale = False
         self._fetching = False
         self._callbacks: dict[Callback, Callable[[str], bool]] = {}
@@ -293,3 +348,13 @@ class Tails:
 
 def _weight(batch: Batch) -> int:
     return batch.size + OVERHEAD * len(batch.entries)
+
+
+def _rendered(project: str, batch: Batch, now: Seconds, seconds: int, sealing: Sealing) -> Rendered:
+    messages = sealing.opened_published(project, list(batch.messages(0, now)))
+    events = publishing.events(messages, now)
+    ends, end = [], 0
+    for event in events:
+        end += len(event)
+        ends.append(end)
+    return Rendered(batch, seconds, b"".join(events), [message.sequence for message in messages], ends)

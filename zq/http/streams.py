@@ -19,7 +19,7 @@ from zq import limits
 from zq.broker import Broker
 from zq.broker.publishing import as_marker
 from zq.broker.rates import Account
-from zq.broker.streams import Gap, Portion, Stream
+from zq.broker.streams import Gap, Stream
 from zq.errors import NotAuthorized, ZqError
 from zq.http import query, suspension, waiting
 from zq.http.authentication import check_again
@@ -63,10 +63,8 @@ class _Streaming:
         resp.content_type = MEDIA
         resp.set_header("Cache-Control", "no-store")
         resp.set_header("X-Accel-Buffering", "no")
-        resp.stream = events = EventStream(stream, connection, self._streams.now, check_again(req))
         account: Account | None = getattr(req.context, "account", None)
-        if account is not None:
-            events.pay = lambda size: account.spend(self._rates.now(), size)
+        resp.stream = events = EventStream(stream, connection, check_again(req), account, self._rates.now)
         if suspension.offered(req):
             req.env[suspension.LIVE] = events
 
@@ -102,19 +100,21 @@ class EventStream:
         self,
         stream: Stream,
         connection: socket.socket | None,
-        now: Callable[[], float],
         check: Callable[[], object] | None = None,
+        account: Account | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         """``connection``: the reader's socket, if the engine gives it. ``check`` raises if the reader may read no
-        more: asked every ``HEARTBEAT``, it ends the stream."""
+        more: called every ``HEARTBEAT``, it ends the stream. ``account``: pays for events by the clock ``now``; while
+        it is in debt, the stream sends heartbeats only."""
         self._stream = stream
         self._connection = connection
-        self._now = now
         self._portion, self._at = publishing.opening(stream.position), 0
         self._sent = self._looked = self._checked = time.monotonic()
         self._check = check
-        self.pay: Callable[[int], object] = bool
-        """Told how many bytes were sent."""
+        self._account = account
+        self._now = now
+        self._is_held = False
         if connection is not None:
             stream.disconnect = self._disconnect
 
@@ -136,7 +136,7 @@ class EventStream:
         while self._at == len(self._portion):
             if self._over():
                 raise StopIteration
-            if not self._take(self._stream.next(LOOK)) and time.monotonic() - self._looked >= LOOK:
+            if not self._take(LOOK) and time.monotonic() - self._looked >= LOOK:
                 self._looked = time.monotonic()
                 if self._looked - self._sent < HEARTBEAT and not waiting.hung_up(self._connection):
                     return b""  # to one that has hung up sending fails, unless it still reads
@@ -145,11 +145,11 @@ class EventStream:
         return self._piece()
 
     def step(self) -> bytes | None:
-        """What is to be sent now; b"" if there is nothing yet, None if there will be nothing more."""
+        """Return the bytes to send now: b"" if there is nothing yet, None if there will be nothing more."""
         if self._at == len(self._portion):
             if self._over():
                 return None
-            if not self._take(self._stream.next(0)):
+            if not self._take(0):
                 if self.left():
                     return b""
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
@@ -157,12 +157,14 @@ class EventStream:
         return self._piece()
 
     def left(self) -> float:
-        """Seconds after which to take another ``step`` without a notification."""
-        return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), self._stream.rest()))
+        """Return the seconds after which to take another ``step`` without a notification."""
+        rest = self._owes() if self._is_held else self._stream.rest()
+        return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), rest))
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` when there may be something to send."""
-        self._stream.notify_when(notify)
+        """Call ``notify`` when there may be something to send; of a stream that is held back ``left`` is enough."""
+        if not self._is_held:
+            self._stream.notify_when(notify)
 
     def patience(self) -> float:
         """Seconds that the reader may take for a piece."""
@@ -184,23 +186,36 @@ class EventStream:
                 LOG.debug("A stream's credential cannot be looked up now: %s", error)
         return self._stream.over
 
-    def _take(self, portion: Portion) -> bool:
-        """Whether there is something to send of it."""
+    def _owes(self) -> float:
+        """Return the seconds until the project has paid for what it was sent."""
+        return 0.0 if self._account is None else self._account.owes(self._now())
+
+    def _take(self, seconds: float) -> bool:
+        """Take the next portion, waiting up to ``seconds`` for one, and pay for it. Return False if there is none, or
+        if the project is in debt: its position in the log stays then."""
+        owed = self._owes()
+        self._is_held = owed > 0
+        if self._is_held:
+            time.sleep(min(owed, seconds))
+            return False
+        portion = self._stream.next(seconds)
         if isinstance(portion, Gap):
             self._portion, self._at = publishing.gap_event(portion.after, portion.resumes), 0
-        elif portion:
-            self._portion, self._at = publishing.events(portion, self._now()), 0
-        return bool(portion)
+            return True
+        if portion.count:
+            self._portion, self._at = portion.data, 0
+            if self._account is not None:
+                self._account.spend(self._now(), portion.count, len(portion.data))
+        return bool(portion.count)
 
     def _piece(self) -> bytes:
-        """The next whole events of the portion, or a piece of a large one."""
+        """Return the next whole events of the portion, or a piece of a large one."""
         begin, end = self._at, self._at + PIECE
         if end < len(self._portion):
             last = self._portion.rfind(EVENT_END, begin, end)
             end = end if last < 0 else last + len(EVENT_END)
         piece = self._portion[begin:end]
         self._at += len(piece)
-        self.pay(len(piece))
         return piece
 
     def _disconnect(self) -> None:

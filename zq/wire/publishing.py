@@ -65,8 +65,8 @@ def message(found: Published, now: Seconds, detailed: bool) -> bytes:
     return encode(_out(found, now, detailed))
 
 
-def events(messages: Iterable[Published], now: Seconds) -> bytes:
-    """An event for each message: its representation and its topic."""
+def events(messages: Iterable[Published], now: Seconds) -> list[bytes]:
+    """Render an event for each message: its representation and its topic."""
     parts = []
     batch: tuple[str, Seconds] | None = None
     for message in messages:
@@ -78,7 +78,7 @@ def events(messages: Iterable[Published], now: Seconds) -> bytes:
         body = LINE_END.sub(_in_one_line, entry.body)
         checksum = CHECKSUM % entry.checksum.encode() if entry.checksum else b""
         parts.append(frame % (sequence, sequence, sequence, entry.ttl, body, checksum))
-    return b"".join(parts)
+    return parts
 
 
 def gap_event(after: int, resumes: int) -> bytes:

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Events of streams: rendered once for all readers of a log, within bounds of memory, and right for each of them."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from zq.broker import tails
+from zq.broker.data_keys import DataKeys
+from zq.broker.encryption import Sealing
+from zq.broker.streams import Gap, Stream, Streams
+from zq.broker.tails import Renderings, Tails
+from zq.clock import ManualClock
+from zq.events import NO_EVENTS
+from zq.model.topics import Batch, Entry, Pattern, Published, Retention, TopicRef
+from zq.storage import connect
+from zq.storage.api import Storage
+
+STREAMS = 50
+
+
+class CountingSealing(Sealing):
+    """Counts the messages that are opened, as each that is rendered is."""
+
+    count = 0
+
+    def opened_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
+        self.count += len(messages)
+        return super().opened_published(project, messages)
+
+
+class Log:
+    """The log of one project in memory, with its streams and a clock that is set."""
+
+    def __init__(self) -> None:
+        self.storage: Storage = connect("memory:", {})
+        self.clock = ManualClock(1_700_000_000.0)
+        self.sealing = CountingSealing(DataKeys(self.storage.documents, self.clock, {}))
+        self._streams = Streams(self.storage, self.clock, Tails(self.storage), self.sealing, 1000, NO_EVENTS, 100)
+
+    def publish(self, topic: str, *bodies: bytes, ttl: int = 3600) -> int:
+        """Publish to a topic, and return the first sequence."""
+        entries, now = [Entry(body, ttl) for body in bodies], self.clock.now()
+        return self.storage.topics.publish(TopicRef("acme", topic), entries, now, Retention(1 << 26, 10_000), None)
+
+    def open(self, match: str = "**", after: int | None = None, visible: Callable[[str], bool] | None = None) -> Stream:
+        return self._streams.open("acme", Pattern(match), after, visible)
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+def sent(stream: Stream) -> bytes:
+    """What a stream sends now."""
+    portion = stream.next(0)
+    assert not isinstance(portion, Gap)
+    assert portion.count == portion.data.count(b"event: message")
+    return portion.data
+
+
+def test_streams_of_a_log_render_each_event_once(log: Log) -> None:
+    """Of 50 streams, whichever topics they match or may see."""
+    everything = [log.open() for _ in range(STREAMS)]
+    one = [log.open("a") for _ in range(STREAMS)]
+    visible = [log.open(visible=lambda name: name == "b") for _ in range(STREAMS)]
+    log.publish("a", *[b"%d" % number for number in range(100)])
+    log.publish("b", b'"x"')
+    assert {sent(stream).count(b"\n\n") for stream in everything} == {101}
+    assert {sent(stream).count(b"\n\n") for stream in one} == {100}
+    assert {sent(stream).count(b"\n\n") for stream in visible} == {1}
+    assert log.sealing.count == 101
+
+
+def test_streams_that_send_a_lone_batch_share_its_bytes(log: Log) -> None:
+    first, second = log.open(), log.open()
+    log.publish("a", b"1", b"2")
+    assert sent(first) is sent(second)
+
+
+def test_a_stream_that_resumes_within_a_batch_gets_the_rest(log: Log) -> None:
+    whole = log.open()
+    first = log.publish("a", b"1", b"2", b"3")
+    assert sent(log.open(after=first)) == sent(whole).split(b"\n\n", 1)[1]
+
+
+def test_an_event_shows_its_age_when_it_is_sent_and_expires(log: Log) -> None:
+    """A batch is rendered anew in another second."""
+    streams = [log.open() for _ in range(3)]
+    log.publish("a", b"1", ttl=60)
+    assert b'"age":0,' in sent(streams[0])
+    log.clock.advance(59.9)
+    assert b'"age":59,' in sent(streams[1])
+    log.clock.advance(0.1)
+    assert sent(streams[2]) == b""
+
+
+def test_what_is_shared_is_bounded(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
+    """The oldest batch is rendered again where there was no room to keep it, and one is always kept."""
+    monkeypatch.setattr(tails, "MAX_RENDERED", 800)
+    shared, sealing = Renderings(), log.sealing
+    batches = [Batch("a", sequence, 0.0, [Entry(b'"%b"' % (b"x" * 200), 60)]) for sequence in (1, 2, 3)]
+    for batch in batches:
+        shared.render("acme", batch, 1.0, sealing)
+    for batch in reversed(batches):
+        shared.render("acme", batch, 1.0, sealing)
+    assert sealing.count == 4, "the last two are kept"
+    monkeypatch.setattr(tails, "MAX_RENDERED", 0)
+    for _ in range(2):
+        shared.render("acme", batches[1], 2.0, sealing)
+    assert sealing.count == 5
+
+
+def test_a_batch_of_the_same_sequence_is_another_one(log: Log) -> None:
+    """After a store has lost the end of its log."""
+    shared = Renderings()
+    batches = [Batch("a", 1, 0.0, [Entry(body, 60)]) for body in (b"1", b"2")]
+    data = [shared.render("acme", batch, 1.0, log.sealing).data for batch in batches]
+    assert [b'"body":2' in each for each in data] == [False, True]
