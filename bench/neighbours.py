@@ -4,8 +4,9 @@ beside one that sends the costliest requests (attacks S5, S7, D1, D5).
 
 ``python -m bench.neighbours [--store URI] [--engine gunicorn|granian] [--seconds N] [--only ROW]`` prints one line a
 row and asserts nothing. Each line has the wall time of the tenant's posts and the processor time that the server takes
-while a post is under way, p50 and p99, alone and beside the crowd. The crowd runs on the same machine, which lengthens
-the wall time, so it also sends its requests to a listener that does nothing. Processor time does not depend on that.
+while a listing of ten messages is under way, p50 and p99, alone and beside the crowd. A post waits for the disk, and
+others rightly use the processor meanwhile. The crowd runs on the same machine, which lengthens the wall time, so it
+also sends its requests to a listener that does nothing.
 Bounds: 1.2 for strangers, 1.5 for ten times the rate and for sleeping polls, 2 in processor time for costly requests.
 """
 
@@ -251,15 +252,17 @@ def poster(port: int, credential: str) -> Callable[[], float]:
 
 
 def posts(server: ZqServer, credential: str, seconds: float) -> tuple[list[float], list[float]]:
-    """Post as a tenant within its rate; the wall time of each post, and the server's processor time meanwhile, in
-    milliseconds."""
+    """Post and list in turn as a tenant within its rate; return the wall time of each post and the server's processor
+    time during each listing, in milliseconds."""
     call, end = poster(server.port, credential), time.monotonic() + seconds
+    show = asking(server.port, credential)
     wall, taken = list[float](), list[float]()
     workers = server.worker_pids
 
     def measure() -> None:
-        before = seconds_of(workers)
         wall.append(call())
+        before = seconds_of(workers)
+        show("GET", f"{PATH}?echo=true", None)
         taken.append((seconds_of(workers) - before) * 1e3)
 
     paced(MODEST, lambda: time.monotonic() > end, measure)
@@ -391,7 +394,7 @@ def main() -> None:
     dummy = context.Process(target=listener, args=(port,), daemon=True)
     dummy.start()
     asked = port.get()
-    with ZqServer(given.store, engine=given.engine, config=CONFIG) as server:
+    with ZqServer(given.store, engine=given.engine, config=CONFIG, forked=False) as server:
         limit_rate(server.port, administrator, "greedy")
         prepare(server.port, names[2])
         for name, work in ROWS.items():

@@ -19,7 +19,16 @@ from zq.storage.api import Storage
 
 ROOT = Path(__file__).parent.parent
 VALUES = ["zq.errors", "zq.model"]
-ABOVE_STORES = [*VALUES, "zq.limits", "zq.wire", "zq.clock", "zq.events", "zq.storage.api", "zq.storage.capabilities"]
+ABOVE_STORES = [
+    *VALUES,
+    "zq.turns",
+    "zq.limits",
+    "zq.wire",
+    "zq.clock",
+    "zq.events",
+    "zq.storage.api",
+    "zq.storage.capabilities",
+]
 PROMISE = [*VALUES, *(f"zq.storage.{name}" for name in ("api", "browsing", "capabilities", "concurrency"))]
 ROCKSDB = [
     f"zq.storage.rocksdb.{name}"
@@ -41,7 +50,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.events": VALUES,
     "zq.limits": VALUES,
     "zq.clock": VALUES,
-    "zq.wire": [*VALUES, "zq.limits"],
+    "zq.wire": [*VALUES, "zq.limits", "zq.turns"],
     "zq.client": ["zq.clock", "zq.errors", "zq.model", "zq.wire"],
     "zq.cli": ["zq.cli.pipeline", "zq.client", "zq.errors", "zq.limits", "zq.logs", "zq.wire"],
     "zq.cli.pipeline": ["zq.cli", "zq.spark"],
@@ -73,6 +82,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.logs": [],
     "zq.lifecycle": [],
     "zq.prompt": [],
+    "zq.turns": [],
     "zq.maintenance": ABOVE_STORES,
     "zq.metrics": ABOVE_STORES,
     "zq.broker": [*ABOVE_STORES, "zq.audit", "zq.storage.concurrency"],
@@ -97,6 +107,7 @@ MAY_IMPORT: dict[str, list[str]] = {
             "zq.http.heads",
             "zq.http.suspension",
             "zq.prompt",
+            "zq.turns",
             *VALUES,
             "zq.limits",
             "zq.wire",

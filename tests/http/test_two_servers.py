@@ -73,3 +73,13 @@ def test_a_queue_that_the_other_server_deleted_begins_anew(servers: tuple[Api, A
     one.post(URL, 201, {"messages": [{"body": 2}]})
     assert last_ttl(one) == 3600
     assert one.get(f"{QUEUE}/stats", 200).json["messages"]["total"] == 1
+
+
+def test_a_queue_without_delays_shows_all_messages_in_the_next_listing_of_the_other_server(
+    servers: tuple[Api, Api],
+) -> None:
+    """The store refuses a listing by rules that no longer hold."""
+    one, other = servers
+    assert one.get(f"{URL}?echo=true", 200).json["messages"] == []
+    patch(other, _default_message_delay=None)
+    assert len(one.get(f"{URL}?echo=true", 200).json["messages"]) == 2

@@ -4,6 +4,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from queue import Queue
 
@@ -13,7 +14,7 @@ from zq import prompt
 from zq.engines.pool import Debts, Owed
 from zq.engines.process import is_short
 from zq.errors import Unavailable
-from zq.model import QueueRef
+from zq.model import Draft, QueueRef
 from zq.prompt import Debt, TakesLong
 from zq.storage import connect
 
@@ -62,6 +63,34 @@ def test_a_request_owes_the_last_thing_and_releases_once() -> None:
     assert prompt.end() == Debt(last, release)
     prompt.begin()
     assert prompt.end() is None
+
+
+def test_a_request_does_not_wait_for_a_queue_that_another_thread_changes() -> None:
+    """As a post of many messages does: the thread that serves many would wait for it."""
+    storage = connect("memory:", {})
+    storage.queues.create(QueueRef("acme", "jobs"), b"{}")
+    held, go_on = threading.Event(), threading.Event()
+
+    class Slow(list[Draft]):
+        def __iter__(self) -> Iterator[Draft]:
+            held.set()
+            go_on.wait(60)
+            return super().__iter__()
+
+    drafts = [Draft("0" * 32, b"1", 60, 0, "me")]
+    post = partial(storage.messages.post, QueueRef("acme", "jobs"), now=storage.now())
+    other = threading.Thread(target=post, args=(Slow(drafts),))
+    other.start()
+    try:
+        assert held.wait(60)
+        prompt.begin()
+        with pytest.raises(TakesLong):
+            post(drafts)
+    finally:
+        prompt.end()
+        go_on.set()
+        other.join()
+    storage.close()
 
 
 def test_the_store_s_sync_is_owed_and_the_store_stays_open_for_it(tmp_path: Path) -> None:

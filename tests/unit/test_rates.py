@@ -2,6 +2,7 @@
 """Buckets, and what several processes leave each other of a rate (tenancy 6)."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tests.http.scoped import Scoped
 from tests.http.test_streams import Reader
 from zq.broker import Broker
-from zq.broker.rates import BURST, Account, Exchange, Rates, divided
+from zq.broker.rates import BURST, LATELY, MAX_HEAVY, Account, Exchange, Rates, divided
 from zq.clock import ManualClock
 from zq.errors import TooManyRequests
 from zq.http import streams
@@ -20,6 +21,7 @@ from zq.http.streams import EventStream
 from zq.model.quotas import Quota
 from zq.model.topics import Entry, Retention, TopicRef
 from zq.storage import connect
+from zq.turns import Company
 
 QUOTA = Quota(requests=10, messages=100, bytes=1000)
 
@@ -94,6 +96,62 @@ def test_a_project_takes_its_share_of_threads() -> None:
     assert refusal.value.limit == "share"
     account.leave(0.0, 0, 0)
     account.enter(0.0)
+
+
+def test_a_project_has_two_heavy_requests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third one waits for a place, and is refused if none becomes free in time; other requests are let in."""
+    monkeypatch.setattr("zq.broker.rates.HEAVY_WAIT", 0.01)
+    account = Account(Quota(requests=0), 64)
+    for _ in range(MAX_HEAVY + 1):
+        account.enter(0.0)
+    for _ in range(MAX_HEAVY):
+        account.begin_heavy(float, 0, 0)
+    with pytest.raises(TooManyRequests, match=r"^The project may have 2 heavy requests at once") as refusal:
+        account.begin_heavy(float, 0, 0)
+    assert (refusal.value.limit, refusal.value.retry_after) == ("heavy", 1)
+    account.enter(0.0)
+    monkeypatch.setattr("zq.broker.rates.HEAVY_WAIT", 60.0)
+    with ThreadPoolExecutor(1) as pool:
+        third = pool.submit(account.begin_heavy, float, 0, 0)
+        account.end_heavy(0.0, 0, 0)
+        third.result(60)
+
+
+@pytest.mark.parametrize(("messages", "size"), [(201, 0), (0, 2001)])
+def test_a_heavy_request_pays_an_estimate_before_it_begins(messages: int, size: int) -> None:
+    """So the next one is refused though the first one has not been answered; the difference is settled at the end."""
+    account = Account(QUOTA, 64)
+    for _ in range(2):
+        account.enter(0.0)
+    account.begin_heavy(float, messages, size)
+    with pytest.raises(TooManyRequests) as refusal:
+        account.begin_heavy(float, messages, size)
+    assert refusal.value.limit == ("messages" if messages else "bytes")
+    account.end_heavy(0.0, messages, size)
+    account.leave(0.0, messages // 3, size // 3)
+    account.leave(0.0, 0, 0)
+    assert account.owes(0.0) == pytest.approx(0.67 - BURST, abs=0.01)
+    account.begin_heavy(float, messages, size)
+
+
+def test_heavy_requests_know_who_is_served_beside_them() -> None:
+    """A light request under way, of any project; requests of others within a moment; nobody."""
+    processes = Rates(64, Time())
+    heavy, other = (processes.account(name, Quota()) for name in ("heavy", "other"))
+
+    def company(now: float) -> Company:
+        return processes.visits.company(heavy, now)
+
+    heavy.enter(0.0)
+    assert company(0.0) is Company.NOW, "it is light until it has a place"
+    heavy.begin_heavy(float, 0, 0)
+    assert company(0.0) is Company.NONE
+    other.enter(1.0)
+    assert company(5.0) is Company.NOW
+    other.leave(5.0, 0, 0)
+    heavy.enter(1.0)
+    heavy.begin_heavy(float, 0, 0)
+    assert [company(1.0 + LATELY * part) for part in (0.5, 1.5)] == [Company.LATELY, Company.NONE]
 
 
 def test_without_bounds_everything_goes_and_nothing_is_told() -> None:

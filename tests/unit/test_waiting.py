@@ -11,6 +11,7 @@ import pytest
 
 from tests.servers import wait_for
 from zq.broker import waiting
+from zq.broker.wait_queues import MAX_LOOKING
 from zq.broker.waiting import Polled, Waiters
 from zq.clock import ManualClock
 from zq.errors import Invalid, Unavailable
@@ -31,6 +32,7 @@ class Shelf:
         self.asked = 0
         self.due_at: float | None = None
         self.failing = False
+        self.looks: Callable[[], list[str]] = self.look
         self._lock = threading.Lock()
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
@@ -66,7 +68,7 @@ class Scene:
     ) -> Future[Polled]:
         """A poll that has asked in vain and waits."""
         asked = self.shelf.asked
-        ask = self.shelf.take if takes else self.shelf.look
+        ask = self.shelf.take if takes else lambda: self.shelf.looks()
         running = self.pool.submit(self.waiters.poll, queue, wait, ask, bool, takes=takes, gone=lambda: gone)
         wait_for(lambda: self.shelf.asked > asked, SOON, "the poll has asked")
         return running
@@ -161,6 +163,30 @@ def test_a_telling_wakes_all_who_only_look(scene: Scene) -> None:
     running = [scene.start(takes=False) for _ in range(5)]
     scene.put("a")
     assert [future.result(SOON) for future in running] == [Polled(["a"])] * 5
+
+
+def test_of_all_who_only_look_a_few_do_so_at_once(scene: Scene) -> None:
+    """The next one looks when one has looked; a notification that comes while it looks is not lost."""
+    running = [scene.start(takes=False) for _ in range(2 * MAX_LOOKING)]
+    looking, looks = list[int](), list[bool]()
+    most = 0
+
+    def look() -> list[str]:
+        nonlocal most
+        looking.append(1)
+        most = max(most, len(looking))
+        in_vain = len(looks) < MAX_LOOKING
+        looks.append(in_vain)
+        if in_vain:
+            scene.shelf.tell(QUEUE)
+        time.sleep(0.01)
+        looking.pop()
+        return [] if in_vain else scene.shelf.look()
+
+    scene.shelf.looks = look
+    scene.put("a")
+    assert [future.result(SOON) for future in running] == [Polled(["a"])] * len(running)
+    assert most <= MAX_LOOKING
 
 
 def test_what_becomes_ready_by_itself_wakes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,16 +3,18 @@
 
 import re
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final
 
 from msgspec import structs
 
 from zq.broker.encryption import Sealing
+from zq.broker.paging import read_page
 from zq.broker.values import Seen
 from zq.clock import Clock
 from zq.errors import InvalidParameter, MessageNotFound
 from zq.limits import DEFAULT_PAGE, MAX_BODY_NUMBER, Limits, within
-from zq.model import Located, Message, Page, Position, QueueRef, State
+from zq.model import Browsed, Located, Message, Page, Position, QueueRef, State
 from zq.storage.api import Storage
 
 # A marker of a listing of one state.
@@ -38,7 +40,11 @@ class Browsing:
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         after, now = _position(marker), self._clock.now()
         most_bytes = self._limits.max_answer_bytes * (READ_FOR_STARTS if starts else 1)
-        items, position = self._storage.messages.browse(queue, State(state), after, size, now, most_bytes)
+
+        def read(marker: Position, limit: int, most_bytes: int) -> Browsed:
+            return self._storage.messages.browse(queue, State(state), marker, limit, now, most_bytes)
+
+        items, position = read_page(read, after, size, most_bytes, attrgetter("body"))
         shown = self._sealing.opened(queue, list(items))
         return Seen(Page(shown, None if position is None else ".".join(map(str, position))), now)
 

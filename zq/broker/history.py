@@ -2,10 +2,13 @@
 """Use cases on history: read it, and post copies of what finished (extensions 5)."""
 
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import UNSET, Struct, UnsetType
 
+from zq import turns
 from zq.broker.encryption import Sealing, is_sealed
+from zq.broker.paging import read_page
 from zq.broker.quotas import AnyQuotas
 from zq.broker.rules import RulesCache
 from zq.broker.values import Seen
@@ -70,9 +73,14 @@ class History:
     def _page(self, queue: QueueRef, marker: int, size: int, span: Span | None) -> Seen[Page[HistoryEntry]]:
         """A page without those entries whose bodies cannot be opened."""
         now = self._clock.now()
-        page = self._history.list(queue, marker, size, span, now, self._limits.max_answer_bytes)
-        shown = self._sealing.opened_entries(queue, page.items)
-        return Seen(page if shown is page.items else structs.replace(page, items=shown), now)
+
+        def read(marker: int, limit: int, most_bytes: int) -> tuple[Sequence[HistoryEntry], int | None]:
+            page = self._history.list(queue, marker, limit, span, now, most_bytes)
+            return page.items, None if page.next is None else int(page.next)
+
+        items, position = read_page(read, marker, size, self._limits.max_answer_bytes, attrgetter("message.body"))
+        shown = self._sealing.opened_entries(queue, items)
+        return Seen(Page(list(shown), None if position is None else str(position)), now)
 
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         """Post copies of finished messages to the queue, as the caller; how many.
@@ -114,6 +122,8 @@ class History:
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[HistoryEntry]]:
         """The records of the ids, in pages."""
         for start in range(0, len(ids), MAX_IDS):
+            if start:
+                turns.give_way()
             yield self._history.get(queue, ids[start : start + MAX_IDS], self._clock.now())
 
     def _spanned(self, queue: QueueRef, span: Span) -> Iterator[Sequence[HistoryEntry]]:
@@ -125,6 +135,7 @@ class History:
             if page.next is None:
                 return
             marker = int(page.next)
+            turns.give_way()
 
     def _check(self, terms: ReplayTerms) -> None:
         """Refuse what does not go together."""

@@ -11,6 +11,7 @@ from msgspec import UNSET, structs
 from zq import wire
 from zq.broker.creation import QueueCreation
 from zq.broker.encryption import SET_ASIDE, UNREADABLE, Sealing
+from zq.broker.paging import list_messages
 from zq.broker.quotas import AnyQuotas
 from zq.broker.rules import Rules, RulesCache
 from zq.broker.subscriptions import Subscribing
@@ -46,6 +47,7 @@ from zq.model import Messages as MessageList
 from zq.model.quotas import Work
 from zq.model.subscriptions import copies_of
 from zq.storage.api import Storage
+from zq.turns import SLICE, slices
 
 # An id of a message, which no marker that is a sequence can be: no sequence has so many digits.
 MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -102,7 +104,7 @@ class Messages:
         """
         rules = self._rules(queue, len(raw))
         posted = wire.posted(raw)
-        self._check_count(posted)
+        count_within("messages", len(posted), self._limits.max_messages_per_post)
         while True:
             body_size(len(raw), rules.max_post_size)
             now = self._clock.now()
@@ -139,7 +141,7 @@ class Messages:
         """
         posted = wire.posted(raw)
         stage = free_name("stage", stage)
-        self._check_count(posted)
+        count_within("messages", len(posted), self._limits.max_messages_per_post)
         rules = self._rules_cache.recent(queue)
         if rules.posts_paused:
             rules = self._rules_cache.fresh(queue)
@@ -232,7 +234,7 @@ class Messages:
             delayed = include_delayed or not rules.default_delay
             wanted = ListFilter("" if echo else client, include_claimed, delayed)
             most_bytes = self._limits.max_answer_bytes
-            page = self._messages.list(queue, after, size, wanted, now, most_bytes)
+            page = list_messages(self._messages, queue, after, size, wanted, now, most_bytes, rules.metadata)
             if page.metadata is None:
                 shown = self._sealing.opened(queue, page.items)
                 return Listed(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
@@ -271,11 +273,11 @@ class Messages:
             raise Invalid("claim_ids is missing: this server deletes by ids only together with their claims.")
         holders = claims if self._delete_with_claim_id else None
         history = self._rules_cache.recent(queue).history_ttl
-        # Records take the bodies along, so many of them in one step.
-        step = MAX_IDS if history and holders is None else len(ids)
+        # Records take the bodies along. Under claims all messages go, or none.
+        step = len(ids) if holders is not None else MAX_IDS if history else SLICE
         try:
-            for start in range(0, len(ids), step):
-                self._messages.delete(queue, ids[start : start + step], self._clock.now(), holders, history)
+            for part in slices(ids, step):
+                self._messages.delete(queue, part, self._clock.now(), holders, history)
         except MessageClaimed:  # by none of them: this verb has one refusal (contract 7.7)
             raise ClaimNotHeld from None
         self._events.finished(queue, Outcome.DELETED, len(ids))
@@ -354,9 +356,6 @@ class Messages:
         """Return the notices for the queue's subscribers; None if there are none."""
         return self._subscriptions.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
 
-    def _check_count(self, posted: Sequence[wire.Posted]) -> None:
-        count_within("messages", len(posted), self._limits.max_messages_per_post)
-
     def _rules(self, queue: QueueRef, size: int) -> Rules:
         """The rules for a post of ``size`` bytes to a queue, which is created if it is missing (contract 7.2, step 1).
 
@@ -379,7 +378,8 @@ class Messages:
     ) -> Sequence[Draft]:
         """``ids``: those that they have already."""
         ids, ttl = ids or new_ids(len(posted), now), self._rules_cache.ttl(queue, rules)
-        return [self._draft(queue, message, id, client, rules, ttl) for message, id in zip(posted, ids, strict=True)]
+        pairs = list(zip(posted, ids, strict=True))
+        return [self._draft(queue, message, id, client, rules, ttl) for part in slices(pairs) for message, id in part]
 
     def _draft(self, queue: QueueRef, posted: wire.Posted, identity: str, client: str, rules: Rules, ttl: int) -> Draft:
         if posted.ttl is not UNSET:

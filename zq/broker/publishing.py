@@ -23,6 +23,7 @@ from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, count_within, with
 from zq.model import IdempotencyKey, Seconds, portion
 from zq.model.topics import Entry, Pattern, Published, Retention, TopicRef
 from zq.storage.api import Storage
+from zq.turns import slices
 
 
 class Listed(Struct, frozen=True):
@@ -86,7 +87,7 @@ class Publishing:
         rules = self._topics.rules(topic)
         posted = wire.posted(raw)
         count_within("messages", len(posted), self._limits.max_messages_per_post)
-        entries = [self._entry(topic, message, rules, hops) for message in posted]
+        entries = [self._entry(topic, message, rules, hops) for part in slices(posted) for message in part]
         if idempotency_key is not None:  # the log is the project's, so its keys are too
             idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
         try:
@@ -96,24 +97,15 @@ class Publishing:
         self._events.published(topic, entries)
         return Applied(range(first, first + len(entries)))
 
-    def list(
-        self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, check: Check | None = None
-    ) -> Polled[Listed]:
-        """A page of the messages behind ``marker`` ("" = all), in sequence; waits ``wait`` seconds for the first one.
-
-        ``check``: see ``Waiters.poll``. Raises ``Invalid`` for a marker that no listing or stream has given.
-        """
-        looked = self.look(topic, marker, limit, wait)
-        while isinstance(looked, Listening):
-            looked.sleep(check)
-            looked = self.look(topic, marker, limit, wait, looked)
-        return looked
-
     def look(
         self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, listening: "Listening | None" = None
     ) -> "Polled[Listed] | Listening":
-        """The same for a request that has no thread to spend. Where there is nothing yet, it returns what to wait for
-        and to look again with, which is closed when an answer or an error comes."""
+        """Return a page of the messages behind ``marker`` ("" = all), in sequence.
+
+        If there is nothing yet and ``wait`` seconds are not over, return a ``Listening`` instead: the caller waits with
+        it and looks again with it. It is closed when an answer or an error comes. Raises ``Invalid`` for a marker that
+        no listing or stream has given.
+        """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = within("wait", wait or 0, 0, self._limits.max_wait)
         after = as_marker(marker)

@@ -112,6 +112,7 @@ class Quotas:
         # until which it is taken to be there.
         self._there: FIFOCache[tuple[str, ...], float] = FIFOCache(MOST_KNOWN)
         self.now = rates.now
+        self.visits = rates.visits
         self._stored = Stored(storage, clock, rates.now)
         self._metadata = LargeMetadata(self._metadata_of, rates.now)
 

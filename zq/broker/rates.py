@@ -22,6 +22,7 @@ from zq.errors import TooManyRequests, Unavailable
 from zq.model.documents import DocumentRef
 from zq.model.quotas import Quota
 from zq.storage.api import DocumentController
+from zq.turns import Company
 
 LOG = logging.getLogger(__name__)
 # What is counted, under their names in [quota]; in this order wherever three numbers stand.
@@ -40,6 +41,12 @@ INTERVAL: Final = 1.0
 LIFE: Final = 5.0
 # A process tells of projects that ask it for more than this part of their rate: so sixteen that do not tell keep it.
 NEAR: Final = 1 / 16
+# Heavy requests of a project that one process works on at once.
+MAX_HEAVY: Final = 2
+# Seconds for which another one waits for its turn.
+HEAVY_WAIT: Final = 1.0
+# Seconds for which heavy requests rest more because another project has sent a request.
+LATELY: Final = 0.1
 # The kind of the documents by which processes tell.
 KIND: Final = "rate"
 # Processes of which one listens.
@@ -56,17 +63,46 @@ class Left(NamedTuple):
     seconds: int
 
 
+class Visits:
+    """The projects whose light requests one process has under way, and the two that sent requests last."""
+
+    def __init__(self) -> None:
+        self.busy: set[Account] = set()
+        """The accounts that have light requests under way."""
+        self._last: Account | None = None
+        self._last_at = self._other_at = -LATELY
+
+    def note(self, account: "Account", now: float) -> None:
+        """Note a request. Threads may overwrite each other's notes, of which the next request makes another one."""
+        if self._last is not account:
+            self._other_at, self._last = self._last_at, account
+        self._last_at = now
+
+    def company(self, account: "Account", now: float) -> Company:
+        """Return who is served beside a heavy request of this account."""
+        if self.busy:
+            return Company.NOW
+        latest = self._other_at if self._last is account else self._last_at
+        return Company.LATELY if now - latest < LATELY else Company.NONE
+
+
 class Account:
-    """One project in one process: three buckets, and how many of its requests are being worked on."""
+    """One project in one process: three buckets, and how many of its requests are being worked on.
+
+    A heavy request (``zq.http.weight``) takes one of ``MAX_HEAVY`` places and pays an estimate before it begins.
+    """
 
     __slots__ = (
         "_asked",
+        "_busy",
         "_bytes",
         "_full",
+        "_heavy",
         "_lock",
         "_mean",
         "_messages",
         "_most",
+        "_places",
         "_policy",
         "_quota",
         "_rates",
@@ -76,9 +112,15 @@ class Account:
         "_sent",
         "_size",
         "_steps",
+        "_visits",
     )
 
-    def __init__(self, quota: Quota, threads: int) -> None:
+    def __init__(self, quota: Quota, threads: int, visits: "Visits | None" = None) -> None:
+        self._visits = Visits() if visits is None else visits
+        self._busy = self._visits.busy
+        self._heavy = 0
+        """Requests that wait for a place, or have one."""
+        self._places = threading.Semaphore(MAX_HEAVY)
         self._lock = threading.Lock()
         """Taken without ``with`` by what each request goes through: that takes twice as long."""
         self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
@@ -116,6 +158,9 @@ class Account:
                 raise self._refused(after - limit, self._messages - limit, self._bytes - limit)
             self._requests = after
             self._running += 1
+            if self._running - self._heavy == 1:
+                self._busy.add(self)
+            self._visits.note(self, now)
         finally:
             self._lock.release()
 
@@ -123,12 +168,48 @@ class Account:
         """A request goes on that was let in before; ``leave`` must follow."""
         with self._lock:
             self._running += 1
+            self._note()
+
+    def begin_heavy(self, now: Callable[[], float], messages: int, size: int) -> None:
+        """Wait for one of the places of heavy requests, and pay an estimate; ``end_heavy`` must follow.
+
+        Raises ``TooManyRequests`` if there is no place in time, or if the project is in debt by then.
+        """
+        with self._lock:
+            self._heavy += 1
+            self._note()
+        has_place = self._places.acquire(timeout=HEAVY_WAIT)
+        with self._lock:
+            limit = now() + ALLOWED
+            late = self._messages - limit, self._bytes - limit
+            if has_place and max(late) <= 0:
+                self._pay(now(), messages, size)
+                return
+            self._heavy -= 1
+            self._note()
+            if has_place:
+                self._places.release()
+                raise self._refused(0.0, *late)
+            self._refusals += 1
+        raise TooManyRequests(
+            f"The project may have {MAX_HEAVY} heavy requests at once in one process of the server.", 1, "heavy"
+        )
+
+    def end_heavy(self, now: float, messages: int, size: int) -> None:
+        """Free the place, and take back the estimate: ``leave`` pays for what the request was."""
+        with self._lock:
+            self._heavy -= 1
+            self._note()
+            self._pay(now, -messages, -size)
+        self._places.release()
 
     def leave(self, now: float, messages: int, size: int) -> None:
         """A request is over, or waits without a thread; it was about so many messages and bytes."""
         self._lock.acquire()
         try:
             self._running -= 1
+            if self._running == self._heavy:
+                self._busy.discard(self)
             if messages or size:
                 self._pay(now, messages, size)
         finally:
@@ -189,6 +270,13 @@ class Account:
         self._full = [pairs if rate else (*bounded, {})[0] for pairs, rate in zip(full, rates, strict=True)]
         """What is told while all of a rate is left; of one without a bound, the first that has one."""
 
+    def _note(self) -> None:
+        """Note whether light requests of the project are under way; under the lock."""
+        if self._running > self._heavy:
+            self._busy.add(self)
+        else:
+            self._busy.discard(self)
+
     def _pay(self, now: float, messages: int, size: int) -> None:
         _, message, byte = self._steps
         self._sent += messages
@@ -219,6 +307,7 @@ class Rates:
         self._threads = threads
         self.now = monotonic
         self._accounts: LRUCache[str, Account] = LRUCache(MOST_KNOWN)
+        self.visits = Visits()
         self._lock = threading.Lock()
 
     def account(self, project: str, quota: Quota) -> Account:
@@ -226,7 +315,7 @@ class Rates:
         with self._lock:
             account = self._accounts.get(project)
             if account is None:
-                self._accounts[project] = account = Account(quota, self._threads)
+                self._accounts[project] = account = Account(quota, self._threads, self.visits)
         if account.quota is not quota and account.quota != quota:
             account.configure(quota, self._threads)
         return account

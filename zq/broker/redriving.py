@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import UNSET, Struct, UnsetType
 
+from zq import turns
 from zq.broker.quotas import AnyQuotas
 from zq.broker.rules import Rules, RulesCache
 from zq.clock import Clock
@@ -179,6 +180,7 @@ class Redriving:
             if page.next is None or len(known) < len(page.items):
                 break
             marker = int(page.next)
+            turns.give_way()
         return moved
 
     def _move_named(self, queue: QueueRef, ways: Ways, ids: Sequence[str]) -> tuple[int, list[str]]:
@@ -213,10 +215,13 @@ class Redriving:
             if page.next is None:
                 return
             marker = int(page.next)
+            turns.give_way()
 
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[Message]]:
         """Those of the ids that are ready, in pages. What a commit settles stays claimed beyond the claim's end."""
         for start in range(0, len(ids), CHUNK):
+            if start:
+                turns.give_way()
             now = self._clock.now()
             found = self._storage.messages.get(queue, ids[start : start + CHUNK], now)
             yield [message for message in found if message.available <= now and not message.claim]

@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
-from zq import wire
+from zq import turns, wire
 from zq.broker.markers import Markers
 from zq.broker.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, set_values
 from zq.broker.quotas import AnyQuotas
@@ -29,6 +29,8 @@ READ_AHEAD: Final = 200
 FIRST_READ: Final = 25
 # Bytes of metadata that one request decodes to compare them with filters; then its page ends, and its marker goes on.
 MAX_DECODED: Final = 1 << 20
+# Bytes of metadata after which it gives way to others.
+DECODED_SLICE: Final = 1 << 16
 # Seconds of a core that one request spends on that, without waits for the store; then its page ends likewise.
 MAX_WALK_SECONDS: Final = 0.05
 
@@ -48,20 +50,27 @@ class Listing(Struct, frozen=True):
 
 
 class Walk:
-    """How much one request has looked at, of ``most`` resources."""
+    """How much one request has looked at, of ``most`` resources; it gives way between slices."""
 
     def __init__(self, most: int) -> None:
         self._left = most
         self._bytes = MAX_DECODED
         self._ends = time.thread_time() + MAX_WALK_SECONDS
+        self._slice = 0
 
     def read(self, size: int) -> None:
-        """Metadata of so many bytes were decoded."""
+        """Count metadata of so many bytes, which were decoded."""
         self._bytes -= size
+        self._slice += size
+        if self._slice >= DECODED_SLICE:
+            self._slice = 0
+            turns.give_way()
 
     def ends_with_next(self) -> bool:
         """Count one resource more; whether that was enough."""
         self._left -= 1
+        if not self._left % turns.SLICE:
+            turns.give_way()
         return self._left <= 0 or self._bytes <= 0 or time.thread_time() > self._ends
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from zq.broker.encryption import Sealing
 from zq.broker.quotas import NO_QUOTAS, AnyQuotas
 from zq.broker.tails import ALL, RECHECK, Tail, Tails
-from zq.broker.waiting import SHARE, Slots
+from zq.broker.wait_queues import SHARE, Slots
 from zq.clock import Clock
 from zq.errors import Crowded, Invalid, Unavailable
 from zq.events import Events

@@ -4,12 +4,11 @@
 Each queue has a wait queue. The store notifies of queues that messages came to, in whatever process; a timer does so
 for messages that become ready by the passing of time, and for notifications that were lost. A request that waits asks
 the store only when it is woken. Of the requests that want to take messages one is woken, and wakes the next one if it
-found something; of those that only look, all are.
+found something; of those that only look, all are, of one project a few at a time.
 """
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, Final, Generic, TypeVar
@@ -17,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 from msgspec import Struct
 
 from zq.broker.quotas import NO_QUOTAS, AnyQuotas
+from zq.broker.wait_queues import SHARE, Lookers, Slots, Waiter, WaitQueue
 from zq.clock import Clock
 from zq.events import NO_EVENTS, Events
 from zq.limits import Limits, within
@@ -32,41 +32,10 @@ RECHECK: Final = 5.0
 MAX_RECHECKS: Final = 100
 # Seconds by which a timer fires after the moment for which it was set, so that the moment has surely come.
 TIMER_SLACK: Final = 0.002
-# Percent of the slots of a server that one project gets, at least one.
-SHARE: Final = 25
 # Of so many slots there is one more in the reserve, and at least one.
 RESERVED: Final = 4
 # Seconds for which a request may wait in the reserve.
 PAUSE: Final = 1.0
-
-
-class Slots:
-    """The slots of one server for requests that last: to wait, or to stream. The caller serialises calls by a lock."""
-
-    def __init__(self, most: int, share: int = SHARE) -> None:
-        """``share``: percent."""
-        self._free = self._most = most
-        self._share = share
-        self._taken: Counter[str] = Counter()
-
-    def share(self, own: int | None) -> int:
-        """How many slots a project gets; ``own``: its percent, where that is not what all have."""
-        return max(1, self._most * (self._share if own is None else own) // 100)
-
-    def take(self, project: str, own: int | None = None) -> bool:
-        """Take a slot for the project, of its share; False if there is none for it."""
-        if self._free <= 0 or self._taken[project] >= self.share(own):
-            return False
-        self._free -= 1
-        self._taken[project] += 1
-        return True
-
-    def give_back(self, project: str) -> None:
-        """Give back a slot that the project took."""
-        self._free += 1
-        self._taken[project] -= 1
-        if not self._taken[project]:
-            del self._taken[project]
 
 
 class Polled(Struct, Generic[T], frozen=True):
@@ -74,55 +43,6 @@ class Polled(Struct, Generic[T], frozen=True):
 
     answer: T
     turned_away: bool = False
-
-
-class _Wakeup(threading.Event):
-    """An event that wakes a thread, or calls ``callback`` where a request waits without a thread."""
-
-    callback: Callable[[], object] | None = None
-
-    def set(self) -> None:
-        if not self.is_set():
-            super().set()
-            if (callback := self.callback) is not None:
-                callback()
-
-
-class _Waiter:
-    """One request that waits, in one of the ``slots``. ``in_vain``: the last look of one whose time is up found
-    nothing."""
-
-    __slots__ = ("in_vain", "slots", "takes", "wakeup")
-
-    def __init__(self, takes: bool, slots: Slots) -> None:
-        self.takes = takes
-        self.slots = slots
-        self.wakeup = _Wakeup()
-        self.in_vain = False
-
-
-class _WaitQueue:
-    """The requests that wait for one queue, first come first served, and the moment at which its timer fires."""
-
-    __slots__ = ("timer", "waiters")
-
-    def __init__(self) -> None:
-        self.waiters: dict[_Waiter, None] = {}
-        self.timer = 0.0
-
-    def notify(self) -> None:
-        """Wake all that look, and the first that takes."""
-        for waiter in self.waiters:
-            if not waiter.takes:
-                waiter.wakeup.set()
-        self.notify_taker()
-
-    def notify_taker(self) -> None:
-        """Wake the first that takes and is not awake."""
-        for waiter in self.waiters:
-            if waiter.takes and not waiter.wakeup.is_set():
-                waiter.wakeup.set()
-                return
 
 
 class Waiters:
@@ -144,7 +64,8 @@ class Waiters:
         self._reserve = Slots(max(1, most // RESERVED), share)
         self._quotas = quotas
         self._lock = threading.Lock()
-        self._wait_queues: dict[QueueRef, _WaitQueue] = {}
+        self._wait_queues: dict[QueueRef, WaitQueue] = {}
+        self._lookers: dict[str, Lookers] = {}
         self._timers: list[tuple[float, QueueRef]] = []
         self._timer_set = threading.Condition(self._lock)
         self.closing = False
@@ -202,13 +123,37 @@ class Waiters:
             with self._lock:
                 wait_queue = self._wait_queues.get(queue)
                 if wait_queue is not None:
-                    wait_queue.notify()
+                    self._notify(queue.project, wait_queue)
+
+    def _notify(self, project: str, wait_queue: WaitQueue) -> None:
+        """Wake all that look, a few at a time, and the first that takes. Under the lock."""
+        for waiter in wait_queue.waiters:
+            if not waiter.takes:
+                self._lookers.setdefault(project, Lookers()).call(waiter)
+        self._wake_lookers(project)
+        wait_queue.notify_taker()
+
+    def _wake_lookers(self, project: str) -> None:
+        lookers = self._lookers.get(project)
+        if lookers is not None and not lookers.wake_next():
+            del self._lookers[project]
+
+    def looked(self, queue: QueueRef, waiter: Waiter) -> None:
+        """Let the next one look that was notified."""
+        if waiter.places:
+            with self._lock:
+                self._free(queue.project, waiter)
+
+    def _free(self, project: str, waiter: Waiter) -> None:
+        if waiter.places:
+            self._lookers[project].free(waiter)
+            self._wake_lookers(project)
 
     def recheck(self) -> None:
         """Have all that wait look again: the clock has leapt, and messages may have become ready by it."""
         with self._lock:
-            for wait_queue in self._wait_queues.values():
-                wait_queue.notify()
+            for queue, wait_queue in self._wait_queues.items():
+                self._notify(queue.project, wait_queue)
 
     def close(self) -> None:
         """Answer all requests that wait, and let none wait any more. May be called twice."""
@@ -230,20 +175,22 @@ class Waiters:
         with self._lock:
             self._slots.give_back(project)
 
-    def _take_slot(self, queue: QueueRef, takes: bool, slots: Slots) -> _Waiter | None:
+    def _take_slot(self, queue: QueueRef, takes: bool, slots: Slots) -> Waiter | None:
         """A slot in the wait queue, or None."""
         own = self._quotas.share_of(queue.project)
         with self._lock:
             if self.closing or not slots.take(queue.project, own):
                 return None
-            waiter = _Waiter(takes, slots)
-            self._wait_queues.setdefault(queue, _WaitQueue()).waiters[waiter] = None
+            waiter = Waiter(takes, slots)
+            self._wait_queues.setdefault(queue, WaitQueue()).waiters[waiter] = None
             return waiter
 
-    def leave(self, queue: QueueRef, waiter: _Waiter) -> None:
+    def leave(self, queue: QueueRef, waiter: Waiter) -> None:
         """Leave the wait queue. The next one is woken, for there may be more, but not by one that looked in vain and
         was not woken since."""
         with self._lock:
+            waiter.has_left = True
+            self._free(queue.project, waiter)
             waiter.slots.give_back(queue.project)
             wait_queue = self._wait_queues[queue]
             del wait_queue.waiters[waiter]
@@ -290,7 +237,7 @@ class Waiters:
                 heappop(self._timers)
                 wait_queue = self._wait_queues.get(queue)
                 if wait_queue is not None and wait_queue.timer == moment:
-                    wait_queue.notify()
+                    self._notify(queue.project, wait_queue)
 
 
 class Visit:
@@ -303,7 +250,7 @@ class Visit:
         self,
         owner: Waiters,
         queue: QueueRef,
-        waiter: _Waiter | None,
+        waiter: Waiter | None,
         deadline: float,
         check: Check | None = None,
     ) -> None:
@@ -329,8 +276,12 @@ class Visit:
             if not waiter.wakeup.is_set() and self._time_left() > 0 and not owner.closing:
                 return None  # it was time to check, and nothing else
         waiter.wakeup.clear()
+        waiter.is_called = False  # from now on a notification is of something that this look may pass over
         asked = owner.clock.now()
-        answer = ask()
+        try:
+            answer = ask()
+        finally:
+            owner.looked(self._queue, waiter)
         if self._woken:
             owner.events.woken(bool(found(answer)))
         if found(answer):

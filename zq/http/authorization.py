@@ -18,7 +18,7 @@ from zq.auth.policy import Policy as TablePolicy
 from zq.broker.quotas import Quotas, check_state
 from zq.broker.rates import Account
 from zq.errors import TooManyRequests
-from zq.http import heads, suspension
+from zq.http import heads, suspension, weight
 from zq.model.allowance import Allowance, Policy
 from zq.model.identity import Identity
 from zq.model.quotas import State
@@ -60,7 +60,7 @@ class Authorization:
         """``quotas`` None: nobody is asked who it is, and so nobody is bounded. ``tells``: whether answers say what is
         left of rates."""
         self._policy = policy
-        self._quotas = quotas
+        self.quotas = quotas
         self._tells = tells
         self._allowances: dict[int, Allowance] = {}
         if isinstance(policy, TablePolicy):
@@ -75,8 +75,8 @@ class Authorization:
         context = req.context
         context.rule, context.params = rule, params
         identity: Identity = context.identity
-        if self._quotas is not None and identity.project:
-            self._admit(self._quotas, req, identity.project, rule)
+        if self.quotas is not None and identity.project:
+            self._admit(self.quotas, req, identity.project, rule)
         allowance = self._allowances.get(id(identity))
         if allowance is None or allowance.identity is not identity:
             allowance = self._remember(identity)
@@ -87,11 +87,12 @@ class Authorization:
             _judge(allowance, allowance.scopes, rule, resource, req.method, params)
 
     def process_response(self, req: falcon.Request, resp: Answer, _resource: object, _req_succeeded: bool) -> None:
-        if self._quotas is None:
+        weight.end(req)
+        if self.quotas is None:
             return
         context = req.context
         account: Account | None = getattr(context, "account", None)
-        now = self._quotas.now()
+        now = self.quotas.now()
         if account is None:
             account = getattr(context, "refusing", None)
             if account is None:
@@ -124,10 +125,10 @@ class Authorization:
     def enter(self, req: falcon.Request, project: str) -> State:
         """Count a request of another protocol, which is to be judged by the project's state that is returned. Raises
         ``TooManyRequests``."""
-        if self._quotas is None:
+        if self.quotas is None:
             return ACTIVE
         req.context.bounds = self
-        return self._enter(self._quotas, req, project)
+        return self._enter(self.quotas, req, project)
 
     def _enter(self, quotas: Quotas, req: falcon.Request, project: str) -> State:
         context, now = req.context, quotas.now()
@@ -147,8 +148,8 @@ class Authorization:
 
     def check_state(self, req: falcon.Request) -> None:
         """Raise ``NotAuthorized`` if the project may not go on any more with a request that was let in."""
-        assert self._quotas is not None
-        check_state(self._quotas.of(req.context.identity.project).state, req.method not in READING)
+        assert self.quotas is not None
+        check_state(self.quotas.of(req.context.identity.project).state, req.method not in READING)
 
 
 def _judge(

@@ -9,7 +9,7 @@ import falcon
 from zq import wire
 from zq.broker.claims import ClaimAnswer, Claims
 from zq.broker.waiting import Waiters
-from zq.http import query
+from zq.http import query, weight
 from zq.http.waiting import polled
 from zq.limits import MAX_AGENT
 from zq.model import Holder
@@ -34,7 +34,8 @@ class ClaimCollection:
         detailed = query.boolean(req, "detailed")
         terms, limit = _terms(req), query.integer(req, "limit")
         ask = partial(self._claims.create, req.context.queue, terms, limit, holder(req, req.context.client))
-        _show(req, resp, queue, polled(req, resp, self._waiters, ask, takes=True), detailed)
+        look = weight.admitting(req, limit, ask, takes=True)
+        _show(req, resp, queue, polled(req, resp, self._waiters, look, takes=True), detailed)
 
 
 class ProjectClaims:
@@ -63,6 +64,7 @@ class ClaimItem:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         detailed, starts = query.boolean(req, "detailed"), query.starts(req)
+        weight.admit_page(req, weight.UNKNOWN)
         seen = self._claims.get(req.context.queue, claim)
         resp.data = answers.claim(queue, seen.value, seen.now, bool(detailed), starts)
 
@@ -82,7 +84,8 @@ class ClaimItem:
         ask = partial(
             self._claims.create_named, req.context.queue, claim, terms, limit, fence, holder(req, req.context.client)
         )
-        _show(req, resp, queue, polled(req, resp, self._waiters, ask, takes=True), detailed)
+        look = weight.admitting(req, limit, ask, takes=True)
+        _show(req, resp, queue, polled(req, resp, self._waiters, look, takes=True), detailed)
 
 
 def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:

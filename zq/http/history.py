@@ -2,12 +2,14 @@
 """``/v2/queues/{queue}/history`` and below (extensions 5)."""
 
 import falcon
+from msgspec import UNSET
 
 from zq import wire
 from zq.broker.history import History
 from zq.broker.values import Seen
 from zq.errors import Invalid, InvalidParameter
-from zq.http import query
+from zq.http import query, weight
+from zq.limits import DEFAULT_BATCH, MAX_BATCH
 from zq.model import HistoryEntry, Page, QueueRef
 from zq.wire import answers, extensions
 
@@ -23,6 +25,7 @@ class QueueHistory:
     def on_get(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         limit, detailed, starts = query.integer(req, "limit"), query.boolean(req, "detailed"), query.starts(req)
         given = {name: query.text(req, name) for name in ("state", "since", "until")}
+        weight.admit_page(req, limit)
         seen = self._list(req.context.queue, _marker(query.text(req, "marker")), limit, **given)
         page, link = seen.value, None
         if page.next is not None:
@@ -52,6 +55,7 @@ class HistoryReplay:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         terms = extensions.replay_terms(query.needed_body(req))
+        weight.admit(req, weight.UNKNOWN, 0 if terms.dry_run else _named(terms), 0)
         if terms.dry_run:
             req.context.dry_run = True
             resp.data = wire.encode(self._history.dry_run(req.context.queue, terms))
@@ -59,6 +63,13 @@ class HistoryReplay:
         replayed = self._history.replay(req.context.queue, req.context.client, terms)
         req.context.messages = replayed
         resp.data = wire.encode({"replayed": replayed})
+
+
+def _named(terms: extensions.ReplayTerms) -> int:
+    """Return the number of messages that a replay may post, as far as it is within bounds."""
+    if terms.ids is not UNSET:
+        return len(terms.ids)
+    return DEFAULT_BATCH if terms.limit is UNSET else min(max(0, terms.limit), MAX_BATCH)
 
 
 def _marker(text: str) -> int:

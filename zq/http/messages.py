@@ -11,7 +11,7 @@ from zq.broker.messages import Messages
 from zq.broker.values import Applied
 from zq.broker.waiting import Waiters
 from zq.errors import Invalid
-from zq.http import idempotency, query
+from zq.http import idempotency, query, weight
 from zq.http.waiting import polled
 from zq.limits import MAX_IDS, Limits
 from zq.model.scopes import Kind, Verb
@@ -39,7 +39,7 @@ class MessageCollection:
             return
         context, hops = req.context, query.hops(req)
         bound = self._messages.max_post_size(context.queue, query.announced_size(req, self._max_post_size))
-        raw = query.needed_body(req, bound)
+        raw = weight.admit_post(req, query.needed_body(req, bound))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
         posted = self._messages.post(context.queue, context.client, raw, key, hops)
         req.context.messages = len(posted.value)
@@ -70,20 +70,22 @@ class MessageCollection:
             self._pop(req, resp, pop)
             return
         _refuse_wait(req)
+        weight.admit(req, len(ids))
         self._messages.delete_many(req.context.queue, ids, query.values(req, "claim_ids"))
         resp.status = falcon.HTTP_204
 
     def _pop(self, req: falcon.Request, resp: falcon.Response, pop: int) -> None:
         detailed = query.boolean(req, "detailed")
         ask = partial(self._messages.pop, req.context.queue, pop, query.values(req, "claim_ids"))
-        seen = polled(req, resp, self._waiters, ask, takes=True)
+        look = weight.admitting(req, pop, ask, takes=True)
+        seen = polled(req, resp, self._waiters, look, takes=True)
         req.context.messages = len(seen.value)
         resp.data = answers.popped(seen.value, seen.now, bool(detailed))
 
     def _stage(self, req: falcon.Request, resp: falcon.Response, stage: str) -> None:
         """Stage messages that a commit will publish (extensions 9)."""
         req.context.allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
-        hops, raw = query.hops(req), query.needed_body(req, self._max_post_size)
+        hops, raw = query.hops(req), weight.admit_post(req, query.needed_body(req, self._max_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
         staged = self._messages.stage(req.context.queue, req.context.client, raw, stage, key, hops)
         req.context.messages = staged.value
@@ -99,6 +101,7 @@ class MessageCollection:
         if given := next((name for name in NOT_OF_A_STATE if query.text(req, name)), None):
             raise Invalid(f"{given} does not go with state.")
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")
+        weight.admit_page(req, limit)
         seen = self._browsing.browse(req.context.queue, state, marker, limit, starts)
         link = None
         if seen.value.next is not None:
@@ -111,7 +114,8 @@ class MessageCollection:
     ) -> None:
         limit, flags, marker = query.integer(req, "limit"), _flags(req), query.text(req, "marker") or "0"
         ask = partial(self._messages.list, req.context.queue, req.context.client, marker, limit, **flags)
-        listed = polled(req, resp, self._waiters, ask, takes=False)
+        look = weight.admitting(req, limit, ask, takes=False)
+        listed = polled(req, resp, self._waiters, look, takes=False)
         link = None
         if listed.page.next is not None:
             if listed.delayed:

@@ -3,10 +3,10 @@
 
 import falcon
 
-from zq.broker.publishing import Listed, Publishing
+from zq.broker.publishing import Listed, Listening, Publishing
 from zq.broker.waiting import Polled
 from zq.errors import Invalid
-from zq.http import idempotency, query, suspension
+from zq.http import idempotency, query, suspension, weight
 from zq.http.authentication import check_again
 from zq.limits import MAX_IDS, Limits
 from zq.wire import publishing
@@ -25,7 +25,7 @@ class TopicMessages:
         if query.text(req, "stage"):
             raise Invalid("stage goes with messages of queues; those of topics cannot be staged.")
         topic_ref, hops = req.context.topic, query.hops(req)
-        raw = query.needed_body(req, self._publishing.max_post_size(topic_ref))
+        raw = weight.admit_post(req, query.needed_body(req, self._publishing.max_post_size(topic_ref)))
         key = idempotency.idempotency_key(req, "publish", self._window, raw)
         published = self._publishing.publish(topic_ref, raw, key, hops)
         req.context.messages = len(published.value)
@@ -59,15 +59,33 @@ class TopicMessages:
         resp.data = publishing.page(topic, found.messages, found.now, link, gap, found.position if detailed else None)
 
     def _look(self, req: falcon.Request, limit: int | None, wait: int | None) -> Polled[Listed]:
-        """The page, waited for without a thread where the engine can: see ``zq.http.suspension``."""
-        marker = query.text(req, "marker")
-        if not suspension.offered(req):
-            return self._publishing.list(req.context.topic, marker, limit, wait, check_again(req))
-        resumed = suspension.resumed(req)
-        looked = self._publishing.look(req.context.topic, marker, limit, wait, resumed)
-        if isinstance(looked, Polled):
-            return looked
-        raise suspension.Suspended(looked)
+        """Return the page. Wait for it without a thread where the engine can: see ``zq.http.suspension``."""
+        marker, listening = query.text(req, "marker"), None
+        if suspension.offered(req):
+            listening = suspension.resumed(req)
+        while True:
+            looked = self._admitted_look(req, marker, limit, wait, listening)
+            if isinstance(looked, Polled):
+                return looked
+            if suspension.offered(req):
+                raise suspension.Suspended(looked)
+            looked.sleep(check_again(req))
+            listening = looked
+
+    def _admitted_look(
+        self, req: falcon.Request, marker: str, limit: int | None, wait: int | None, listening: Listening | None
+    ) -> Polled[Listed] | Listening:
+        """Look once; a request that has to wait holds no place of heavy requests."""
+        try:
+            weight.admit_page(req, limit)
+        except BaseException:
+            if listening is not None:
+                listening.close()
+            raise
+        looked = self._publishing.look(req.context.topic, marker, limit, wait, listening)
+        if isinstance(looked, Listening):
+            weight.end(req)
+        return looked
 
 
 class TopicMessage:

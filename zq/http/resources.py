@@ -14,7 +14,7 @@ from zq.broker.metadata import check_operations
 from zq.broker.queues import Queues
 from zq.broker.resources import MetadataResource
 from zq.errors import InvalidBody, InvalidParameter, UnsupportedMediaType
-from zq.http import query
+from zq.http import query, weight
 from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
@@ -44,10 +44,10 @@ class ResourceCollection:
     def _page(self, req: falcon.Request, repeated: dict[str, Any]) -> dict[str, Any]:
         """A page; its link to the next one repeats what the listing was asked for, and ``repeated``."""
         limit, name, detailed = query.integer(req, "limit"), query.text(req, "name"), query.boolean(req, "detailed")
-        filters = self._filters(req)
-        page = self._resources.list(
-            req.context.project, query.text(req, "marker"), limit, name, filters, self._visible(req)
-        )
+        filters, visible = self._filters(req), self._visible(req)
+        if name or filters or visible:
+            weight.admit(req, weight.UNKNOWN)
+        page = self._resources.list(req.context.project, query.text(req, "marker"), limit, name, filters, visible)
         links = []
         if page.next is not None:
             given = query.repeated({"limit": limit, "detailed": detailed, "name": name} | repeated)

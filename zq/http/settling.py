@@ -6,7 +6,7 @@ import falcon
 from zq import wire
 from zq.broker.redriving import Redriving
 from zq.broker.settling import Settling
-from zq.http import idempotency, query
+from zq.http import idempotency, query, weight
 from zq.limits import MAX_CONTROL_BODY, Limits
 from zq.model.scopes import Verb
 from zq.wire import extensions
@@ -27,6 +27,7 @@ class ClaimSettle:
         raw = query.needed_body(req, self._max_body)
         key = idempotency.idempotency_key(req, "settle", self._window, raw, claim)
         terms, allowance = extensions.settle_terms(raw), req.context.allowance
+        weight.admit(req, len(terms.delete) + len(terms.release) + len(terms.move) + len(terms.bury))
         settled = self._settling.settle(req.context.queue, claim, terms, key, fence, allowance)
         idempotency.mark_replayed(resp, settled.replayed)
         resp.data = wire.encode(settled.value)
@@ -44,6 +45,7 @@ class QueueRedrive:
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         raw = query.body(req)
         terms = extensions.redrive_terms(raw) if raw else extensions.RedriveTerms()
+        weight.admit(req, weight.UNKNOWN)
         if terms.dry_run:
             req.context.dry_run = True
             resp.data = wire.encode(self._redriving.dry_run(req.context.queue, terms, req.context.allowance))

@@ -5,7 +5,7 @@ import falcon
 
 from zq import wire
 from zq.broker.transactions import Transactions
-from zq.http import query
+from zq.http import query, weight
 from zq.limits import MAX_COMMIT_BODY
 from zq.model import Committed
 from zq.model.quotas import Work
@@ -72,6 +72,7 @@ class CommitCollection(WorkCollection):
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         fence = query.fence(req)
         terms = extensions.commit_terms(query.needed_body(req, MAX_COMMIT_BODY))
+        weight.admit(req, weight.UNKNOWN)
         committed = self._transactions.commit(req.context.project, terms, fence, req.context.allowance)
         _mark_open(resp, committed)
         resp.data = extensions.committed(committed)

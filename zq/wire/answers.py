@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 
 from zq.model import Claim, ClaimSummary, Edge, HistoryEntry, Holder, Located, Message, Seconds, Stats, age
 from zq.model.stats import Depth
+from zq.turns import slices
 from zq.wire import encode
 
 # Characters of a body that a listing of starts shows, and bytes that one has at the most.
@@ -91,7 +92,8 @@ def history_page(
 ) -> bytes:
     """A page of history; what lives still has neither ``finished`` nor ``outcome`` (extensions 5)."""
     outs = _outs(queue, [record.message for record in finished], now, detailed, starts)
-    shown = [_finished(out, record) for out, record in zip(outs, finished, strict=True)]
+    pairs = list(zip(outs, finished, strict=True))
+    shown = [_finished(out, record) for part in slices(pairs) for out, record in part]
     return _page(f"/v2/queues/{queue}/history", shown, query)
 
 
@@ -116,13 +118,17 @@ def messages(
 
 def popped(messages: Sequence[Message], now: Seconds, detailed: bool = False) -> bytes:
     """What a pop returns (contract 7.7)."""
-    outs = [PoppedOut(m.id, m.age(now), m.ttl, Raw(m.body), None, m.claim_count, m.checksum) for m in messages]
+    outs = [
+        PoppedOut(m.id, m.age(now), m.ttl, Raw(m.body), None, m.claim_count, m.checksum)
+        for part in slices(messages)
+        for m in part
+    ]
     return encode({"messages": _with_details(outs, messages) if detailed else outs})
 
 
 def post_result(queue: str, ids: Sequence[str]) -> bytes:
     """The hrefs of posted messages."""
-    return encode({"resources": [message_href(queue, message) for message in ids]})
+    return encode({"resources": [message_href(queue, message) for part in slices(ids) for message in part]})
 
 
 def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
@@ -218,10 +224,11 @@ def _outs(queue: str, messages: Sequence[Message], now: Seconds, detailed: bool,
             Raw(m.body),
             m.checksum,
         )
-        for m in messages
+        for part in slices(messages)
+        for m in part
     ]
     if starts:
-        outs = [_started(out, message.body) for out, message in zip(outs, messages, strict=True)]
+        outs = [_started(out, m.body) for part in slices(list(zip(outs, messages, strict=True))) for out, m in part]
     return _with_details(outs, messages) if detailed else outs
 
 
@@ -240,7 +247,8 @@ def _finished(out: Any, record: HistoryEntry) -> Any:
 
 
 def _with_details(outs: Iterable[Any], messages: Sequence[Message]) -> list[dict[str, Any]]:
-    return [_members(out) | _details(message) for out, message in zip(outs, messages, strict=True)]
+    pairs = list(zip(outs, messages, strict=True))
+    return [_members(out) | _details(message) for part in slices(pairs) for out, message in part]
 
 
 def _members(out: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 """Published messages on the wire: answers about topics' messages, and Server-Sent Events (extensions 8)."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Raw
@@ -10,6 +10,7 @@ from msgspec.structs import asdict
 
 from zq.model import Seconds, age
 from zq.model.topics import Published
+from zq.turns import slices
 from zq.wire import encode
 from zq.wire.answers import MessageOut, next_link, timestamp
 
@@ -47,7 +48,7 @@ def page(
     ``position``: up to where the log was looked through, for a listing with details; an empty one shows it.
     """
     answer: dict[str, Any] = {
-        "messages": [_out(message, now, position is not None) for message in messages],
+        "messages": [_out(message, now, position is not None) for part in slices(messages) for message in part],
         "links": [] if query is None else [next_link(f"/v2/topics/{topic}/messages", query)],
     }
     if position is not None and not messages:
@@ -65,11 +66,11 @@ def message(found: Published, now: Seconds, detailed: bool) -> bytes:
     return encode(_out(found, now, detailed))
 
 
-def events(messages: Iterable[Published], now: Seconds) -> list[bytes]:
+def events(messages: Sequence[Published], now: Seconds) -> list[bytes]:
     """Render an event for each message: its representation and its topic."""
     parts = []
     batch: tuple[str, Seconds] | None = None
-    for message in messages:
+    for message in (message for part in slices(messages) for message in part):
         if (message.topic, message.created) != batch:
             batch = message.topic, message.created
             name = message.topic.encode()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns of threads: large work is done in slices, shortens the turns of its process, and gives way between slices."""
+
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from zq import turns
+from zq.turns import Company
+
+
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The sleeps of this thread's large work, none of which takes time."""
+    sleeps: list[float] = []
+    plain, thread = turns.time.sleep, threading.get_ident()
+    monkeypatch.setattr(
+        turns.time, "sleep", lambda s: sleeps.append(s) if threading.get_ident() == thread else plain(s)
+    )
+    return sleeps
+
+
+@pytest.fixture
+def ended() -> Iterator[None]:
+    yield
+    turns.end()
+
+
+def work(seconds: float) -> None:
+    """Take processor time."""
+    end = turns.time.thread_time() + seconds
+    while turns.time.thread_time() < end:
+        pass
+
+
+def test_slices_have_all_items_and_give_way_between(slept: list[float]) -> None:
+    """The first slice waits for nobody, and neither do few items."""
+    assert [list(part) for part in turns.slices("abcde", 2)] == [["a", "b"], ["c", "d"], ["e"]]
+    assert slept == [turns.PAUSE] * 2
+    few = list(range(turns.SLICE))
+    assert next(turns.slices(few)) is few
+    assert len(slept) == 2
+
+
+@pytest.mark.usefixtures("ended")
+@pytest.mark.parametrize(
+    ("company", "shortest", "longest"),
+    [
+        (Company.NONE, turns.PAUSE, turns.PAUSE),
+        (Company.LATELY, turns.REST * 0.002, turns.MAX_REST),
+        (Company.NOW, turns.YIELD, turns.MAX_REST),
+    ],
+)
+def test_large_work_rests_by_its_company(slept: list[float], company: Company, shortest: float, longest: float) -> None:
+    turns.begin(lambda: company)
+    work(0.002)
+    turns.give_way()
+    assert shortest <= slept[0] <= longest
+    turns.give_way()
+    assert len(slept) == 1, "after next to no work no sleep pays"
+
+
+def test_turns_are_short_while_any_thread_does_large_work() -> None:
+    """What was set before holds again when the last one has ended; both calls may be made twice."""
+    before = sys.getswitchinterval()
+    both = threading.Barrier(2)
+
+    def other() -> None:
+        turns.begin(lambda: Company.NONE)
+        both.wait(60)
+        both.wait(60)
+        turns.end()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    both.wait(60)
+    turns.begin(lambda: Company.NONE)
+    turns.begin(lambda: Company.NONE)
+    assert sys.getswitchinterval() == pytest.approx(turns.SHORT_TURN)
+    turns.end()
+    turns.end()
+    assert sys.getswitchinterval() == pytest.approx(turns.SHORT_TURN)
+    both.wait(60)
+    thread.join()
+    assert sys.getswitchinterval() == pytest.approx(before)

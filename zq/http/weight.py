@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Heavy requests: those that handle more than ``HEAVY`` messages, as far as that is known before the work begins.
+
+A heavy request never runs on a thread that serves many (``zq.prompt``). It waits for one of its project's places, pays
+an estimate, and gives way to light requests between slices (``zq.turns``). The resource that handles it calls ``admit``
+with the number of messages that it names: the limit of a page, the messages of a post, the ids of a deletion. Work of
+unknown size, as a commit's, counts as ``UNKNOWN`` messages.
+
+``is_heavy`` judges a request before it is routed, for the edge. It may call a light request heavy, but not the reverse.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import parse_qsl
+
+import falcon
+from msgspec import Struct
+
+from zq import prompt, turns
+from zq.broker.quotas import Quotas
+from zq.broker.rates import Account
+from zq.errors import TooManyRequests
+from zq.http import heads
+from zq.turns import Company
+
+# Messages that a light request handles at most.
+HEAVY: Final = 100
+# Messages that a request of unknown size is taken to handle.
+UNKNOWN: Final = 1000
+# Bytes that a message of a page is taken to have.
+SIZE: Final = 1024
+# Bytes of the shortest message in a post: {"body":1}
+SHORTEST: Final = 10
+# Parameters that name a listing's page and form; any other one filters it.
+PAGING: Final = frozenset({"marker", "limit", "detailed", "with_count"})
+# Routes that are heavy whatever they name.
+ALWAYS: Final = re.compile(
+    r"POST /v2/(?:commits|queues/[^/]+/(?:history/replay|redrive))|GET /v2/queues/[^/]+/claims/[^/]+"
+)
+# Listings of queues and topics.
+LISTINGS: Final = re.compile(r"GET /v2/(?:queues|topics)")
+# Routes that are heavy if their query names a number above ``HEAVY``, or more ids, or if their body has many objects.
+COUNTED: Final = re.compile(
+    r"[A-Z]+ /v2/(?:queues|topics)/[^/]+/(?:messages|history|claims|claims/[^/]+|claims/[^/]+/settle)"
+)
+# An integer of a query, as ``zq.http.query`` takes it.
+NUMBER: Final = re.compile(r"\s*\+?([0-9]{1,25})\s*", re.ASCII)
+
+
+class Found(Protocol):
+    """An answer to a poll."""
+
+    @property
+    def found(self) -> object: ...
+
+
+T = TypeVar("T", bound=Found)
+
+
+class HeavyRequest(Struct):
+    """A heavy request under way. ``account``: has paid an estimate of ``messages`` and ``size`` bytes."""
+
+    account: Account | None
+    now: Callable[[], float]
+    messages: int
+    size: int
+
+    def end(self) -> None:
+        """Free the place, and take back the estimate."""
+        turns.end()
+        if self.account is not None:
+            self.account.end_heavy(self.now(), self.messages, self.size)
+
+
+def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> None:
+    """Let a request go on that names ``count`` messages. If it is heavy, wait for a place of its project, and pay for
+    as many ``messages`` and bytes. Raises ``TooManyRequests``.
+    """
+    context = req.context
+    if count <= HEAVY or getattr(context, "heavy", None) is not None:
+        return
+    prompt.may_take_long()
+    bounds = getattr(context, "bounds", None)
+    quotas: Quotas | None = None if bounds is None else bounds.quotas
+    if quotas is None:
+        context.heavy = HeavyRequest(None, float, 0, 0)
+        turns.begin(lambda: Company.NONE)
+        return
+    account: Account = context.account
+    try:
+        account.begin_heavy(quotas.now, messages, size)
+    except TooManyRequests:
+        req.env[heads.SLOWED] = True
+        raise
+    context.heavy = HeavyRequest(account, quotas.now, messages, size)
+    turns.begin(lambda: quotas.visits.company(account, quotas.now()))
+
+
+def end(req: falcon.Request) -> None:
+    """Let the next heavy request of the project go on, if this one is heavy. May be called twice."""
+    heavy: HeavyRequest | None = getattr(req.context, "heavy", None)
+    if heavy is not None:
+        req.context.heavy = None
+        heavy.end()
+
+
+def admit_page(req: falcon.Request, limit: int | None) -> None:
+    """Let a request go on that reads a page of at most ``limit`` messages. Raises ``TooManyRequests``."""
+    if limit is not None and limit > HEAVY:
+        admit(req, limit, 0, min(limit, UNKNOWN) * SIZE)
+
+
+def admit_post(req: falcon.Request, raw: bytes) -> bytes:
+    """Let a request go on that posts the messages of a body, which it returns. Raises ``TooManyRequests``."""
+    count = posted(raw)
+    if count > HEAVY:
+        admit(req, count, count, len(raw))
+    return raw
+
+
+def admitting(req: falcon.Request, limit: int | None, look: Callable[[], T], *, takes: bool) -> Callable[[], T]:
+    """Return the look of a poll with a page of up to ``limit`` messages. It has a place while it looks, and until it
+    is answered if it finds something. ``takes``: it pays for the messages that it takes."""
+    if limit is None or limit <= HEAVY:
+        return look
+
+    def admitted() -> T:
+        count = min(limit, UNKNOWN)
+        admit(req, limit, count if takes else 0, count * SIZE)
+        answer = look()
+        if not answer.found:
+            end(req)
+        return answer
+
+    return admitted
+
+
+def posted(raw: bytes) -> int:
+    """Return the number of messages in a body, or a number above it; 0 for one that is too short to be heavy."""
+    if len(raw) <= HEAVY * SHORTEST:
+        return 0
+    # An escape may stand in a member's name.
+    return raw.count(b"{") if b"\\u" in raw else raw.count(b'"body"')
+
+
+def is_heavy(environ: dict[str, Any], body: bytes = b"") -> bool:
+    """Return whether a request may be heavy, by its method, path, query and body."""
+    route, query = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", environ["QUERY_STRING"]
+    if ALWAYS.fullmatch(route):
+        return True
+    if LISTINGS.fullmatch(route):
+        return any(part.partition("=")[0] not in PAGING for part in query.split("&") if part)
+    if not COUNTED.fullmatch(route):
+        return False
+    objects = body.count(b",") + 1 if route.endswith("/settle") else posted(body)
+    return objects > HEAVY or (bool(query) and _named(query) > HEAVY)
+
+
+def _named(query: str) -> int:
+    """Return the number of messages that a query names: by a limit, or by ids."""
+    numbers = [NUMBER.fullmatch(value) for name, value in parse_qsl(query) if name in ("limit", "pop")]
+    return max([int(number[1]) for number in numbers if number], default=query.count(",") + query.count("ids=") + 1)

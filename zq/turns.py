@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns that threads of a process take: large work is cut into slices, and gives way to light requests between them.
+
+Python lets a thread keep the interpreter for 5 ms while others wait, several times what a light request needs. While
+large work is under way the whole process takes shorter turns, and its threads sleep between slices: long enough for a
+light request that is under way, as a multiple of the slice where others have sent light requests lately, and else for a
+moment. A sleep of no time would not do, since the thread takes the interpreter back before a waiting one wakes. Without
+large work nothing changes, so light requests pay nothing.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+# Items of a slice. A message takes 2 to 10 µs in most steps.
+SLICE: Final = 100
+# Seconds of a thread's turn while large work is under way.
+SHORT_TURN: Final = 0.0002
+# Processor seconds of large work before which a sleep would cost more than it gives.
+SHORTEST: Final = 0.0003
+# Seconds of the sleep while a light request is under way.
+YIELD: Final = 0.002
+# Where others have sent light requests lately, a sleep is so many times as long as the work before it, within a bound.
+REST: Final = 4.0
+MAX_REST: Final = 0.02
+# Seconds of a sleep without them.
+PAUSE: Final = 0.00005
+
+
+class Company(IntEnum):
+    """Who is served beside large work."""
+
+    NONE = 0
+    LATELY = 1
+    NOW = 2
+
+
+class _Work(threading.local):
+    """The large work of this thread, if it has begun some."""
+
+    is_large = False
+    since = 0.0
+    company: Callable[[], Company] = staticmethod(lambda: Company.NONE)
+
+
+class _Process:
+    """How many threads of this process have begun large work, and the turn that they will restore."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.count = 0
+        self.turn = 0.0
+
+
+_work = _Work()
+_process = _Process()
+
+
+def begin(company: Callable[[], Company]) -> None:
+    """This thread does large work until ``end``. ``company`` returns who is served beside it now."""
+    if _work.is_large:
+        return
+    _work.is_large, _work.company, _work.since = True, company, time.thread_time()
+    with _process.lock:
+        _process.count += 1
+        if _process.count == 1:
+            _process.turn = sys.getswitchinterval()
+            sys.setswitchinterval(min(SHORT_TURN, _process.turn))
+
+
+def end() -> None:
+    """The large work of this thread is over."""
+    if not _work.is_large:
+        return
+    _work.is_large = False
+    with _process.lock:
+        _process.count -= 1
+        if not _process.count:
+            sys.setswitchinterval(_process.turn)
+
+
+def give_way() -> None:
+    """Let waiting threads go first; called between two slices."""
+    if not _work.is_large:
+        time.sleep(PAUSE)
+        return
+    took = time.thread_time() - _work.since
+    if took < SHORTEST:
+        return
+    company = _work.company()
+    if company is Company.NOW:
+        time.sleep(max(YIELD, min(REST * took, MAX_REST)))
+    elif company is Company.LATELY:
+        time.sleep(min(REST * took, MAX_REST))
+    else:
+        time.sleep(PAUSE)
+    _work.since = time.thread_time()
+
+
+def slices(items: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
+    """Return the items in slices, and give way between them."""
+    if len(items) <= size:
+        yield items
+        return
+    for start in range(0, len(items), size):
+        if start:
+            give_way()
+        yield items[start : start + size]
