@@ -27,6 +27,8 @@ YIELD: Final = 0.002
 # Where others have sent light requests lately, a sleep is so many times as long as the work before it, within a bound.
 REST: Final = 4.0
 MAX_REST: Final = 0.02
+# Threads with large work, of many projects, beyond which each of them rests less.
+FULL_REST: Final = 4
 # Seconds of a sleep without them.
 PAUSE: Final = 0.00005
 
@@ -91,11 +93,11 @@ def give_way() -> None:
     took = time.thread_time() - _work.since
     if took < SHORTEST:
         return
-    company = _work.company()
+    company, rest = _work.company(), min(REST * took * FULL_REST / max(FULL_REST, _process.count), MAX_REST)
     if company is Company.NOW:
-        time.sleep(max(YIELD, min(REST * took, MAX_REST)))
+        time.sleep(max(YIELD, rest))
     elif company is Company.LATELY:
-        time.sleep(min(REST * took, MAX_REST))
+        time.sleep(max(PAUSE, rest))
     else:
         time.sleep(PAUSE)
     _work.since = time.thread_time()

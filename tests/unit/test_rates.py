@@ -134,6 +134,17 @@ def test_a_heavy_request_pays_an_estimate_before_it_begins(messages: int, size: 
     account.begin_heavy(float, messages, size)
 
 
+def test_an_estimate_that_is_taken_back_is_no_negative_demand() -> None:
+    """Other processes would take it for room."""
+    account = Account(QUOTA, 64)
+    account.enter(0.0)
+    account.begin_heavy(float, 100, 1000)
+    assert account.asked() == (1, 100, 1000)
+    account.end_heavy(0.0, 100, 1000)
+    account.leave(0.0, 1, 1)
+    assert account.asked() == (0, 0, 0)
+
+
 def test_heavy_requests_know_who_is_served_beside_them() -> None:
     """A light request under way, of any project; requests of others within a moment; nobody."""
     processes = Rates(64, Time())

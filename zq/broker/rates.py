@@ -253,7 +253,9 @@ class Account:
         """What was asked for since this was asked last, granted or not: what was refused would have been as large as
         what was let in."""
         with self._lock:
-            asked, refusals, messages, size = self._asked, self._refusals, self._sent, self._size
+            asked, refusals = self._asked, self._refusals
+            # What is taken back of estimates may be more than what was paid since.
+            messages, size = max(0, self._sent), max(0, self._size)
             self._asked = self._refusals = self._sent = self._size = 0
         if granted := asked - refusals:
             self._mean = messages / granted, size / granted
