@@ -11,7 +11,7 @@ large work nothing changes, so light requests pay nothing.
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final, TypeVar
 
@@ -103,11 +103,12 @@ def give_way() -> None:
     _work.since = time.thread_time()
 
 
-def slices(items: Sequence[T], size: int = SLICE) -> Iterator[Sequence[T]]:
+def slices(items: Sequence[T], size: int = SLICE) -> Iterable[Sequence[T]]:
     """Return the items in slices, and give way between them."""
-    if len(items) <= size:
-        yield items
-        return
+    return (items,) if len(items) <= size else _slices(items, size)
+
+
+def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), size):
         if start:
             give_way()

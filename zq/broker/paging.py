@@ -54,6 +54,8 @@ def list_messages(
     expected: bytes | None,
 ) -> Page[Message]:
     """Return the same page as ``MessageController.list``, read in slices."""
+    if size <= turns.SLICE:
+        return messages.list(queue, after, size, wanted, now, most_bytes, expected)
     others: list[bytes] = []
 
     def read(marker: int, limit: int, left: int) -> tuple[list[Message], int | None]:
