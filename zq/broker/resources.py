@@ -26,7 +26,9 @@ LOG = logging.getLogger(__name__)
 # Resources that a filtered listing reads at a time, at most.
 READ_AHEAD: Final = 200
 # Resources that it reads first: fewer, because metadata may be large.
-FIRST_READ: Final = 25
+FIRST_READ: Final = 5
+# Bytes of metadata that it reads at a time, by the mean of what it read before.
+READ_BYTES: Final = 1 << 18
 # Bytes of metadata that one request decodes to compare them with filters; then its page ends, and its marker goes on.
 MAX_DECODED: Final = 1 << 20
 # Bytes of metadata after which it gives way to others.
@@ -180,7 +182,7 @@ class MetadataResource(Generic[R, T]):
                     return Listing(found, end, cut=True)
             if page.next is None or len(page.items) < chunk:
                 return Listing(found, found[-1][0] if found else None)
-            marker, chunk = page.next, min(2 * chunk, READ_AHEAD) if filtered else chunk
+            marker, chunk = page.next, _next_read(chunk, page.items) if filtered else chunk
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
         """Metadata with the reserved defaults filled in."""
@@ -315,6 +317,12 @@ class MetadataResource(Generic[R, T]):
         """Counts and landmarks."""
         now = self._clock.now()
         return Seen(self._store.stats(ref, now), now)
+
+
+def _next_read(count: int, read: Sequence[Stored]) -> int:
+    """Return the number of resources to read next, where ``count`` were read before."""
+    mean = 1 + sum(len(stored.metadata) for stored in read) // len(read)
+    return max(1, min(2 * count, READ_AHEAD, READ_BYTES // mean))
 
 
 def _read(stored: bytes) -> Metadata:

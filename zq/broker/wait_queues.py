@@ -41,20 +41,21 @@ class Slots:
             del self._taken[project]
 
 
-def share_of_all(_project: str) -> int | None:
-    """Return None: no project has a share of its own."""
-    return None
-
-
 class Wakeup(threading.Event):
-    """An event that wakes a thread, or calls ``callback`` where a request waits without a thread."""
+    """An event that wakes a thread, or calls a function where a request waits without a thread."""
 
-    callback: Callable[[], object] | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self._callback: Callable[[], object] | None = None
+
+    def notify(self, callback: Callable[[], object] | None) -> None:
+        """Call ``callback`` when the event is set; None = call nothing any more."""
+        self._callback = callback
 
     def set(self) -> None:
         if not self.is_set():
             super().set()
-            if (callback := self.callback) is not None:
+            if (callback := self._callback) is not None:
                 callback()
 
 
@@ -73,6 +74,19 @@ class Waiter:
         """Whether it was notified and has not looked since."""
         self.places = 0
         """How many of the places of ``Lookers`` it has."""
+
+    def begin_look(self) -> None:
+        """Begin a look: from now on a notification may be of a message that the look passes over."""
+        self.wakeup.clear()
+        self.is_called = False
+
+    def end_in_vain(self) -> None:
+        """End the last look without a message."""
+        self.in_vain = True
+
+    def leave(self) -> None:
+        """Leave the wait queue."""
+        self.has_left = True
 
 
 class Lookers:
@@ -114,6 +128,10 @@ class WaitQueue:
     def __init__(self) -> None:
         self.waiters: dict[Waiter, None] = {}
         self.timer = 0.0
+
+    def set_timer(self, moment: float) -> None:
+        """Let the timer fire at this moment of the monotonic clock."""
+        self.timer = moment
 
     def notify_taker(self) -> None:
         """Wake the first that takes and is not awake."""

@@ -189,7 +189,7 @@ class Waiters:
         """Leave the wait queue. The next one is woken, for there may be more, but not by one that looked in vain and
         was not woken since."""
         with self._lock:
-            waiter.has_left = True
+            waiter.leave()
             self._free(queue.project, waiter)
             waiter.slots.give_back(queue.project)
             wait_queue = self._wait_queues[queue]
@@ -213,7 +213,7 @@ class Waiters:
             wait_queue = self._wait_queues.get(queue)
             if wait_queue is None or time.monotonic() < wait_queue.timer <= timer:
                 return
-            wait_queue.timer = timer
+            wait_queue.set_timer(timer)
             heappush(self._timers, (timer, queue))
             if self._timer_thread is None:
                 timer_thread = threading.Thread(target=self._run, name="zq-waiters", daemon=True)
@@ -275,8 +275,7 @@ class Visit:
             self._check()
             if not waiter.wakeup.is_set() and self._time_left() > 0 and not owner.closing:
                 return None  # it was time to check, and nothing else
-        waiter.wakeup.clear()
-        waiter.is_called = False  # from now on a notification is of something that this look may pass over
+        waiter.begin_look()
         asked = owner.clock.now()
         try:
             answer = ask()
@@ -290,7 +289,7 @@ class Visit:
         owner.schedule(self._queue, asked)
         if self._time_left() > 0 and not owner.closing:
             return None
-        waiter.in_vain = True
+        waiter.end_in_vain()
         return self._last
 
     def left(self) -> float:
@@ -312,7 +311,7 @@ class Visit:
         """It waits from now on. ``notify`` is called when it is to look again, if need be at once."""
         self._owner.events.waiting(1)
         if self._waiter is not None and notify is not None:
-            self._waiter.wakeup.callback = notify
+            self._waiter.wakeup.notify(notify)
             if self._waiter.wakeup.is_set():
                 notify()
 
@@ -320,7 +319,7 @@ class Visit:
         """It waits no more."""
         self._owner.events.waiting(-1)
         if self._waiter is not None:
-            self._waiter.wakeup.callback = None
+            self._waiter.wakeup.notify(None)
             self._woken = self._waiter.wakeup.is_set()
 
     def close(self) -> None:
