@@ -42,6 +42,8 @@ MODEST: Final = 50
 PROCESSES: Final = 4
 # Seconds for which each kind of neighbour is measured at a time.
 TURN: Final = 3.0
+# Seconds for which the crowd asks before the tenant is measured: its polls are to sleep by then.
+WARM: Final = 1.5
 # Polls and streams that each process holds open, and how often a second it posts or publishes.
 POLLS: Final = 25
 SLEEPERS: Final = 100
@@ -329,7 +331,7 @@ def row(
                 before, began, count = seconds_of(workers), time.monotonic(), here.answered.value
                 if signals is not None:
                     signals.go.set()
-                    time.sleep(0.5)
+                    time.sleep(WARM)
                 found = posts(server, names[0], TURN)
                 if signals is not None:
                     signals.go.clear()
