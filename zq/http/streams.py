@@ -21,8 +21,9 @@ from zq.broker.publishing import as_marker
 from zq.broker.rates import Account
 from zq.broker.streams import Gap, Portion, Stream
 from zq.errors import NotAuthorized, ZqError
-from zq.http import query, suspension, waiting
+from zq.http import query, waiting
 from zq.http.authentication import check_again
+from zq.http.pending import HANDOVER, Handover
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
 from zq.model.topics import EVERYTHING, Pattern
@@ -67,8 +68,9 @@ class _Streaming:
         account: Account | None = getattr(req.context, "account", None)
         if account is not None:
             events.pay = lambda size: account.spend(self._rates.now(), size)
-        if suspension.offered(req):
-            req.env[suspension.LIVE] = events
+        handover: Handover | None = req.env.get(HANDOVER)
+        if handover is not None:
+            handover.send(events)
 
 
 class TopicStream(_Streaming):
