@@ -61,14 +61,15 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.storage.capabilities": VALUES,
     "zq.storage.concurrency": ["zq.errors"],
     "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.browsing", "zq.storage.capabilities"],
-    "zq.storage.memory": [*PROMISE, "zq.prompt", "zq.storage.ordered", "zq.storage.ordered.store"],
+    "zq.storage.inline": [],
+    "zq.storage.memory": [*PROMISE, "zq.storage.ordered", "zq.storage.ordered.store"],
     "zq.storage.mongodb": PROMISE,
     "zq.storage.redis": PROMISE,
-    "zq.storage.ordered": [*PROMISE, "zq.prompt", "zq.storage.ordered.store"],
+    "zq.storage.ordered": [*PROMISE, "zq.storage.inline", "zq.storage.ordered.store"],
     "zq.storage.ordered.store": VALUES,
     # only its composition, in its __init__, knows more of the engine than the protocol of a store
     "zq.storage.rocksdb": [*PROMISE, "zq.storage.ordered", "zq.storage.ordered.store", *ROCKSDB],
-    **{name: [*VALUES, "zq.prompt", "zq.storage.ordered.store", *ROCKSDB] for name in ROCKSDB},
+    **{name: [*VALUES, "zq.storage.inline", "zq.storage.ordered.store", *ROCKSDB] for name in ROCKSDB},
     "zq.storage.object": [
         *PROMISE,
         *OBJECT,
@@ -81,7 +82,6 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.settings": [*VALUES, "zq.limits", "zq.logs"],
     "zq.logs": [],
     "zq.lifecycle": [],
-    "zq.prompt": [],
     "zq.turns": [],
     "zq.maintenance": ABOVE_STORES,
     "zq.metrics": ABOVE_STORES,
@@ -101,12 +101,11 @@ MAY_IMPORT: dict[str, list[str]] = {
         *("zq.auth", "zq.auth.signatures", "zq.auth.sigv4", "zq.auth.tokens"),
     ],
     "zq.http.heads": [],
-    "zq.http.suspension": ["zq.prompt"],
     "zq.http": [
         *(
             "zq.http.heads",
-            "zq.http.suspension",
-            "zq.prompt",
+            "zq.storage.api",
+            "zq.storage.inline",
             "zq.turns",
             *VALUES,
             "zq.limits",
@@ -129,12 +128,11 @@ MAY_IMPORT: dict[str, list[str]] = {
         *("zq.auth.tokens", "zq.broker", "zq.clock", "zq.control", "zq.offline", "zq.storage", "zq.storage.api"),
         *VALUES,
     ],
-    "zq.startup": ["zq.model", "zq.engines", "zq.errors", "zq.logs", "zq.settings"],
-    "zq.engines": [
-        *("zq.errors", "zq.events", "zq.http.heads", "zq.http.suspension", "zq.lifecycle", "zq.prompt", "zq.settings"),
-        "zq.model",
+    "zq.startup": ["zq.model", "zq.serving", "zq.errors", "zq.logs", "zq.settings"],
+    "zq.serving": [
+        *("zq.errors", "zq.events", "zq.http", "zq.http.heads", "zq.lifecycle", "zq.model", "zq.settings"),
+        *("zq.broker", "zq.storage.inline", "zq.server", "zq.websocket"),
     ],
-    "zq.serving": ["zq.server"],
     "zq.testing": ["zq.auth", "zq.auth.tokens", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http", "zq.client"],
     "zq.conformance": [*ABOVE_STORES, "zq.broker"],
     "zq.pytest_plugin": ["zq.testing", "zq.client"],
@@ -144,20 +142,19 @@ MAY_IMPORT: dict[str, list[str]] = {
         *("zq.auth", "zq.auth.sealing", "zq.auth.signatures", "zq.auth.master_keys", "zq.startup"),
     ],
     "zq.websocket": [
-        *("zq.commands", "zq.application", "zq.settings", "zq.logs", "zq.lifecycle", "zq.startup", "zq.errors"),
-        *("zq.model", "zq.wire", "zq.broker", "zq.auth.signatures", "zq.engines"),
+        *("zq.errors", "zq.model", "zq.wire", "zq.broker", "zq.auth.signatures"),
     ],
     "zq.features": ["zq.broker", "zq.events", "zq.figures", "zq.http", "zq.limits", "zq.settings"],
     "zq.application": [
         *("zq.audit", "zq.settings", "zq.storage", *ABOVE_STORES, "zq.auth", "zq.auth.policy", "zq.broker", "zq.http"),
-        *("zq.console", "zq.maintenance", "zq.metrics", "zq.engines", "zq.probes", "zq.auth.signatures", "zq.delivery"),
+        *("zq.console", "zq.maintenance", "zq.metrics", "zq.serving", "zq.probes", "zq.auth.signatures", "zq.delivery"),
         *("zq.auth.sqs_keys", "zq.auth.sealing", "zq.auth.tokens", "zq.features", "zq.lifecycle"),
     ],
     "zq.server": [
         *("zq.application", "zq.audit", "zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES),
-        *("zq.auth", "zq.auth.policy", "zq.http", "zq.metrics", "zq.engines", "zq.startup"),
+        *("zq.auth", "zq.auth.policy", "zq.http", "zq.metrics", "zq.serving", "zq.startup"),
         *("zq.auth.master_keys", "zq.auth.sqs_keys", "zq.backup_command", "zq.control", "zq.offline"),
-        *("zq.sqs_key_command", "zq.token_command", "zq.websocket"),
+        *("zq.sqs_key_command", "zq.token_command"),
     ],
 }
 VENDORS: dict[str, list[str]] = {
@@ -170,7 +167,6 @@ VENDORS: dict[str, list[str]] = {
     "keystonemiddleware": ["zq.auth.keystone", "zq.auth.trusts"],
     "webob": ["zq.auth.keystone", "zq.auth.trusts"],
     "bson": ["zq.storage.mongodb"],
-    "websockets": ["zq.websocket"],
     "pymongo": ["zq.storage.mongodb"],
     "redis": ["zq.storage.redis"],
     "rocksdict": ["zq.storage.rocksdb"],
@@ -178,8 +174,8 @@ VENDORS: dict[str, list[str]] = {
     "sortedcontainers": ["zq.storage.memory"],
     "oslo_config": ["zq.settings", "zq.auth.policy"],
     "oslo_policy": ["zq.auth.policy"],
-    "gunicorn": ["zq.engines"],
-    "granian": ["zq.engines"],
+    "gunicorn": ["zq.serving"],
+    "granian": ["zq.serving"],
     "jsonschema": ["zq.broker"],
     "prometheus_client": ["zq.metrics"],
     "click": ["zq.cli", "zq.jobs"],
@@ -211,8 +207,8 @@ CONTROLLERS = {
 STILL_THERE: dict[str, str] = {}
 # Modules that still set attributes of other modules' objects. An entry goes with the last such assignment.
 STILL_SET = {
-    *("zq.client.calls", "zq.engines.exchange", "zq.engines.granian", "zq.engines.gthread.worker", "zq.http.streams"),
-    *("zq.prompt", "zq.storage.ordered.changes", "zq.storage.ordered.groups", "zq.storage.ordered.ready"),
+    *("zq.client.calls", "zq.http.streams"),
+    *("zq.storage.ordered.changes", "zq.storage.ordered.groups", "zq.storage.ordered.ready"),
     *("zq.storage.ordered.registry", "zq.storage.ordered.salvage", "zq.storage.ordered.salvage_commits"),
     *("zq.storage.ordered.salvage_queues", "zq.storage.ordered.storage", "zq.storage.redis"),
     "zq.storage.rocksdb.rescue",

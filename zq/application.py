@@ -16,7 +16,7 @@ from msgspec import structs
 
 from zq import audit, lifecycle, probes
 from zq.audit import Audit
-from zq.auth import Rereadable, open_tokens, reread, strategy_of
+from zq.auth import open_tokens, reread, strategy_of
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
@@ -32,8 +32,6 @@ from zq.broker.rates import Exchange, Rates
 from zq.broker.subscriptions import DEFAULT_POLICY, SubscriptionPolicy
 from zq.clock import Clock, StoreClock
 from zq.console.page import Console
-from zq.engines.listening import authority, overlap
-from zq.engines.tls import ServerTls
 from zq.errors import Invalid, NotBuilt, Unavailable
 from zq.events import Events, Observers
 from zq.features import features_of
@@ -49,6 +47,8 @@ from zq.model.expiry import Expiry
 from zq.model.identity import ShareOptions
 from zq.model.stats import Snapshot
 from zq.model.topics import Retention
+from zq.serving.listening import authority, overlap
+from zq.serving.tls import ServerTls
 from zq.settings import Configuration, Settings
 from zq.settings.delivery import DeliverySettings
 from zq.storage import connect
@@ -62,19 +62,20 @@ if TYPE_CHECKING:
 CAN_DELIVER: Final = find_spec("aiohttp") is not None
 LOG = logging.getLogger(__name__)
 RETRY_INTERVAL = 1.0
+# Requests of which a project may have its share under way, however few threads work on them.
+REQUESTS_AT_ONCE = 64
 NO_SNAPSHOT = "This store, or these as there are pools, are backed up by their own means: see backup.md."
 
 
 class Application:
-    """What serves requests, on an open store. ``alone``: what is for machinery is served at addresses of its own.
-    ``tls`` and the other ``rereads`` are read again with the options.
+    """What serves requests, on an open store. ``tls`` is read again with the options.
 
     Raises ``StartRefused``, ``Unavailable``.
     """
 
-    def __init__(self, configuration: Configuration, tls: ServerTls | None = None, alone: bool = True) -> None:
+    def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
         self._configuration = configuration
-        self.rereads: list[Rereadable | None] = [tls]
+        self._tls = tls
         chosen = configuration.current
         with lifecycle.ending_at_once():
             self._storage = open_stores(chosen)
@@ -107,9 +108,8 @@ class Application:
         self._hearers: list[Callable[[QueueRef], None]] = [self.broker.waiters.wake, self.broker.pushes.hear]
         self._deliver(chosen)
         self._storage.listen(self._heard)
-        self.pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
-        if alone:
-            _listen(chosen, self.pages, self._metrics)
+        pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
+        _listen(chosen, pages, self._metrics)
         self._upkeep = Upkeep(
             self._storage,
             self._clock,
@@ -220,7 +220,7 @@ class Application:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
         certificates = getattr(self._strategy, "certificates", None)
-        reread(self._proxy, certificates, self._keys, self._sqs_masters, *self.rereads)
+        reread(self._proxy, certificates, self._keys, self._sqs_masters, self._tls)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """Of the store. Raises ``NotBuilt`` for one that has no backups of zq's, or is one of several."""
@@ -329,7 +329,7 @@ def make_broker(
         patience=chosen.storage_timeout,
         quota=chosen.quota if chosen.auth.strategy else None,
         share=chosen.quota.share,
-        rates=Rates(chosen.threads),
+        rates=Rates(max(chosen.threads, REQUESTS_AT_ONCE)),
         encryption_keys=read_keys(chosen.message_encryption_key_file),
         max_counted=chosen.max_counted,
         subscriptions=subscriptions,

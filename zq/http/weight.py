@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heavy requests: those that handle more than ``HEAVY`` messages, as far as that is known before the work begins.
 
-A heavy request never runs on a thread that serves many (``zq.prompt``). It waits for one of its project's places, pays
-an estimate, and gives way to light requests between slices (``zq.turns``). The resource that handles it calls ``admit``
+A heavy request is never a short one (``zq.http.short``). It waits for one of its project's places, pays an estimate,
+and gives way to light requests between slices (``zq.turns``). The resource that handles it calls ``admit``
 with the number of messages that it names: the limit of a page, the messages of a post, the ids of a deletion. Work of
 unknown size, as a commit's, counts as ``UNKNOWN`` messages.
-
-``is_heavy`` judges a request before it is routed, for the edge. It may call a light request heavy, but not the reverse.
 """
 
-import re
 from collections.abc import Callable
-from typing import Any, Final, Protocol, TypeVar
-from urllib.parse import parse_qsl
+from typing import Final, Protocol, TypeVar
 
 import falcon
 from msgspec import Struct
 
-from zq import prompt, turns
+from zq import turns
 from zq.broker.quotas import Quotas
 from zq.broker.rates import Account
 from zq.errors import TooManyRequests
@@ -32,20 +28,6 @@ UNKNOWN: Final = 1000
 SIZE: Final = 1024
 # Bytes of the shortest message in a post: {"body":1}
 SHORTEST: Final = 10
-# Parameters that name a listing's page and form; any other one filters it.
-PAGING: Final = frozenset({"marker", "limit", "detailed", "with_count"})
-# Routes that are heavy whatever they name.
-ALWAYS: Final = re.compile(
-    r"POST /v2/(?:commits|queues/[^/]+/(?:history/replay|redrive))|GET /v2/queues/[^/]+/claims/[^/]+"
-)
-# Listings of queues and topics.
-LISTINGS: Final = re.compile(r"GET /v2/(?:queues|topics)")
-# Routes that are heavy if their query names a number above ``HEAVY``, or more ids, or if their body has many objects.
-COUNTED: Final = re.compile(
-    r"[A-Z]+ /v2/(?:queues|topics)/[^/]+/(?:messages|history|claims|claims/[^/]+|claims/[^/]+/settle)"
-)
-# An integer of a query, as ``zq.http.query`` takes it.
-NUMBER: Final = re.compile(r"\s*\+?([0-9]{1,25})\s*", re.ASCII)
 
 
 class Found(Protocol):
@@ -80,7 +62,6 @@ def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> 
     context = req.context
     if count <= HEAVY or getattr(context, "heavy", None) is not None:
         return
-    prompt.may_take_long()
     bounds = getattr(context, "bounds", None)
     quotas: Quotas | None = None if bounds is None else bounds.quotas
     if quotas is None:
@@ -142,22 +123,3 @@ def posted(raw: bytes) -> int:
         return 0
     # An escape may stand in a member's name.
     return raw.count(b"{") if b"\\u" in raw else raw.count(b'"body"')
-
-
-def is_heavy(environ: dict[str, Any], body: bytes = b"") -> bool:
-    """Return whether a request may be heavy, by its method, path, query and body."""
-    route, query = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", environ["QUERY_STRING"]
-    if ALWAYS.fullmatch(route):
-        return True
-    if LISTINGS.fullmatch(route):
-        return any(part.partition("=")[0] not in PAGING for part in query.split("&") if part)
-    if not COUNTED.fullmatch(route):
-        return False
-    objects = body.count(b",") + 1 if route.endswith("/settle") else posted(body)
-    return objects > HEAVY or (bool(query) and _named(query) > HEAVY)
-
-
-def _named(query: str) -> int:
-    """Return the number of messages that a query names: by a limit, or by ids."""
-    numbers = [NUMBER.fullmatch(value) for name, value in parse_qsl(query) if name in ("limit", "pop")]
-    return max([int(number[1]) for number in numbers if number], default=query.count(",") + query.count("ids=") + 1)
