@@ -30,8 +30,8 @@ _context.set_forkserver_preload(
             "zq.server",
             "zq.serving",
             "zq.delivery.running",
-            "zq.engines.gunicorn",
-            "zq.engines.granian",
+            "zq.serving.gunicorn",
+            "zq.serving.granian",
         ),
         *("zq.storage.memory", "zq.storage.mongodb", "zq.storage.object", "zq.storage.redis", "zq.storage.rocksdb"),
     ]

@@ -32,8 +32,6 @@ from zq.broker.rates import Exchange, Rates
 from zq.broker.subscriptions import DEFAULT_POLICY, SubscriptionPolicy
 from zq.clock import Clock, StoreClock
 from zq.console.page import Console
-from zq.engines.listening import authority, overlap
-from zq.engines.tls import ServerTls
 from zq.errors import Invalid, NotBuilt, Unavailable
 from zq.events import Events, Observers
 from zq.features import features_of
@@ -49,6 +47,8 @@ from zq.model.expiry import Expiry
 from zq.model.identity import ShareOptions
 from zq.model.stats import Snapshot
 from zq.model.topics import Retention
+from zq.serving.listening import authority, overlap
+from zq.serving.tls import ServerTls
 from zq.settings import Configuration, Settings
 from zq.settings.delivery import DeliverySettings
 from zq.storage import connect
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 CAN_DELIVER: Final = find_spec("aiohttp") is not None
 LOG = logging.getLogger(__name__)
 RETRY_INTERVAL = 1.0
+# Requests of which a project may have its share under way, however few threads work on them.
+REQUESTS_AT_ONCE = 64
 NO_SNAPSHOT = "This store, or these as there are pools, are backed up by their own means: see backup.md."
 
 
@@ -329,7 +331,7 @@ def make_broker(
         patience=chosen.storage_timeout,
         quota=chosen.quota if chosen.auth.strategy else None,
         share=chosen.quota.share,
-        rates=Rates(chosen.threads),
+        rates=Rates(max(chosen.threads, REQUESTS_AT_ONCE)),
         encryption_keys=read_keys(chosen.message_encryption_key_file),
         max_counted=chosen.max_counted,
         subscriptions=subscriptions,

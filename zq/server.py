@@ -15,14 +15,13 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import ModuleType
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from zq import (
     __version__,
     audit,
     backup_command,
     control,
-    engines,
     lifecycle,
     logs,
     offline,
@@ -38,18 +37,25 @@ from zq.auth.policy import Policy
 from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
 from zq.auth.sqs_keys import SqsKeys
 from zq.clock import StoreClock
-from zq.engines import listening
-from zq.engines.tls import ServerTls
 from zq.errors import Deposed, StartRefused, Unavailable
 from zq.events import NO_EVENTS
 from zq.http.app import App, create_app
 from zq.metrics import multiprocess
+from zq.serving import listening
+from zq.serving.supervisor import Supervisor
+from zq.serving.tls import ServerTls
 from zq.settings import Configuration, Settings
 from zq.storage import find, prepare
+
+if TYPE_CHECKING:
+    from zq.serving import granian
 
 LOG = logging.getLogger(__name__)
 PRIVATE = 0o077
 """What the files of this program are not allowed to others: the embedded store has all tenants' messages."""
+
+LAST_PATIENCE: Final = 10.0
+"""Seconds beyond the graceful timeout that a worker gets to close its store."""
 
 OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "check-store": lambda uri, _: offline.check_store(uri),
@@ -62,17 +68,9 @@ OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
 }
 """What a command does with the store of this URI."""
 
-Heed = Callable[[float, Callable[[], None], Callable[[], object]], None]
-"""Told for how many seconds to drain, what to do when this process is to end, and how to read its options again."""
 
-
-def open_app(
-    configuration: Configuration, heed: Heed | None = None, tls: ServerTls | None = None
-) -> Callable[..., Iterable[bytes]]:
-    """Open the store and return the application on it. Raises ``StartRefused``, ``Unavailable``.
-
-    ``heed`` has this process obey its signals; by default from now on. ``tls``: read again with the options.
-    """
+def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
+    """Open the store, and make the application on it. Raise ``StartRefused``, ``Unavailable``."""
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     try:
@@ -80,8 +78,6 @@ def open_app(
     except Deposed as error:  # it was elected, and may not wait: whatever supervises it starts it again
         LOG.critical("%s", error)
         lifecycle.give_up()
-    heed = heed or _heed_signals
-    heed(chosen.drain_delay, made.broker.end_waiting, lambda: startup.reload(configuration, made.apply))
     if chosen.websocket.port:
         try:
             from zq.websocket.listener import Listener
@@ -93,17 +89,29 @@ def open_app(
         listener.start()
     if chosen.control:
         control.serve(chosen.control, made.app, made.snapshot)
+    return made
+
+
+def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Callable[..., Iterable[bytes]]:
+    """Open the store and return the WSGI application on it, for a server that handles signals by itself.
+
+    ``tls`` is read again with the options. Raise ``StartRefused``, ``Unavailable``.
+    """
+    made = _open(configuration, tls)
+    end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
+    calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(lifecycle.ENDING, end)
+    if not lifecycle.listen(calls | {lifecycle.RELOAD: partial(startup.reload, configuration, made.apply)}):
+        LOG.warning("Requests that wait will hold up the end: the application was not loaded by the main thread.")
     return made.outermost()
 
 
-def _heed_signals(drain_delay: float, end: Callable[[], None], reload: Callable[[], object]) -> None:
-    """Have this process obey the signals that come to it, if it can."""
-    calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(
-        lifecycle.ENDING, partial(lifecycle.begin_stopping, 0, end)
-    )
-    calls |= {signal.SIGTERM: partial(lifecycle.begin_stopping, drain_delay, end), lifecycle.RELOAD: reload}
-    if not lifecycle.listen(calls):
-        LOG.warning("Requests that wait will hold up the end: the application was not loaded by the main thread.")
+def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "granian.Serving":
+    """Open what a worker under Granian serves. Raise ``StartRefused``, ``Unavailable``."""
+    from zq.serving import granian
+
+    made = _open(configuration, tls)
+    reload = partial(startup.reload, configuration, made.apply)
+    return granian.Serving(made.outermost(), made.app, made.broker.end_waiting, reload)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -149,13 +157,24 @@ def _serve(configuration: Configuration) -> int:
     _announce(chosen)
     if chosen.shared_store:  # there may be several processes, by option or by signal
         multiprocess.begin()
-    return engines.run(
-        chosen,
-        lambda: open_app(configuration, tls=tls),
-        lambda: startup.reload(configuration),
-        multiprocess.forget,
-        tls,
-    )
+    reload, lost = partial(startup.reload, configuration), multiprocess.forget
+    if chosen.engine == "granian":
+        patience = chosen.drain_delay + chosen.graceful_timeout + LAST_PATIENCE
+        work = partial(_work, configuration, tls)
+        return Supervisor(chosen.workers, work, reload, lost, patience).run()
+    from zq.serving import gunicorn
+
+    return gunicorn.run(chosen, partial(open_app, configuration, tls), reload, lost, tls)
+
+
+def _work(configuration: Configuration, tls: ServerTls | None) -> int:
+    """Serve as one worker under Granian; return the exit code."""
+    from zq.serving import granian
+
+    try:
+        return granian.serve(configuration.current, partial(_open_serving, configuration, tls))
+    except (StartRefused, Unavailable) as refusal:
+        return _refuse(refusal)
 
 
 def _credentials(command: ModuleType, arguments: Sequence[str]) -> int:
@@ -300,21 +319,11 @@ def _refuse(refusal: Exception) -> int:
     return 2
 
 
-def _asgi(configuration: Configuration) -> object:
-    """The application for an engine with an event loop, which has a say in signals: they are heeded when it runs."""
-    from zq.engines.granian import adapted
-
-    told: list[Callable[[], None]] = []
-    app = open_app(configuration, lambda *what: told.append(partial(_heed_signals, *what)))
-    return adapted(app, configuration.current, told[0])
-
-
 def __getattr__(name: str) -> object:
-    opening: dict[str, Callable[[Configuration], object]] = {"app": open_app, "asgi": _asgi}
-    if name not in opening:
+    if name != "app":
         raise AttributeError(name)
     try:
-        app = opening[name](Configuration())
+        app = open_app(Configuration())
     except (StartRefused, Unavailable) as refusal:
         sys.exit(_refuse(refusal))
     globals()[name] = app

@@ -11,11 +11,11 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from zq import __version__
-from zq.engines import listening
-from zq.engines.listening import authority
 from zq.errors import StartRefused
 from zq.logs import set_level, without_secrets
 from zq.model import store_uri
+from zq.serving import listening
+from zq.serving.listening import authority
 from zq.settings import Configuration, Settings
 
 LOG = logging.getLogger(__name__)
@@ -100,6 +100,12 @@ def check_exposure(chosen: Settings) -> list[str]:
     """What the log must warn of. Raises ``StartRefused`` for what the operator has not accepted (tenancy 1)."""
     if not (chosen.auth.strategy or chosen.trust_network):
         _refuse_strangers(chosen)
+    if chosen.engine == "gunicorn" and not (chosen.behind_proxy or is_loopback(chosen.bind)):
+        raise StartRefused(
+            f"A slow client holds a thread of gunicorn, so it must not listen at {chosen.bind} without a proxy that "
+            "buffers. Put one before it (etc/nginx.conf) and set [server] behind_proxy = true, bind to 127.0.0.1, or "
+            "use engine = granian."
+        )
     if chosen.sqs.enabled and chosen.sqs.auth == "none":
         _refuse_unsigned(chosen)
     return _warnings(chosen)

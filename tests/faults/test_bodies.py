@@ -7,7 +7,6 @@ how long a body will be.
 
 import json
 import socket
-import subprocess
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse, RemoteDisconnected
 from pathlib import Path
@@ -16,7 +15,6 @@ from uuid import uuid4
 
 import pytest
 
-from tests.abilities import need
 from tests.servers import CLIENT, Answer, ZqServer, ask
 
 pytestmark = pytest.mark.every_engine
@@ -251,21 +249,3 @@ def test_what_the_engine_refuses_by_itself_has_the_headers_of_every_refusal(targ
     assert reply.status == 400
     assert reply.headers["x-content-type-options"] == "nosniff"
     assert reply.headers["vary"] == "Accept"
-
-
-def test_a_body_without_a_length_is_read_over_http_2(target: Target) -> None:
-    """S2: there no header announces it. gunicorn speaks HTTP/1.1 only, where curl falls back to."""
-    need("curl")
-    version = "--http1.1" if target.closes_by_itself else "--http2-prior-knowledge"
-    command = ["curl", "--silent", "--max-time", "20", version, "--write-out", "%{http_code}", "--request", "POST"]
-    command += ["-H", f"Client-ID: {CLIENT}", "-H", f"X-Project-ID: {target.project}", "--upload-file", "-"]
-
-    def sent(path: str, document: object) -> str:
-        line = [*command, f"{target.server.url}/v2/queues/q/{path}"]
-        return subprocess.run(line, input=encoded(document), capture_output=True, check=True).stdout.decode()[-3:]
-
-    assert sent("messages", {"messages": [{"body": 1}, {"body": 2}]}) == "201"
-    assert sent("purge", {"resource_types": ["subscriptions"]}) == "204"
-    assert target.total("q") == 2
-    assert sent("purge", {"resource_types": ["messages"]}) == "204"
-    assert target.total("q") == 0

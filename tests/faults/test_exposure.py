@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.refusal import sentence_of
 from tests.servers import Answer, ZqServer, ask, wait_for
 
 EVIL = {"Host": "evil.example:8888"}
@@ -36,7 +37,7 @@ def test_the_network_is_refused_in_a_sentence(tmp_path: Path) -> None:
 def test_who_trusts_the_network_is_warned_at_each_start(tmp_path: Path) -> None:
     """Once, not by each process; HTTP/1.0 may do without a Host then, but a foreign one is refused."""
     trusting = {"OS_SERVER__TRUST_NETWORK": "true"}
-    with ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "0.0.0.0", env=trusting) as server:
+    with ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "0.0.0.0", engine="granian", env=trusting) as server:
         for start in (1, 2):
             warned = [line for line in server.stderr.splitlines() if "Nobody is authenticated" in line]
             assert len(warned) == 1, start
@@ -71,3 +72,11 @@ def test_a_page_of_somebody_else_reaches_nothing(tmp_path: Path, engine: str) ->
 
         assert wait_for(served, 60, "the name that HUP has allowed is served")
         assert ask(server.url, "GET", "/v2/queues", headers={"Host": "other.example"}).status == 421
+
+
+def test_gunicorn_beyond_this_machine_needs_a_proxy(tmp_path: Path) -> None:
+    """Each slow client would hold one of its threads."""
+    env = {"OS_SERVER__TRUST_NETWORK": "true"}
+    server = ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "0.0.0.0", engine="gunicorn", env=env)
+    assert "set [server] behind_proxy = true, bind to 127.0.0.1, or use engine = granian." in sentence_of(server)
+    assert server.wait(1) == 2

@@ -177,9 +177,10 @@ def test_a_certificate_is_a_credential(folder: Path, tmp_path: Path) -> None:
         assert billing.ask("POST", "/v2/queues/jobs/messages", posted).status == 401
 
 
-def test_a_new_certificate_serves_from_hup_on(folder: Path, tmp_path: Path) -> None:
-    """For new connections, under gunicorn; files that do not fit each other change nothing."""
-    with serving(folder, tmp_path, "gunicorn") as (server, caller):
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_new_certificate_serves_from_hup_on(engine: str, folder: Path, tmp_path: Path) -> None:
+    """For new connections; files that do not fit each other change nothing."""
+    with serving(folder, tmp_path, engine) as (server, caller):
         assert caller.subject_of_server() == ((("commonName", "first"),),)
         shutil.copy(folder / "second.pem", tmp_path / "cert.pem")  # the key is still the other's
         os.kill(server.pid, signal.SIGHUP)
@@ -192,10 +193,9 @@ def test_a_new_certificate_serves_from_hup_on(folder: Path, tmp_path: Path) -> N
         assert caller.ask("GET", "/readyz").status == 200
 
 
-def test_half_a_handshake_holds_no_thread_and_ends(engine: str, folder: Path, tmp_path: Path) -> None:
-    """Within ``head_timeout``, silent connections and those that began to shake hands; others are served
-    meanwhile."""
-    with serving(folder, tmp_path, engine, more="head_timeout = 2\nthreads = 9\n") as (server, caller):
+def test_half_a_handshake_holds_no_thread_and_ends(folder: Path, tmp_path: Path) -> None:
+    """Silent connections and those that began to shake hands, under Granian; others are served meanwhile."""
+    with serving(folder, tmp_path, "granian", more="head_timeout = 2\nthreads = 9\n") as (server, caller):
         begun = ssl.MemoryBIO()
         hello = caller.context.wrap_bio(ssl.MemoryBIO(), begun, server_hostname="127.0.0.1")
         with pytest.raises(ssl.SSLWantReadError):

@@ -16,7 +16,7 @@ from falcon import routing
 from falcon.routing.compiled import CompiledRouter
 
 from tests.http.api import KINDS, Api, Kind
-from tests.http.promptly import Promptly
+from tests.http.driven import Driven
 from tests.http.scoped import Scoped
 from tests.http.stores import BrokenStore, untouched
 from tests.routers import known_routes
@@ -116,7 +116,7 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             subscriptions=policy,
         )
         built = create_app(broker, **{"features": [FiguresFeature(Figures(broker, counts))], **own})
-        return Api(Promptly(built) if storage.prompt else built, project_suffix)
+        return Api(Driven(built), project_suffix)
 
     return build
 

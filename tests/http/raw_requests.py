@@ -15,7 +15,9 @@ SAMPLES: Final = ("x-domain-id", "x-identity-status", "x-project-name", "x-servi
 BASE: Final = {"host": b"127.0.0.1", "client-id": b"30387f00c63a4a30ac1f3e2cf1b0c3a1", "x-project-id": b"acme"}
 PENDING: Final = {
     # Granian's parser takes these as they would have been without the flaw, and does not show it.
-    "granian": frozenset({"two lengths, the same", "bare line feeds", "one bare line feed"})
+    "granian": frozenset({"two lengths, the same", "bare line feeds", "one bare line feed"}),
+    # gunicorn waits for a chunk of any size.
+    "gunicorn": frozenset({"a chunk size of b'fffffffffffffffff'"}),
 }
 """Names of rows that an engine does not answer so yet."""
 OK, BAD = frozenset({200}), frozenset({400})
@@ -54,7 +56,7 @@ def _well() -> Iterator[Row]:
     yield Row("well", head(), OK)
     yield Row("well, an empty line before", b"\r\n" + head(), OK)
     yield Row("well, http/1.0", head(start=b"GET /v2/queues HTTP/1.0"), OK)
-    yield Row("well, a strange header with an underscore", head(b"x_strange: 1"), OK)
+    yield Row("well, a strange header with an underscore", head(b"x_strange: 1"), frozenset({200, 400}))
     yield Row("well, a body", post(b"content-length: 36"), frozenset({201}))
     yield Row("well, an encoded name", head(start=b"GET /v2/queues/%61 HTTP/1.1"), OK)
 

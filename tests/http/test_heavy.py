@@ -16,8 +16,9 @@ from zq import turns
 from zq.broker import Broker
 from zq.broker.rates import MAX_HEAVY, Rates
 from zq.clock import ManualClock
-from zq.http import suspension, weight
+from zq.http import weight
 from zq.http.app import create_app
+from zq.http.pending import HANDOVER, Handover
 from zq.model.quotas import Quota
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -150,10 +151,12 @@ def test_a_poll_holds_no_place_while_it_waits(monkeypatch: pytest.MonkeyPatch, b
         for _ in range(MAX_HEAVY + 1):
             path_info, _, query = path.partition("?")
             environ: dict[str, Any] = {"PATH_INFO": path_info, "QUERY_STRING": query, "HTTP_CLIENT_ID": CLIENT}
-            environ |= {"HTTP_X_AUTH_TOKEN": caller.token, suspension.OFFERED: True, suspension.GONE: bool}
+            handover = Handover()
+            environ |= {"HTTP_X_AUTH_TOKEN": caller.token, HANDOVER: handover}
             setup_testing_defaults(environ)
             caller.app(environ, lambda *_: None)
-            environ[suspension.SUSPENDED].close()
+            assert handover.pending is not None
+            handover.pending.close()
 
 
 @pytest.fixture

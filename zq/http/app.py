@@ -2,8 +2,8 @@
 """The table of contents of the HTTP interface."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import falcon
 
@@ -26,6 +26,7 @@ from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem, MessageLocation
 from zq.http.openapi import OpenApiDocument
+from zq.http.pending import HANDOVER, Handover, PendingAnswer
 from zq.http.pools import FLAVORS, POOLS, FlavorCollection, FlavorItem, PoolCollection, PoolItem
 from zq.http.publishing import TopicMessage, TopicMessages
 from zq.http.request_log import RequestLog
@@ -50,6 +51,7 @@ from zq.http.service import (
 )
 from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.share import QueueShare, ShareRevocation
+from zq.http.short import ShortRoutes
 from zq.http.sqs.authentication import SignedCallers, believed
 from zq.http.sqs.endpoint import Endpoint, Recognition, add_to, is_sqs
 from zq.http.sqs_keys import PATH as SQS_KEYS
@@ -63,20 +65,77 @@ from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
 from zq.model.quotas import Work
 from zq.model.sqs import SqsOptions
+from zq.storage.api import Storage
+from zq.storage.inline import LongWalk
+
+
+class Later(NamedTuple):
+    """The answer to a request that was pending."""
+
+    status: int
+    headers: list[tuple[str, str]]
+    body: bytes
 
 
 class App(falcon.App[Any, Any]):
     """The WSGI application."""
 
-    def __init__(self, middleware: Sequence[Any], judge: Judge | None, prompt: bool) -> None:
-        """``judge`` tells engines whose bodies to read; None: everybody's. ``prompt``: short requests of those whom it
-        knows never wait for longer than memory takes, but where they call ``zq.prompt``."""
+    def __init__(
+        self, middleware: Sequence[Any], authorization: Authorization, judge: Judge | None, storage: Storage
+    ) -> None:
+        """``judge`` decides whose bodies the server's edge reads; None: everyone's."""
+        self._failures: dict[type[BaseException], Callable[..., Any]] = {}
+        self._short = ShortRoutes()
         super().__init__(response_type=Answer, middleware=list(middleware))
         self.judge = judge
-        self.prompt = prompt
+        self._authorization = authorization
+        self._finishing = [each.process_response for each in reversed(middleware) if hasattr(each, "process_response")]
+        self._storage = storage
         self.req_options.auto_parse_qs_csv = True
         self.req_options.keep_blank_qs_values = False
         faults.register(self)
+
+    def add_route(self, uri_template: str, resource: object, **kwargs: Any) -> None:
+        super().add_route(uri_template, resource, **kwargs)
+        self._short.add(uri_template, getattr(resource, "short", ()))
+
+    def add_error_handler(self, exception: Any, handler: Any = None) -> None:
+        super().add_error_handler(exception, handler)
+        self._failures[exception] = handler
+
+    def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
+        """Return whether the event loop's thread may run a request, with a ``zq.storage.inline.Ticket``: the request is
+        short, and the store waits for memory only. The caller's credential must be known."""
+        return self._short.has(environ, body) and self._storage.prompt
+
+    def go_on(self, pending: PendingAnswer) -> Later | None:
+        """Let a pending request look again, and answer it; None if it is still pending. Blocks as a request does."""
+        req, resp = pending.req, pending.resp
+        handover: Handover = req.env[HANDOVER]
+        self._authorization.resume(req)
+        answered = succeeded = True
+        try:
+            answered = pending.attempt()
+        except LongWalk:
+            answered = False
+            handover.call_for_thread()
+        except Exception as error:  # noqa: BLE001 - as Falcon does; there is a handler for each error
+            succeeded = False
+            self._handler_of(error)(req, resp, error, {})
+        if answered:
+            handover.end()
+        for process_response in self._finishing:
+            process_response(req, resp, None, succeeded)
+        if not answered:
+            return None
+        body: bytes = resp.data or b""
+        headers = resp.headers | {"content-length": str(len(body))}
+        if resp.status_code == 204:  # Falcon gave the response both headers when it had no answer yet
+            del headers["content-type"], headers["content-length"]
+        return Later(resp.status_code, list(headers.items()), body)
+
+    def _handler_of(self, error: Exception) -> Callable[..., Any]:
+        return next(self._failures[kind] for kind in type(error).__mro__ if kind in self._failures)
 
 
 # For those who have configured no audit log.
@@ -141,7 +200,7 @@ def create_app(
         Tenant(broker.limits, strict_client_id, trusting, broker.storage.queues.get),
         authorization,
     )
-    app = App(middleware, authentication if guarded or signed else None, broker.storage.prompt)
+    app = App(middleware, authorization, authentication if guarded or signed else None, broker.storage)
     _add_routes(app, broker)
     if sqs is not None:
         add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))

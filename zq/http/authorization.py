@@ -18,7 +18,8 @@ from zq.auth.policy import Policy as TablePolicy
 from zq.broker.quotas import Quotas, check_state
 from zq.broker.rates import Account
 from zq.errors import TooManyRequests
-from zq.http import heads, suspension, weight
+from zq.http import heads, weight
+from zq.http.pending import is_pending
 from zq.model.allowance import Allowance, Policy
 from zq.model.identity import Identity
 from zq.model.quotas import State
@@ -97,7 +98,7 @@ class Authorization:
             account = getattr(context, "refusing", None)
             if account is None:
                 return
-        elif suspension.SUSPENDED in req.env:
+        elif is_pending(req):
             account.leave(now, 0, 0)
             return
         else:
@@ -134,17 +135,20 @@ class Authorization:
         context, now = req.context, quotas.now()
         allotment = quotas.of(project, now)
         account = allotment.account
-        if suspension.RESUMED in req.env:
-            account.resume()
-        else:
-            try:
-                account.enter(now)
-            except TooManyRequests:
-                context.refusing = account
-                req.env[heads.SLOWED] = True
-                raise
+        try:
+            account.enter(now)
+        except TooManyRequests:
+            context.refusing = account
+            req.env[heads.SLOWED] = True
+            raise
         context.account = account
         return allotment.state
+
+    def resume(self, req: falcon.Request) -> None:
+        """Count a request again that goes on after it has waited."""
+        account: Account | None = getattr(req.context, "account", None)
+        if account is not None:
+            account.resume()
 
     def check_state(self, req: falcon.Request) -> None:
         """Raise ``NotAuthorized`` if the project may not go on any more with a request that was let in."""

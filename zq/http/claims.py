@@ -22,6 +22,7 @@ class ClaimCollection:
     """``/v2/queues/{queue}/claims``"""
 
     policy = {"GET": "claims:get_all", "POST": "claims:create"}
+    short = frozenset({"GET", "POST"})
 
     def __init__(self, claims: Claims, waiters: Waiters) -> None:
         self._claims = claims
@@ -35,7 +36,7 @@ class ClaimCollection:
         terms, limit = _terms(req), query.integer(req, "limit")
         ask = partial(self._claims.create, req.context.queue, terms, limit, holder(req, req.context.client))
         look = weight.admitting(req, limit, ask, takes=True)
-        _show(req, resp, queue, polled(req, resp, self._waiters, look, takes=True), detailed)
+        polled(req, resp, self._waiters, look, partial(_show, req, resp, queue, detailed), takes=True)
 
 
 class ProjectClaims:
@@ -57,6 +58,7 @@ class ClaimItem:
     """``/v2/queues/{queue}/claims/{claim}``"""
 
     policy = {"GET": "claims:get", "PATCH": "claims:update", "DELETE": "claims:delete", "PUT": "claims:create"}
+    short = frozenset({"PATCH", "DELETE"})
 
     def __init__(self, claims: Claims, waiters: Waiters) -> None:
         self._claims = claims
@@ -85,7 +87,7 @@ class ClaimItem:
             self._claims.create_named, req.context.queue, claim, terms, limit, fence, holder(req, req.context.client)
         )
         look = weight.admitting(req, limit, ask, takes=True)
-        _show(req, resp, queue, polled(req, resp, self._waiters, look, takes=True), detailed)
+        polled(req, resp, self._waiters, look, partial(_show, req, resp, queue, detailed), takes=True)
 
 
 def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
@@ -113,8 +115,8 @@ def _terms(req: falcon.Request) -> wire.ClaimTerms:
     return wire.claim_terms(raw) if raw else wire.ClaimTerms()
 
 
-def _show(req: falcon.Request, resp: falcon.Response, queue: str, claimed: ClaimAnswer, detailed: bool | None) -> None:
-    """The claim's messages; 204 if there was nothing to claim."""
+def _show(req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, claimed: ClaimAnswer) -> None:
+    """Answer with the claim's messages, or with 204 if there was nothing to claim."""
     if claimed.claim is None:
         resp.status = falcon.HTTP_204
         return

@@ -8,8 +8,6 @@ from typing import Any, Final
 import falcon
 
 from zq import errors, wire
-from zq.http import suspension
-from zq.prompt import TakesLong
 from zq.wire import refusals
 
 LOG = logging.getLogger(__name__)
@@ -24,9 +22,6 @@ def register(app: "falcon.App[Any, Any]") -> None:
     """Answer every error, foreseen or not, with a status, a title and a sentence."""
     for kind, handle in HANDLERS.items():
         app.add_error_handler(kind, handle)
-    app.add_error_handler(suspension.Suspended, suspension.leave)
-    app.add_error_handler(TakesLong, suspension.give_up)
-    app.add_error_handler(suspension.HungUp, suspension.drop)
 
 
 def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:

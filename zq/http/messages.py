@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/queues/{queue}/messages`` and below (contract 7)."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -8,12 +9,13 @@ import falcon
 
 from zq.broker.browsing import Browsing
 from zq.broker.messages import Messages
-from zq.broker.values import Applied
+from zq.broker.values import Applied, Listed, Seen
 from zq.broker.waiting import Waiters
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
 from zq.http.waiting import polled
 from zq.limits import MAX_IDS, Limits
+from zq.model import Message
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers, extensions
 
@@ -25,6 +27,7 @@ class MessageCollection:
     """``/v2/queues/{queue}/messages``"""
 
     policy = {"GET": "messages:get_all", "POST": "messages:create", "DELETE": "messages:delete_all"}
+    short = frozenset({"GET", "POST", "DELETE"})
 
     def __init__(self, messages: Messages, browsing: Browsing, waiters: Waiters, limits: Limits) -> None:
         self._messages = messages
@@ -78,9 +81,7 @@ class MessageCollection:
         detailed = query.boolean(req, "detailed")
         ask = partial(self._messages.pop, req.context.queue, pop, query.values(req, "claim_ids"))
         look = weight.admitting(req, pop, ask, takes=True)
-        seen = polled(req, resp, self._waiters, look, takes=True)
-        req.context.messages = len(seen.value)
-        resp.data = answers.popped(seen.value, seen.now, bool(detailed))
+        polled(req, resp, self._waiters, look, partial(_show_popped, req, resp, bool(detailed)), takes=True)
 
     def _stage(self, req: falcon.Request, resp: falcon.Response, stage: str) -> None:
         """Stage messages that a commit will publish (extensions 9)."""
@@ -115,14 +116,22 @@ class MessageCollection:
         limit, flags, marker = query.integer(req, "limit"), _flags(req), query.text(req, "marker") or "0"
         ask = partial(self._messages.list, req.context.queue, req.context.client, marker, limit, **flags)
         look = weight.admitting(req, limit, ask, takes=False)
-        listed = polled(req, resp, self._waiters, look, takes=False)
-        link = None
-        if listed.page.next is not None:
-            if listed.delayed:
-                flags["include_delayed"] = True
-            repeated = {"limit": limit, **flags, "detailed": detailed, "bodies": query.text(req, "bodies")}
-            link = query.repeated(repeated) | {"marker": listed.page.next}
-        resp.data = answers.message_page(queue, listed.page.items, listed.now, link, bool(detailed), starts)
+
+        def show(listed: Listed) -> None:
+            link = None
+            if listed.page.next is not None:
+                if listed.delayed:
+                    flags["include_delayed"] = True
+                repeated = {"limit": limit, **flags, "detailed": detailed, "bodies": query.text(req, "bodies")}
+                link = query.repeated(repeated) | {"marker": listed.page.next}
+            resp.data = answers.message_page(queue, listed.page.items, listed.now, link, bool(detailed), starts)
+
+        polled(req, resp, self._waiters, look, show, takes=False)
+
+
+def _show_popped(req: falcon.Request, resp: falcon.Response, detailed: bool, seen: Seen[Sequence[Message]]) -> None:
+    req.context.messages = len(seen.value)
+    resp.data = answers.popped(seen.value, seen.now, detailed)
 
 
 def _flags(req: falcon.Request) -> dict[str, bool]:
@@ -146,6 +155,7 @@ class MessageItem:
     """``/v2/queues/{queue}/messages/{message}``"""
 
     policy = {"GET": "messages:get", "DELETE": "messages:delete"}
+    short = frozenset({"GET", "DELETE"})
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages

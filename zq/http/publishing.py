@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/topics/{topic}/messages`` and below (extensions 8)."""
 
+from functools import partial
+
 import falcon
 
 from zq.broker.publishing import Listed, Listening, Publishing
 from zq.broker.waiting import Polled
 from zq.errors import Invalid
-from zq.http import idempotency, query, suspension, weight
+from zq.http import idempotency, query, weight
 from zq.http.authentication import check_again
+from zq.http.pending import answer_later
 from zq.limits import MAX_IDS, Limits
 from zq.wire import publishing
 
@@ -16,6 +19,7 @@ class TopicMessages:
     """``/v2/topics/{topic}/messages``"""
 
     policy = {"GET": "topics:get_messages", "POST": "topics:publish"}
+    short = frozenset({"GET", "POST"})
 
     def __init__(self, publications: Publishing, limits: Limits) -> None:
         self._publishing = publications
@@ -46,9 +50,48 @@ class TopicMessages:
             self._list(req, resp, topic, detailed)
 
     def _list(self, req: falcon.Request, resp: falcon.Response, topic: str, detailed: bool | None) -> None:
-        limit, wait = query.integer(req, "limit"), query.integer(req, "wait")
+        limit, wait, marker = query.integer(req, "limit"), query.integer(req, "wait"), query.text(req, "marker")
         req.context.waits = bool(wait)
-        polled = self._look(req, limit, wait)
+        look = partial(self._admitted_look, req, marker, limit, wait)
+        show = partial(self._show, req, resp, topic, detailed, limit)
+        looked = look()
+        if isinstance(looked, Polled):
+            show(looked)
+            return
+        listening, check = looked, check_again(req)
+
+        def look_again() -> Polled[Listed] | None:
+            if check is not None:
+                check()
+            found = look(listening)
+            return found if isinstance(found, Polled) else None
+
+        answer_later(req, resp, listening, look_again, show, attempted=True)
+
+    def _admitted_look(
+        self,
+        req: falcon.Request,
+        marker: str,
+        limit: int | None,
+        wait: int | None,
+        listening: Listening | None = None,
+    ) -> Polled[Listed] | Listening:
+        """Look once; a request that has to wait holds no place of heavy requests."""
+        weight.admit_page(req, limit)
+        looked = self._publishing.look(req.context.topic, marker, limit, wait, listening)
+        if isinstance(looked, Listening):
+            weight.end(req)
+        return looked
+
+    def _show(
+        self,
+        req: falcon.Request,
+        resp: falcon.Response,
+        topic: str,
+        detailed: bool | None,
+        limit: int | None,
+        polled: Polled[Listed],
+    ) -> None:
         if polled.turned_away:
             resp.set_header("Retry-After", "1")
         found, link, gap = polled.answer, None, None
@@ -58,40 +101,12 @@ class TopicMessages:
             gap = found.gap.after, found.gap.resumes
         resp.data = publishing.page(topic, found.messages, found.now, link, gap, found.position if detailed else None)
 
-    def _look(self, req: falcon.Request, limit: int | None, wait: int | None) -> Polled[Listed]:
-        """Return the page. Wait for it without a thread where the engine can: see ``zq.http.suspension``."""
-        marker, listening = query.text(req, "marker"), None
-        if suspension.offered(req):
-            listening = suspension.resumed(req)
-        while True:
-            looked = self._admitted_look(req, marker, limit, wait, listening)
-            if isinstance(looked, Polled):
-                return looked
-            if suspension.offered(req):
-                raise suspension.Suspended(looked)
-            looked.sleep(check_again(req))
-            listening = looked
-
-    def _admitted_look(
-        self, req: falcon.Request, marker: str, limit: int | None, wait: int | None, listening: Listening | None
-    ) -> Polled[Listed] | Listening:
-        """Look once; a request that has to wait holds no place of heavy requests."""
-        try:
-            weight.admit_page(req, limit)
-        except BaseException:
-            if listening is not None:
-                listening.close()
-            raise
-        looked = self._publishing.look(req.context.topic, marker, limit, wait, listening)
-        if isinstance(looked, Listening):
-            weight.end(req)
-        return looked
-
 
 class TopicMessage:
     """``/v2/topics/{topic}/messages/{message}``"""
 
     policy = {"GET": "topics:get_message"}
+    short = frozenset({"GET"})
 
     def __init__(self, publications: Publishing) -> None:
         self._publishing = publications

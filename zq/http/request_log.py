@@ -13,16 +13,14 @@ from msgspec import UNSET
 from zq.audit import Audit, Entry
 from zq.broker.trail import Trail
 from zq.events import Events
-from zq.http import suspension
 from zq.http.authentication import peer_of
 from zq.http.authorization import Answer, about
 from zq.http.faults import context
+from zq.http.pending import is_pending
 
 LOG = logging.getLogger("zq.requests")
 # What a browser that shows an answer as a page may load, run or be framed by: nothing.
 POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
-# The key under which the environment keeps when a request came, over its waits.
-BEGAN = "zq.began"
 # Methods that change nothing.
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Statuses of what a credential is not for, or a project may not do now.
@@ -52,7 +50,7 @@ class RequestLog:
         self._behind_proxy = behind_proxy
 
     def process_request(self, req: falcon.Request, resp: Answer) -> None:
-        req.context.began = req.env.setdefault(BEGAN, time.monotonic())
+        req.context.began = time.monotonic()
         identity = _request_id()
         req.context.request_id = identity
         resp.put_headers(
@@ -66,8 +64,8 @@ class RequestLog:
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool
     ) -> None:
-        if suspension.SUSPENDED in req.env:
-            return  # nothing was answered
+        if is_pending(req):
+            return  # nothing was answered yet
         took = time.monotonic() - req.context.began
         status = getattr(req.context, "counted_as", resp.status_code)
         waited = getattr(req.context, "waits", False)

@@ -16,6 +16,7 @@ class ClaimSettle:
     """``/v2/queues/{queue}/claims/{claim}/settle``"""
 
     policy = {"POST": "claims:update"}
+    short = frozenset({"POST"})
 
     def __init__(self, settling: Settling, limits: Limits) -> None:
         self._settling = settling

@@ -21,8 +21,9 @@ from zq.broker.publishing import as_marker
 from zq.broker.rates import Account
 from zq.broker.streams import Gap, Stream
 from zq.errors import NotAuthorized, ZqError
-from zq.http import query, suspension, waiting
+from zq.http import query, waiting
 from zq.http.authentication import check_again
+from zq.http.pending import HANDOVER, Handover
 from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
 from zq.model.topics import EVERYTHING, Pattern
@@ -65,8 +66,9 @@ class _Streaming:
         resp.set_header("X-Accel-Buffering", "no")
         account: Account | None = getattr(req.context, "account", None)
         resp.stream = events = EventStream(stream, connection, check_again(req), account, self._rates.now)
-        if suspension.offered(req):
-            req.env[suspension.LIVE] = events
+        handover: Handover | None = req.env.get(HANDOVER)
+        if handover is not None:
+            handover.send(events)
 
 
 class TopicStream(_Streaming):

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameter ``wait``: requests that may wait for messages (extensions 2), and whether their callers still listen.
-
-The engine lets us look: gunicorn gives the socket, Granian an answer.
-"""
+"""The parameter ``wait``: requests that may wait for messages (extensions 2), and callers that hang up meanwhile."""
 
 import select
 import socket
@@ -13,73 +10,82 @@ from typing import Final, TypeVar
 
 import falcon
 
-from zq.broker.waiting import Polled, Visit, Waiters
-from zq.http import query, suspension
+from zq.broker.waiting import Polled, Waiters
+from zq.http import query
 from zq.http.authentication import check_again
+from zq.http.pending import HANDOVER, answer_in_thread, answer_later
 from zq.model import QueueRef
+from zq.storage.inline import LongWalk
 
 T = TypeVar("T")
-# What poll says of a caller who has hung up. Systems without the first one know only of callers that have closed both
-# ways.
+# The events by which poll reports that the caller has closed its connection. Systems without the first one report only
+# callers that have closed both directions.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-# What says whether an answer has something.
+# Tells whether an answer has something.
 FOUND: Final = attrgetter("found")
 
 
-def polled(req: falcon.Request, resp: falcon.Response, waiters: Waiters, ask: Callable[[], T], *, takes: bool) -> T:
-    """What ``ask`` answers when it has ``found`` something, or when the request's time is up; see ``Waiters.poll``.
+def polled(
+    req: falcon.Request,
+    resp: falcon.Response,
+    waiters: Waiters,
+    ask: Callable[[], T],
+    show: Callable[[T], object],
+    *,
+    takes: bool,
+) -> None:
+    """Answer with ``show`` what ``ask`` returns once that has ``found`` something, or the request's time is up."""
 
-    Raises ``HungUp`` before it asks, where an engine with an event loop has reported that the caller left.
-    """
-    outcome = poll(req, waiters, req.context.queue, query.integer(req, "wait"), ask, takes=takes)
-    if outcome.turned_away:
-        resp.set_header("Retry-After", "1")
-    return outcome.answer
+    def answer(outcome: Polled[T]) -> None:
+        if outcome.turned_away:
+            resp.set_header("Retry-After", "1")
+        show(outcome.answer)
+
+    poll(req, resp, waiters, req.context.queue, query.integer(req, "wait"), ask, answer, takes=takes)
 
 
 def poll(
     req: falcon.Request,
+    resp: falcon.Response,
     waiters: Waiters,
     queue: QueueRef,
     wait: int | None,
     ask: Callable[[], T],
+    show: Callable[[Polled[T]], object],
     *,
     takes: bool,
     paused: bool = False,
-) -> Polled[T]:
-    """The same for any ``wait``; ``paused``: see ``Waiters.poll``."""
+) -> None:
+    """Answer with ``show`` what a poll of the queue comes to; see ``Waiters.enter``.
+
+    ``takes``: asking takes messages, so that it is not done for a caller that has disconnected.
+    """
     req.context.waits = bool(wait)
-    caller_gone, check = gone(req), check_again(req)
-    if takes and suspension.offered(req) and caller_gone():
-        raise suspension.HungUp  # nothing is taken for a caller that has left
-    if not (wait and suspension.offered(req)):
-        return waiters.poll(queue, wait, ask, FOUND, takes=takes, gone=caller_gone, check=check, paused=paused)
-    visit = suspension.resumed(req) or waiters.enter(queue, wait, takes=takes, check=check, paused=paused)
-    return _look(visit, ask, caller_gone)
-
-
-def _look(visit: Visit, ask: Callable[[], T], gone: Callable[[], bool]) -> Polled[T]:
-    """The same without a thread: raises ``Suspended`` where there is nothing yet."""
-    polled = None
+    caller_gone = gone(req)
+    if takes and caller_gone():
+        resp.status = falcon.HTTP_204
+        return
+    if wait:
+        visit = waiters.enter(queue, wait, takes=takes, check=check_again(req), paused=paused)
+        answer_later(req, resp, visit, partial(visit.look, ask, FOUND, caller_gone), show)
+        return
     try:
-        polled = visit.look(ask, FOUND, gone)
-    except BaseException:
-        visit.close()
-        raise
-    if polled is None:
-        raise suspension.Suspended(visit)
-    visit.close()
-    return polled
+        outcome = Polled(ask())
+    except LongWalk:
+        visit = waiters.enter(queue, None, takes=takes)
+        answer_in_thread(req, resp, visit, lambda: Polled(ask()), show)
+    else:
+        show(outcome)
 
 
 def connection(req: falcon.Request) -> socket.socket | None:
-    """The caller's connection, if the engine gives it."""
+    """Return the caller's connection, if the server gives it to applications."""
     found: socket.socket | None = req.env.get("gunicorn.socket")
     return found
 
 
 def hung_up(caller: socket.socket | None) -> bool:
-    """Whether the caller sends no more; False if that cannot be known."""
+    """Return whether the caller sends no more; False if that cannot be known."""
     if caller is None:
         return False
     poll = select.poll()
@@ -88,6 +94,8 @@ def hung_up(caller: socket.socket | None) -> bool:
 
 
 def gone(req: falcon.Request) -> Callable[[], bool]:
-    """Tells whether this caller has hung up."""
-    asked: Callable[[], bool] | None = req.env.get(suspension.GONE)
-    return asked or partial(hung_up, connection(req))
+    """Return a function that tells whether this caller has disconnected."""
+    handover = req.env.get(HANDOVER)
+    if handover is not None:
+        return lambda: bool(handover.gone)
+    return partial(hung_up, connection(req))

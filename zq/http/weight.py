@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heavy requests: those that handle more than ``HEAVY`` messages, as far as that is known before the work begins.
 
-A heavy request never runs on a thread that serves many (``zq.prompt``). It waits for one of its project's places, pays
-an estimate, and gives way to light requests between slices (``zq.turns``). The resource that handles it calls ``admit``
+A heavy request never runs on the event loop's thread (``zq.http.short``). It waits for one of its project's places,
+pays an estimate, and gives way to light requests between slices (``zq.turns``). The resource that handles it calls ``admit``
 with the number of messages that it names: the limit of a page, the messages of a post, the ids of a deletion. Work of
 unknown size, as a commit's, counts as ``UNKNOWN`` messages.
 
@@ -10,14 +10,14 @@ unknown size, as a commit's, counts as ``UNKNOWN`` messages.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qsl
 
 import falcon
 from msgspec import Struct
 
-from zq import prompt, turns
+from zq import turns
 from zq.broker.quotas import Quotas
 from zq.broker.rates import Account
 from zq.errors import TooManyRequests
@@ -80,7 +80,6 @@ def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> 
     context = req.context
     if count <= HEAVY or getattr(context, "heavy", None) is not None:
         return
-    prompt.may_take_long()
     bounds = getattr(context, "bounds", None)
     quotas: Quotas | None = None if bounds is None else bounds.quotas
     if quotas is None:
@@ -144,7 +143,7 @@ def posted(raw: bytes) -> int:
     return raw.count(b"{") if b"\\u" in raw else raw.count(b'"body"')
 
 
-def is_heavy(environ: dict[str, Any], body: bytes = b"") -> bool:
+def is_heavy(environ: Mapping[str, Any], body: bytes = b"") -> bool:
     """Return whether a request may be heavy, by its method, path, query and body."""
     route, query = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}", environ["QUERY_STRING"]
     if ALWAYS.fullmatch(route):

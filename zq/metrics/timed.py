@@ -45,7 +45,6 @@ class _Timed:
 
     def __init__(self, storage: Storage, notify: Notify) -> None:
         self._storage = storage
-        self.prompt = storage.prompt
         self.queues = cast(api.QueueController, _timed(storage.queues, "queues", notify))
         self.messages = cast(api.MessageController, _timed(storage.messages, "messages", notify))
         self.claims = cast(api.ClaimController, _timed(storage.claims, "claims", notify))
@@ -55,6 +54,10 @@ class _Timed:
         )
         self.topics = cast(capabilities.TopicController, _timed(storage.topics, "topics", notify))
         self.documents = cast(api.DocumentController, _timed(storage.documents, "documents", notify))
+
+    @property
+    def prompt(self) -> bool:
+        return self._storage.prompt
 
     def now(self) -> Seconds:
         return self._storage.now()

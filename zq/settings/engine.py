@@ -14,6 +14,9 @@ MAX_STREAMS: Final = 16
 WAITERS_WITHOUT_THREADS: Final = 10_000
 # Default of max_streams where they hold none.
 STREAMS_WITHOUT_THREADS: Final = 2_000
+# Default of threads where a request holds one only while it runs, and where a waiting request holds one too.
+THREADS: Final = 16
+THREADS_WITH_WAITERS: Final = 64
 # Threads that are never lent to requests that wait, nor to streams.
 THREADS_FOR_WORK: Final = 8
 
@@ -26,11 +29,13 @@ def engine_of(chosen: str, certificates: str) -> str:
 
 
 def places(server: dict[str, Any]) -> dict[str, int]:
-    """How many requests may wait, and how many streams may be open, at once."""
-    waiters, streams = server["max_waiters"], server["max_streams"]
+    """Return how many threads work on requests, how many requests may wait, and how many streams may be open."""
+    waiters, streams, threads = server["max_waiters"], server["max_streams"], server["threads"]
     if server["engine"] != "granian":
-        return _lent(waiters, streams, server["threads"])
+        threads = threads or THREADS_WITH_WAITERS
+        return {"threads": threads} | _lent(waiters, streams, threads)
     return {
+        "threads": threads or THREADS,
         "max_waiters": WAITERS_WITHOUT_THREADS if waiters is None else waiters,
         "max_streams": STREAMS_WITHOUT_THREADS if streams is None else streams,
     }

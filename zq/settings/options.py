@@ -66,7 +66,13 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         ),
         CONTROL,
         *TLS,
-        cfg.IntOpt("threads", default=64, min=9, max=4096, help="Requests that one process works on at once."),
+        cfg.IntOpt(
+            "threads",
+            min=9,
+            max=4096,
+            help="Threads of one process that work on requests. Default with Granian: 16. With gunicorn each request "
+            "holds one, a waiting one too; default: 64.",
+        ),
         cfg.IntOpt(
             "max_waiters",
             min=0,
@@ -87,31 +93,37 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             default=0,
             min=0,
             max=3600,
-            help="Seconds for which a server that was told to end still takes requests, while its /readyz says "
-            "stopping and answers close their connections.",
+            help="Seconds for which a server still takes requests after SIGTERM, while its /readyz says stopping and "
+            "answers close their connections. Only with Granian.",
         ),
-        cfg.IntOpt("keepalive", default=65, min=0, help="Seconds that an idle connection is kept open."),
+        cfg.IntOpt(
+            "keepalive",
+            default=65,
+            min=0,
+            help="Seconds that gunicorn keeps an idle connection open. Granian keeps it for head_timeout.",
+        ),
         cfg.FloatOpt(
             "head_timeout",
             default=10.0,
             min=0.1,
             max=3600,
-            help="Seconds within which the whole head of a request must come, on a new connection from its beginning.",
+            help="Seconds within which the whole head of a request must come, also the next one on a connection. Only "
+            "with Granian.",
         ),
         cfg.FloatOpt(
             "body_timeout",
             default=10.0,
             min=0.1,
             max=3600,
-            help="Seconds within which a body must come, and one more for each 10,000 bytes of it that have come.",
+            help="Seconds within which a body must come, and one more for each 10,000 bytes of it that have come. Only "
+            "with Granian.",
         ),
         cfg.FloatOpt(
             "send_timeout",
             default=30.0,
             min=0.1,
             max=3600,
-            help="Seconds after which a client that takes nothing of its answer is hung up on. For all of it there is "
-            "one more for each 10,000 bytes.",
+            help="Seconds after which a long answer is given up whose client takes nothing of it. Only with Granian.",
         ),
         cfg.FloatOpt(
             "queue_timeout",
@@ -119,7 +131,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             min=0.1,
             max=3600,
             help="Seconds that a request may wait for a thread: it is refused then with 503, and new ones at once as "
-            "long as others wait so long.",
+            "long as others wait so long. Only with Granian.",
         ),
         cfg.IntOpt(
             "max_connections",
@@ -133,13 +145,14 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             default=2048,
             min=1,
             max=1_000_000,
-            help="Connections of one process from one address, of IPv6 from one /64 network. With Granian those "
-            "without a request under way count.",
+            help="Requests of one address, of IPv6 of one /64 network, that one process has under way. A further one "
+            "is refused with 503. Only with Granian.",
         ),
         cfg.BoolOpt(
             "behind_proxy",
             default=False,
-            help="Only proxies connect, so max_connections_per_address does not apply: bound clients there.",
+            help="Only proxies connect, so max_connections_per_address does not apply: bound clients there. "
+            "gunicorn needs it to listen beyond this machine, since a slow client holds one of its threads.",
         ),
     ],
     "console": CONSOLE,

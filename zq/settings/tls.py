@@ -13,8 +13,8 @@ TLS: Final = [
     cfg.StrOpt(
         "tls_cert",
         default="",
-        help="Serve by TLS: the file of the certificate, behind it those of its issuers (PEM). gunicorn reads it again "
-        "at HUP.",
+        help="Serve by TLS: the file of the certificate, behind it those of its issuers (PEM). It is read again at "
+        "HUP.",
     ),
     cfg.StrOpt("tls_key", default="", help="The file of the key of tls_cert (PEM, PKCS #8, without a password)."),
     cfg.StrOpt(

@@ -292,7 +292,8 @@ class Storage(Protocol):
 
     @property
     def prompt(self) -> bool:
-        """Whether short verbs never wait for longer than memory takes, but where they call ``zq.prompt``."""
+        """Whether short verbs may run on the event loop's thread now: they wait for memory only, and leave the wait for
+        the disk to ``zq.storage.inline.Ticket``."""
 
     def now(self) -> Seconds:
         """The store's own time, by which all its servers judge."""

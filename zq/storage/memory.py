@@ -13,7 +13,6 @@ from typing import Final
 
 from sortedcontainers import SortedDict
 
-from zq import prompt
 from zq.errors import StartRefused
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure
@@ -78,7 +77,6 @@ class MemoryStore(Store, Housekeeping):
                     self._put(family, key, None)
             for family, key, value in writes:
                 self._put(family, key, value)
-        prompt.changed()
 
     def wait_durable(self, always: bool = False) -> None:
         """Nothing outlives the process."""

@@ -18,9 +18,9 @@ from websockets.sync.server import Server, ServerConnection, serve
 from websockets.typing import Origin
 
 from zq.application import Application
-from zq.engines.tls import context_of
 from zq.errors import StartRefused
 from zq.lifecycle import is_stopping
+from zq.serving.tls import ServerTls
 from zq.settings import Settings
 from zq.websocket.session import TRY_LATER, Ended, Service, Session
 
@@ -42,7 +42,7 @@ class Listener:
 
     def __init__(self, chosen: Settings, made: Application) -> None:
         self._chosen = chosen
-        self._tls = context_of(chosen) if chosen.tls_cert else None
+        self._tls = ServerTls(chosen) if chosen.tls_cert else None
         self._pages = made.pages
         self._lock = threading.Lock()
         self._projects: dict[object, str] = {}
@@ -80,7 +80,7 @@ class Listener:
     def reload(self) -> None:
         """Read the certificate again, for new connections. Raises ``StartRefused``, and the former one stays."""
         if self._tls is not None:
-            self._tls = context_of(self._chosen)
+            self._tls.reload()
 
     def _page(self, connection: ServerConnection, request: Request) -> Response | None:
         """What a probe is told; None to all others, who go on with the handshake."""
@@ -97,8 +97,8 @@ class Listener:
         """What the server holds for good: each handshake goes on with what was read last."""
         if self._tls is None:
             return None
-        context = context_of(self._chosen)
-        context.sni_callback = lambda connection, _name, _context: setattr(connection, "context", self._tls)
+        tls, context = self._tls, ServerTls(self._chosen).context
+        context.sni_callback = lambda connection, _name, _context: setattr(connection, "context", tls.context)
         return context
 
     def start(self) -> int:

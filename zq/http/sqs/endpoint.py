@@ -16,14 +16,18 @@ import falcon
 
 from zq import errors as zq_errors
 from zq.broker import Broker
+from zq.broker.claims import ClaimAnswer
 from zq.broker.quotas import check_state
+from zq.broker.waiting import Polled
 from zq.http import faults, query
 from zq.http.authorization import ACTIVE, Answer, Authorization
 from zq.http.sqs import errors, json_protocol, names, query_protocol
 from zq.http.sqs.call import Authenticate, Call, Who
+from zq.http.sqs.messages import Receive
 from zq.http.sqs.operations import OF_THE_SERVICE, OPERATIONS
 from zq.http.sqs.permissions import entered
 from zq.http.tenant import Audience
+from zq.http.waiting import poll
 from zq.limits import MAX_SQS_BODY
 from zq.model.identity import Identity
 from zq.model.quotas import State
@@ -118,9 +122,21 @@ class Endpoint:
             given.setdefault("QueueUrl", req.path)
         _note_queue(req, str(given.get("QueueUrl") or given.get("QueueName")))
         answered = OPERATIONS[name](entered(call, name, given), given, params)
-        protocol.answer(req, resp, name, answered, _request_id(req))
+        if isinstance(answered, Receive):
+            self._receive(req, resp, answered, name)
+        else:
+            protocol.answer(req, resp, name, answered, _request_id(req))
 
     on_post = on_get
+
+    def _receive(self, req: falcon.Request, resp: falcon.Response, receive: Receive, name: str) -> None:
+        protocol: ModuleType = req.context.sqs
+
+        def show(outcome: Polled[ClaimAnswer]) -> None:
+            protocol.answer(req, resp, name, receive.answer(outcome), _request_id(req))
+
+        waiters = self._broker.waiters
+        poll(req, resp, waiters, receive.queue, receive.wait, receive.ask, show, takes=True, paused=True)
 
     def _identified(self, req: falcon.Request, who: Who) -> State:
         """Count the request as its project's; in which state that is."""

@@ -18,11 +18,11 @@ from msgspec import Struct, field
 from zq import wire
 from zq.broker.claims import ClaimAnswer
 from zq.broker.sqs import LONGEST_HOLD, Outgoing, SqsTerms
+from zq.broker.waiting import Polled
 from zq.http.claims import holder
 from zq.http.sqs import errors, message_attributes, names, receipts
 from zq.http.sqs.call import Call, Needed, OfQueue, Params
 from zq.http.sqs.message_attributes import AttributeValue, Extra
-from zq.http.waiting import poll
 from zq.limits import SQS_NUMBERS
 from zq.model import Grip, Handled, Message, QueueRef
 
@@ -120,6 +120,15 @@ class Messages(Struct, omit_defaults=True, rename="pascal"):
     messages: list[Received] = []
 
 
+class Receive(Struct, frozen=True):
+    """A receive that may wait: ``ask`` claims messages, ``answer`` makes the operation's answer of what it found."""
+
+    queue: QueueRef
+    wait: int
+    ask: Callable[[], ClaimAnswer]
+    answer: Callable[[Polled[ClaimAnswer]], Messages]
+
+
 def send_message(call: Call, given: SendMessage) -> Receipt:
     """Store one message."""
     queue, terms = existing(call, given.queue_url)
@@ -133,7 +142,7 @@ def send_message(call: Call, given: SendMessage) -> Receipt:
     return receipt
 
 
-def receive_message(call: Call, given: ReceiveMessage) -> Messages:
+def receive_message(call: Call, given: ReceiveMessage) -> Receive:
     """Claim messages, and wait for the first of them if there is none."""
     queue, terms = existing(call, given.queue_url)
     wait, attempt = terms.wait, given.receive_request_attempt_id
@@ -152,16 +161,19 @@ def receive_message(call: Call, given: ReceiveMessage) -> Messages:
     who = holder(call.request, call.sender)
     ask = partial(call.broker.sqs.receive, queue, given.max_number_of_messages, given.visibility_timeout, who, attempt)
     wait = min(wait, call.broker.limits.max_wait)
-    answer: ClaimAnswer = poll(call.request, call.broker.waiters, queue, wait, ask, takes=True, paused=True).answer
-    if answer.claim is None:
-        return Messages()
-    found = answer.claim.messages
-    call.request.context.messages = len(found)
-    received = _received(found, receipts.handles(queue, answer.claim.id, found))
-    if system or given.message_attribute_names:
-        for message, shown in zip(found, received, strict=True):
-            _add_attributes(shown, call, message, system, given.message_attribute_names)
-    return Messages(received)
+
+    def received(outcome: Polled[ClaimAnswer]) -> Messages:
+        claim = outcome.answer.claim
+        if claim is None:
+            return Messages()
+        call.request.context.messages = len(claim.messages)
+        shown = _received(claim.messages, receipts.handles(queue, claim.id, claim.messages))
+        if system or given.message_attribute_names:
+            for message, entry in zip(claim.messages, shown, strict=True):
+                _add_attributes(entry, call, message, system, given.message_attribute_names)
+        return Messages(shown)
+
+    return Receive(queue, wait, ask, received)
 
 
 def delete_message(call: Call, given: DeleteMessage) -> None:

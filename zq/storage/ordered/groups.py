@@ -5,9 +5,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
 
-from zq import prompt
 from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED, Grouping, Ready, State
 from zq.model.stats import Depth
@@ -17,9 +15,6 @@ from zq.storage.ordered.layout import Found, StoredMessage
 from zq.storage.ordered.lines import LINE, PATIENCE, Met
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
-
-# Messages that are stepped over, after which a claim may take long.
-SHORT: Final = 256
 
 
 def take(
@@ -139,8 +134,6 @@ class Walk:
         self.damaged |= damaged
         if not damaged:
             self.expired.append(key)
-        if self.steps > SHORT:
-            prompt.may_take_long()
 
 
 def _contents(

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from zq import prompt
 from zq.errors import StartRefused, Unavailable
+from zq.storage import inline
 from zq.storage.ordered import startup
 from zq.storage.ordered.registry import EngineContext, Registry
 from zq.storage.ordered.store import Store
@@ -48,11 +48,9 @@ class StoreHandle:
     def __enter__(self) -> Session:
         with self._gate:
             while self._reopening:
-                prompt.may_take_long()
                 self._gate.wait()
             session = self._session
             if session is None or session.store.failure is not None:
-                prompt.may_take_long()
                 session = self._renew()
             self._active += 1
         if session.store.contended:
@@ -69,8 +67,21 @@ class StoreHandle:
             if kind is None and session is not None and session.store.contended:
                 session.store.prove()
         finally:
-            if not prompt.release_when_paid(self._leave):  # the store stays open until then
+            ticket = inline.current()
+            if ticket is None or not ticket.keep_open(self._leave):  # the store stays open until the ticket is settled
                 self._leave()
+
+    @property
+    def prompt(self) -> bool:
+        """Whether a verb that begins now waits for nothing but memory and the disk."""
+        session = self._session
+        return (
+            session is not None
+            and not self._reopening
+            and session.store.failure is None
+            and not session.store.contended
+            and session.store.prompt
+        )
 
     def _leave(self) -> None:
         with self._gate:

@@ -3,7 +3,6 @@
 
 from collections.abc import Sequence
 
-from zq import prompt
 from zq.errors import ClaimNotHeld, MessageClaimed, OtherMetadata, QueueNotFound
 from zq.model import (
     UNBOUNDED,
@@ -115,7 +114,6 @@ class MessageController:
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
     ) -> Browsed:
-        prompt.may_take_long()
         with self._handle as (store, registry):
             found = registry.find(queue)
             if found is None:

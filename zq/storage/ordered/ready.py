@@ -15,7 +15,6 @@ from typing import Final
 
 from msgspec import structs
 
-from zq import prompt
 from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED
 from zq.storage.ordered import groups, layout
@@ -29,8 +28,6 @@ from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 STEPS_PER_MESSAGE = 4
 # Entries that it may step over besides.
 EXTRA_STEPS = 4096
-# Entries after which it may take long.
-SHORT_STEPS = 256
 # Pages of messages none of which can be read that one claim steps over.
 MAX_DAMAGED = 64
 # Milliseconds ahead of now up to which a claim looks for what the index has, so that the next ones need not.
@@ -155,8 +152,6 @@ class _Scan:
                 expired.append(layout.pair.pack(number, sequence))
             if len(live) == limit or len(live) + len(expired) + steps >= patience:
                 return
-            if len(expired) + steps > SHORT_STEPS:
-                prompt.may_take_long()
         # Nothing else has come yet: next time not over what is being removed.
         self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
 

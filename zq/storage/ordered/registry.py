@@ -14,7 +14,6 @@ from itertools import chain
 
 from msgspec import structs
 
-from zq import prompt
 from zq.model import Grouping, QueueRef
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout, stages, startup
@@ -131,8 +130,6 @@ class Registry:
         while True:
             states = [self.find(ref) for ref in refs]
             locks = [state.lock for state in sorted(set(filter(None, states)), key=lambda state: state.number)]
-            if any(lock.locked() for lock in locks):  # by a large post, maybe
-                prompt.may_take_long()
             for lock in locks:
                 lock.acquire()
             try:

@@ -6,8 +6,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from zq import prompt
 from zq.model import ListFilter, Message
+from zq.storage import inline
+from zq.storage.inline import LongWalk
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import bodies
 from zq.storage.ordered.hints import BLOCK, NEVER
@@ -66,7 +67,8 @@ def _visible(
     found: list[Found] = []
     position = _advance(store, state, marker + 1, limit, list_filter, now, found, SHORT)
     if position is not None:
-        prompt.may_take_long()
+        if inline.current() is not None:
+            raise LongWalk
         # A long way: one listing at a time, so that the others use what it records instead of walking beside it.
         with state.walking:
             _advance(store, state, position, limit, list_filter, now, found, NEVER)

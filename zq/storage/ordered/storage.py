@@ -10,7 +10,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from zq import prompt
 from zq.errors import StoreDamaged, Unavailable
 from zq.model import MAX_LOOKS, HistoryEntry, Located, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
@@ -61,8 +60,7 @@ class OrderedStorage:
         self._configuring = threading.Lock()
         self._doubted = self._clock.doubted > 0
         try:
-            with handle as (store, _):
-                self.prompt = store.prompt
+            with handle:
                 self._housekeeping.allow_destruction(not self._doubted)
         except Unavailable:
             handle.close()
@@ -75,6 +73,10 @@ class OrderedStorage:
         self.topics = TopicController(handle)
         self.documents = DocumentController(handle, stripes)
         self._lazy_expiry.start()
+
+    @property
+    def prompt(self) -> bool:
+        return self._handle.prompt
 
     def now(self) -> Seconds:
         moment = self._clock.now()
@@ -118,7 +120,6 @@ class OrderedStorage:
                 break
             for found in self.messages.get(state.ref, [message], now):
                 return Located(state.ref, HistoryEntry(found))
-        prompt.may_take_long()
         return browsing.latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:

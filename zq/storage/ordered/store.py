@@ -49,10 +49,14 @@ class Store(Protocol):
     # The first write error of a store that refuses all writes from then on: the engine closes it and opens it anew.
     # A store whose failed writes leave no trace never sets it.
     failure: Exception | None = None
-    # Whether no method waits for longer than memory takes, but where it calls ``zq.prompt``.
-    prompt: bool = False
     # Whether another process may take the store over, so that ``prove`` is to be asked when a verb begins and ends.
     contended: bool = False
+
+    @property
+    def prompt(self) -> bool:
+        """Whether short verbs may run on the event loop's thread now: no method waits for more than memory, and
+        ``wait_durable`` leaves its wait to ``zq.storage.inline.current()``."""
+        return False
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of one key."""

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from rocksdict import BottommostLevelCompaction, CompactOptions, Options, ReadOptions, WriteBatch, WriteOptions
 
-from zq import prompt
 from zq.errors import StoreDamaged, Unavailable
+from zq.storage import inline
 from zq.storage.ordered import store as ordered
 from zq.storage.ordered.store import UNREADABLE, Range, Write
 from zq.storage.rocksdb import tuning
@@ -44,6 +44,10 @@ LOG = logging.getLogger(__name__)
 STALL_PAUSE: Final = 0.002
 # Seconds after which it is given up.
 STALL_PATIENCE: Final = 5.0
+# Seconds after which it is given up on the event loop's thread, which serves all other requests.
+INLINE_PATIENCE: Final = 0.05
+# Seconds after a stall in which the store is not prompt.
+STALL_MEMORY: Final = 1.0
 SYNC_MODES: Final = ("always", "interval", "never")
 # RocksDB's own counts, and what ``Store.totals`` calls them.
 COUNTED: Final = {
@@ -118,8 +122,6 @@ class Store(ordered.Store):
     likes. A killed process loses nothing in any mode, since the log is written before a write returns.
     """
 
-    prompt = True
-
     def __init__(
         self,
         path: Path,
@@ -151,6 +153,7 @@ class Store(ordered.Store):
             LOG.critical(tuning.UNFILTERED)
         self._filtered = filtered
         self._stalled = 0.0
+        self._stalled_at = -STALL_MEMORY
         self._views = {name: self._db.get_column_family(name) for name in families}
         self._handles = {name: self._db.get_column_family_handle(name) for name in families}
         self._write_options = WriteOptions()
@@ -163,6 +166,11 @@ class Store(ordered.Store):
         if sync == "interval":
             self._syncer = threading.Thread(target=self._sync_every, args=(sync_interval,), name="zq-sync", daemon=True)
             self._syncer.start()
+
+    @property
+    def prompt(self) -> bool:
+        """Whether no verb waits for longer than memory takes, but for the disk: not while writes stall."""
+        return time.monotonic() - self._stalled_at > STALL_MEMORY
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """The value of one key."""
@@ -219,12 +227,11 @@ class Store(ordered.Store):
         """
         if self.failure is not None:
             raise unavailable()
-        deadline = time.monotonic() + STALL_PATIENCE
+        deadline = time.monotonic() + (STALL_PATIENCE if inline.current() is None else INLINE_PATIENCE)
         while True:
             batch = self._batch(writes, gone)
             try:
                 self._db.write(batch, self._write_options)
-                prompt.changed()
                 return
             except Exception as error:
                 if "stall" not in str(error):
@@ -234,7 +241,7 @@ class Store(ordered.Store):
                     raise unavailable() from error
                 if time.monotonic() > deadline:
                     raise Unavailable("The store is too busy to take writes. Try again later.") from error
-            prompt.may_take_long()
+            self._stalled_at = time.monotonic()
             time.sleep(STALL_PAUSE)
             self._stalled += STALL_PAUSE
 
@@ -243,7 +250,11 @@ class Store(ordered.Store):
 
         Raises ``Unavailable``.
         """
-        if (self._always or always) and not prompt.owe(self._group_sync.wait):
+        if not (self._always or always):
+            return
+        if (ticket := inline.current()) is not None:
+            ticket.defer(self._group_sync.wait)
+        else:
             self._group_sync.wait()
 
     def let_filter(self, work: bool) -> None:

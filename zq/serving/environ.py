@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request as Granian hands it over (an ASGI scope and pieces of a body): as an environment of WSGI (PEP 3333) for
-the one application, with a body that is whole, within a bound and a deadline.
+"""The head of a request: from an ASGI scope to the environment of WSGI (PEP 3333), and what is refused of it.
+
+Heads are judged here by their raw headers, before WSGI merges names. ``zq.http.admission`` refuses the request by the
+sentence that is left in the environment.
 """
 
 import io
 import sys
-import time
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
-from zq.engines.process import Gone, Process
 from zq.http import heads
 
 # Headers whose keys in the environment have no ``HTTP_``.
@@ -21,10 +20,8 @@ HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "te", "trailer", "upg
 # Bytes of a target, or of a header's value.
 MAX_LINE: Final = 8190
 # Names of headers that are remembered, and how long each may be.
-MOST_NAMES: Final = 1024
-LONGEST_NAME: Final = 64
-# The key of the environment that says: a body may come whose length is not announced.
-UNANNOUNCED: Final = "zq.unannounced"
+MAX_NAMES: Final = 1024
+MAX_NAME_LENGTH: Final = 64
 # What the environment of every request holds.
 CONSTANT: Final[dict[str, Any]] = {
     # Never what a client or a proxy says: neither may choose a prefix of the path.
@@ -37,16 +34,13 @@ CONSTANT: Final[dict[str, Any]] = {
     # The body is whole, whatever announced it.
     "wsgi.input_terminated": True,
 }
-# Bytes a second at which a body extends its deadline.
-BODY_RATE: Final = 10_000
-Receive = Callable[[], Any]
 
 # The keys of names that came in heads without fault, none of them with an underscore; see ``_key``.
 _keys: dict[bytes, str] = {}
 
 
 def environment(scope: dict[str, Any]) -> dict[str, Any]:
-    """The environment but for the body: see ``with_body``."""
+    """Return the environment of a request but for its body: see ``add_body``."""
     raw: bytes = scope["raw_path"]
     query = scope["query_string"].decode("latin-1")
     path = raw.decode("latin-1")
@@ -63,27 +57,32 @@ def environment(scope: dict[str, Any]) -> dict[str, Any]:
     usual = len(raw) + len(query) < MAX_LINE and b"%" not in raw and not raw.startswith(b"//")
     if not (usual and _add_usual(environ, scope["headers"])):
         _add_headers(environ, scope["headers"])
-    if "CONTENT_LENGTH" not in environ and (version == "2" or "HTTP_TRANSFER_ENCODING" in environ):
-        environ[UNANNOUNCED] = True
     return environ
 
 
-def with_body(environ: dict[str, Any], body: bytes) -> None:
-    """Add a body that came; its length counts, also where none was announced."""
+def add_body(environ: dict[str, Any], body: bytes) -> None:
+    """Add the body, whose length counts also where none was announced."""
     environ["wsgi.input"] = io.BytesIO(body)
     if body:
         environ["CONTENT_LENGTH"] = str(len(body))
 
 
-def announced(environ: dict[str, Any]) -> int | None:
-    """Bytes that the body is announced to have; None if it is not. More digits than a length has are as many."""
-    length = environ.get("CONTENT_LENGTH", "")
+def announced_size(environ: dict[str, Any]) -> int | None:
+    """Return the size that the head announces for the body: 0 if there is none, None if only its end will tell.
+
+    A number of more digits than a size can have counts as one of 20 digits.
+    """
+    length = environ.get("CONTENT_LENGTH")
+    if length is None:
+        return None if "HTTP_TRANSFER_ENCODING" in environ else 0
     return int(length.lstrip("0")[:20] or "0") if length.isdecimal() else None
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """Add the headers of a head that nothing can be wrong with, as nearly all are: known names, each of them once, and
-    a host. False, and nothing added, for any other."""
+    """Add the headers of a head that is certainly well formed: known names, each of them once, and a host.
+
+    Return False, and add nothing, for any other head.
+    """
     found: dict[str, str] = {}
     for name, value in headers:
         key = _keys.get(name)
@@ -91,14 +90,14 @@ def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> b
             return False
         if key:
             found[key] = value.decode("latin-1")
-    if not found.get("HTTP_HOST"):
+    if not found.get("HTTP_HOST") or "HTTP_TRANSFER_ENCODING" in found:
         return False
     environ.update(found)
     return True
 
 
 def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> None:
-    """Values as Latin-1, those of a repeated name joined; a head that could mean two things is marked."""
+    """Add the values as Latin-1, those of a repeated name joined; mark a head that could mean two things."""
     plain = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     for name, value in plain:
         key = _key(name)
@@ -116,68 +115,32 @@ def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) ->
 
 
 def _remember(names: list[bytes]) -> None:
-    """Have ``_add_usual`` know these; whoever sends many others makes it forget them."""
-    if len(_keys) > MOST_NAMES:
+    """Let ``_add_usual`` know these names. A client that sends many others makes it forget them."""
+    if len(_keys) > MAX_NAMES:
         _keys.clear()
     for name in names:
-        if b"_" not in name and len(name) <= LONGEST_NAME:
+        if b"_" not in name and len(name) <= MAX_NAME_LENGTH:
             _keys[name] = _key(name.decode("latin-1"))
 
 
 def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | None:
-    """What Granian lets pass and other servers do not."""
+    """Return why a head is refused that Granian lets pass, or None."""
     if len(environ["RAW_URI"]) > MAX_LINE or any(len(value) > MAX_LINE for _, value in headers):
         return f"A line of the head must be at most {MAX_LINE} bytes."
     if "HTTP_HOST" not in environ and environ["SERVER_PROTOCOL"] == "HTTP/1.1":
         return "The header Host is missing."
-    if sum(name == "host" for name, _ in headers) > 1:
-        return "The header host must be given once."
+    coding = environ.get("HTTP_TRANSFER_ENCODING")
+    if coding is not None and (coding.lower() != "chunked" or "CONTENT_LENGTH" in environ):
+        return "The header Transfer-Encoding must be chunked, and without a Content-Length."
     return None
 
 
 @lru_cache(maxsize=1024)
 def _key(name: str) -> str:
-    """The name of a header in an environment; "" for those that do not get there.
+    """Return the name of a header in an environment; "" for one that is left out.
 
-    WSGI cannot distinguish an underscore from a hyphen, so names with one are dropped, as gunicorn does.
+    WSGI cannot distinguish an underscore from a hyphen, so names with an underscore are left out.
     """
     if "_" in name or name in HOP_BY_HOP:
         return ""
     return PLAIN.get(name) or "HTTP_" + name.upper().replace("-", "_")
-
-
-def announces(environ: dict[str, Any]) -> bool:
-    """Whether a body comes, or is to come."""
-    return UNANNOUNCED in environ or ("CONTENT_LENGTH" in environ and announced(environ) != 0)
-
-
-async def read(process: Process, environ: dict[str, Any], receive: Receive) -> tuple[bytes, bool]:
-    """The body, and whether something of it may be left unread: one larger than any that is allowed is not read.
-
-    What is read is counted by the process. Raises ``TimeoutError``, and ``Gone`` for a body that ends early.
-    """
-    size = announced(environ)
-    if size == 0 or not ("CONTENT_LENGTH" in environ or environ.pop(UNANNOUNCED, False)):
-        return b"", False
-    if size is not None and size > process.limits.max_body:
-        return b"", True  # the application refuses it by its announced size
-    return await _read(process, size, receive)
-
-
-async def _read(process: Process, length: int | None, receive: Receive) -> tuple[bytes, bool]:
-    """Read as much as was announced, for Granian reports its end only when it is asked once more."""
-    pieces, size, limits, begun = [], 0, process.limits, time.monotonic()
-    more = True
-    try:
-        while more and size <= limits.max_body:
-            event = await process.deadlines.bound(receive(), begun + limits.body + size / BODY_RATE)
-            if event["type"] != "http.request":
-                raise Gone
-            pieces.append(event.get("body", b""))
-            size += len(pieces[-1])
-            process.took(len(pieces[-1]))
-            more = event.get("more_body", False) and size != length
-    except BaseException:
-        process.took(-size)
-        raise
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces), more

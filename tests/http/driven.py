@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An application as the edge drives it: short requests inline with a ticket, and pending answers step by step."""
+
+import io
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import falcon
+
+from zq.http.app import App
+from zq.http.pending import HANDOVER, Handover
+from zq.http.short import MAX_BODY
+from zq.storage.inline import Ticket
+
+
+class Driven:
+    """A WSGI application around ``app``. ``inline``, ``settled`` and ``attempts`` count what was done for it."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.inline = self.settled = self.attempts = 0
+
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        length = environ.get("CONTENT_LENGTH") or "0"
+        if not length.isdecimal() or int(length) > MAX_BODY:
+            return self.app(environ, start_response)
+        try:
+            body = environ["wsgi.input"].read(int(length)) if int(length) else b""
+        except OSError:  # it will be raised again
+            return self.app(environ, start_response)
+        environ["wsgi.input"] = io.BytesIO(body)
+        environ[HANDOVER] = handover = Handover()
+        begun: list[Any] = []
+        if self.app.is_short(environ, body):
+            self.inline += 1
+            with Ticket() as ticket:
+                parts = self.app(environ, lambda *given: begun.append(given))
+            if ticket.wait is not None:
+                self.settled += 1
+                ticket.wait()
+            ticket.release()
+        else:
+            parts = self.app(environ, lambda *given: begun.append(given))
+        pending = handover.pending
+        if pending is None:
+            start_response(*begun[0])
+            return parts
+        while (later := self._go_on(handover)) is None:
+            pass
+        start_response(falcon.code_to_http_status(later.status), later.headers)
+        return [later.body]
+
+    def _go_on(self, handover: Handover) -> Any:
+        pending = handover.pending
+        assert pending is not None
+        if not handover.in_thread:
+            notified = threading.Event()
+            pending.begin(notified.set)
+            notified.wait(pending.left())
+            pending.end()
+        self.attempts += 1
+        handover.begin_attempt()
+        return self.app.go_on(pending)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.app, name)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs on the event loop's thread, the tickets that they leave, and what the loop waits for."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+
+from tests.servers import wait_for
+from zq.broker import Broker
+from zq.clock import ManualClock
+from zq.errors import Crowded, Unavailable
+from zq.http.app import create_app
+from zq.model import QueueRef
+from zq.serving.pool import Deadlines, Pool, Settling
+from zq.storage import connect, inline
+from zq.storage.inline import Ticket
+
+QUEUE = QueueRef("p", "q")
+
+
+def test_a_ticket_is_of_its_own_thread() -> None:
+    seen: Queue[Ticket | None] = Queue()
+    with Ticket() as ticket:
+        other = threading.Thread(target=lambda: seen.put(inline.current()))
+        other.start()
+        other.join()
+        assert inline.current() is ticket
+    assert seen.get(timeout=60) is None
+    assert inline.current() is None
+
+
+def test_a_ticket_has_the_last_wait_and_releases_once() -> None:
+    released: list[str] = []
+    ticket = Ticket()
+    assert not ticket.keep_open(lambda: released.append("nothing to wait for"))
+    ticket.defer(object)
+    assert ticket.keep_open(lambda: released.append("first"))
+    ticket.defer(dict)
+    assert not ticket.keep_open(lambda: released.append("second"))
+    assert ticket.wait is dict
+    ticket.release()
+    assert released == ["first"]
+
+
+def test_an_inline_change_leaves_its_sync_and_keeps_the_store_open(tmp_path: Path) -> None:
+    """Closing waits for the request that has not been answered yet."""
+    storage = connect(f"rocksdb:{tmp_path}/s", {"sync": "always"})
+    assert storage.prompt
+    with Ticket() as ticket:
+        assert storage.queues.create(QUEUE, b"{}")
+    assert ticket.wait is not None
+    closing = threading.Thread(target=storage.close)
+    closing.start()
+    time.sleep(0.1)
+    assert closing.is_alive()
+    ticket.wait()
+    ticket.release()
+    closing.join(60)
+    assert not closing.is_alive()
+
+
+def in_loop(test: Callable[[asyncio.AbstractEventLoop], Any]) -> None:
+    async def run() -> None:
+        await test(asyncio.get_running_loop())
+
+    asyncio.run(run())
+
+
+def test_one_wait_settles_all_that_came_meanwhile() -> None:
+    async def settle_three(loop: asyncio.AbstractEventLoop) -> None:
+        settling, go, waits = Settling(loop), threading.Event(), []
+
+        def wait() -> None:
+            waits.append(1)
+            go.wait(60)
+
+        def settled() -> "asyncio.Future[Any]":
+            ticket = Ticket()
+            ticket.defer(wait)
+            return settling.settle(ticket)
+
+        first = settled()
+        await asyncio.to_thread(wait_for, lambda: waits, 60, "the first wait has begun")
+        others = [settled(), settled()]
+        await asyncio.sleep(0.05)
+        assert settling.waits() > 0.04
+        go.set()
+        await asyncio.wait_for(asyncio.gather(first, *others), 60)
+        assert len(waits) == 2
+
+    in_loop(settle_three)
+
+
+def test_what_cannot_be_made_durable_is_refused_and_released() -> None:
+    async def settle_two(loop: asyncio.AbstractEventLoop) -> None:
+        settling, released = Settling(loop), []
+
+        def fail() -> None:
+            raise OSError("disk full")
+
+        for wait in (fail, int):
+            ticket = Ticket()
+            ticket.defer(wait)
+            assert ticket.keep_open(lambda: released.append(1))
+            if wait is fail:
+                with pytest.raises(Unavailable):
+                    await settling.settle(ticket)
+            else:
+                await settling.settle(ticket)
+        assert released == [1, 1]
+
+    in_loop(settle_two)
+
+
+def test_a_job_that_waits_too_long_for_a_thread_is_refused() -> None:
+    """A patient one is not."""
+
+    async def crowd(loop: asyncio.AbstractEventLoop) -> None:
+        pool, go = Pool(1, 0.1, loop), threading.Event()
+        held = pool.do(lambda: go.wait(60))
+        patient = pool.do(lambda: "done", patient=True)
+        late = pool.do(lambda: "never")
+        with pytest.raises(Crowded):
+            await asyncio.wait_for(late, 60)
+        go.set()
+        assert await asyncio.wait_for(patient, 60) == "done"
+        assert await held is True
+
+    in_loop(crowd)
+
+
+def test_an_awaited_thing_is_given_up_at_its_deadline() -> None:
+    async def wait_in_vain(loop: asyncio.AbstractEventLoop) -> None:
+        deadlines = Deadlines(loop)
+        with pytest.raises(TimeoutError):
+            await deadlines.bound(loop.create_future(), lambda: time.monotonic() - 1)
+        assert await deadlines.bound(asyncio.sleep(0, "here"), lambda: time.monotonic() + 60) == "here"
+
+    in_loop(wait_in_vain)
+
+
+@pytest.mark.parametrize(
+    ("line", "body", "short"),
+    [
+        ("POST /v2/queues/q/messages", b'{"messages": [{"body": 1}]}', True),
+        ("POST /v2/queues/q/messages", b"{" * 24, True),
+        ("POST /v2/queues/q/messages", b"{" * 25, False),
+        ("POST /v2/queues/q/messages", b" " * 16384, True),
+        ("POST /v2/queues/q/messages", b" " * 16385, False),
+        ("GET /v2/queues/q/messages?limit=20&echo=true", b"", True),
+        ("GET /v2/queues/q/messages?limit=21", b"", False),
+        ("GET /v2/queues/q/messages?limit=100", b"", False),
+        ("GET /v2/queues/q/messages?limit=2&limit=30", b"", False),
+        ("GET /v2/queues/q/messages/id", b"", True),
+        ("DELETE /v2/queues/q/messages?pop=10", b"", True),
+        ("DELETE /v2/queues/q/messages?pop=50", b"", False),
+        ("DELETE /v2/queues/q/messages?ids=" + "a" * 1020, b"", True),
+        ("DELETE /v2/queues/q/messages?ids=" + "a" * 1021, b"", False),
+        ("POST /v2/queues/q/claims?limit=10", b'{"ttl": 60}', True),
+        ("PATCH /v2/queues/q/claims/c", b'{"ttl": 60}', True),
+        ("POST /v2/queues/q/claims/c/settle", b'{"ack": []}', True),
+        ("POST /v2/topics/t/messages", b'{"messages": [{"body": 1}]}', True),
+        ("DELETE /v2/queues/q", b"", False),
+        ("POST /v2/queues/q/purge", b"{}", False),
+        ("POST /v2/queues/q/redrive", b"{}", False),
+        ("GET /v2/queues/q/history", b"", False),
+        ("GET /v2/topics/t/stream", b"", False),
+        ("GET /v2/queues/q/messages/a/b", b"", False),
+        ("POST /v2/commits", b"{}", False),
+        ("GET /metrics", b"", False),
+    ],
+)
+def test_which_requests_are_short(line: str, body: bytes, short: bool) -> None:
+    """By what their resources declare, and by how much they ask for."""
+    storage = connect("memory:")
+    app = create_app(Broker(storage, ManualClock(storage.now())))
+    method, _, target = line.partition(" ")
+    path, _, query = target.partition("?")
+    environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query}
+    assert app.is_short(environ, body) is short
+    storage.close()

@@ -1,0 +1,434 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's edge: an ASGI application around the WSGI application.
+
+The event loop reads bodies, waits for messages and sends answers, each within a deadline, so that no client holds a
+thread. The WSGI application is called once for each request: a short request on a store of this process runs on the
+loop's thread, every other one in a pool of threads. What an application leaves to the edge is in ``zq.http.pending``.
+"""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
+from typing import Any, Final
+
+from msgspec import Struct
+
+from zq import lifecycle
+from zq.errors import Crowded, Unavailable
+from zq.events import Refusal, refused
+from zq.http import heads
+from zq.http.app import App
+from zq.http.pending import HANDOVER, Feed, Handover, PendingAnswer
+from zq.serving.environ import add_body, announced_size, environment
+from zq.serving.listening import network
+from zq.serving.pool import Deadlines, Pool, Settling
+from zq.storage.inline import Ticket
+
+# Paths that are answered whatever the load is: nothing is looked up for them.
+ALWAYS: Final = frozenset({"/healthz"})
+# Bytes of an answer that are handed to Granian at a time.
+PIECE: Final = 64 << 10
+# Bytes a second at which a body extends its deadline.
+BODY_RATE: Final = 10_000
+# Bytes of bodies that may be in memory together; beyond, requests are turned away.
+MAX_BODIES: Final = 256 << 20
+# Bytes of long answers that may wait for their readers together.
+MAX_UNSENT: Final = 128 << 20
+# Seconds for which a reader has taken nothing when its answer may be given up in favour of others.
+STILL: Final = 1.0
+
+Receive = Callable[[], Any]
+Send = Callable[[dict[str, Any]], Any]
+
+
+class Limits(Struct, frozen=True):
+    """Seconds that clients get, and how much they may send. ``queue``: seconds that a request may wait for a thread.
+
+    ``requests_per_address``: requests of one address that may be under way; None: any number.
+    """
+
+    body: float
+    send: float
+    queue: float
+    max_body: int
+    requests_per_address: int | None = None
+
+
+class Answer(Struct):
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+class Unsent(Struct):
+    """A long answer: its size, and when its reader took a piece of it last."""
+
+    size: int
+    moved: float
+
+
+class Gone(Exception):
+    """The client has disconnected, or its answer is given up."""
+
+
+class Edge:
+    """The edge of one process. ``app`` is called with each request; ``inner`` is the ``App`` within it."""
+
+    def __init__(
+        self, app: Callable[..., Iterable[bytes]], inner: App, limits: Limits, threads: int, loop: Any
+    ) -> None:
+        self.limits = limits
+        self.inner = inner
+        self.judge = getattr(app, "judge", None)
+        self.pool = Pool(threads, limits.queue, loop)
+        self.settling = Settling(loop)
+        self.deadlines = Deadlines(loop)
+        self.addresses: Counter[bytes] = Counter()
+        """Requests under way, by the networks that they come from."""
+        self.last_request = time.monotonic()
+        self.body_bytes = 0
+        self._app = app
+        self._unsent: dict[asyncio.Task[Any], Unsent] = {}
+        self._pauses = 0
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http":
+            await Exchange(self, environment(scope), receive, send).run()
+
+    def call(self, environ: dict[str, Any]) -> Answer:
+        """Let the application answer; blocks. The answer means nothing if it has left a pending one or a feed."""
+        begun: list[Any] = []
+        parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
+        status, headers = begun
+        encoded = [(_header_name(name), value.encode("latin-1")) for name, value in headers]
+        handover = environ[HANDOVER]
+        body = b"" if handover.pending is not None or handover.feed is not None else b"".join(parts)
+        return Answer(int(status[:3]), encoded, body)
+
+    def go_on(self, pending: PendingAnswer) -> Answer | None:
+        """Let a pending request look again; blocks. None if it is still pending."""
+        later = self.inner.go_on(pending)
+        if later is None:
+            return None
+        headers = [(_header_name(name), value.encode("latin-1")) for name, value in later.headers]
+        return Answer(later.status, headers, later.body)
+
+    def runs_inline(self, environ: dict[str, Any], body: bytes) -> bool:
+        """Return whether the loop's thread may run the request. What wraps ``inner`` may ask others, so it must not."""
+        if self._app is not self.inner or not self.inner.is_short(environ, body):
+            return False
+        return self.judge is None or self.judge.known(environ) is True
+
+    def is_overloaded(self) -> bool:
+        """Return whether a request that comes now would not be served in time."""
+        return self.pool.is_crowded() or self.settling.waits() > self.limits.queue or self.body_bytes > MAX_BODIES
+
+    async def pause(self) -> None:
+        """Wait for a moment, so that a client that was refused as too much asks on no sooner; not if many wait so."""
+        if self._pauses < heads.MOST_PAUSES:
+            self._pauses += 1
+            try:
+                await asyncio.sleep(heads.PAUSE)
+            finally:
+                self._pauses -= 1
+
+    def has_room_for_long_answers(self) -> bool:
+        """Return whether a long answer may be made. Answers whose readers stand still are given up for it."""
+        if not self._unsent:
+            return True
+        total = sum(unsent.size for unsent in self._unsent.values())
+        if total <= MAX_UNSENT:
+            return True
+        before = time.monotonic() - STILL
+        for task, unsent in sorted(self._unsent.items(), key=lambda item: item[1].moved):
+            if unsent.moved > before or total <= MAX_UNSENT:
+                break
+            refused(Refusal.MEMORY)
+            total -= unsent.size
+            del self._unsent[task]
+            task.cancel()
+        return total <= MAX_UNSENT
+
+    async def send_long(self, body: bytes, send: Send) -> None:
+        """Send a long body, piece by piece. Raise ``Gone`` if its reader takes nothing for too long, or it is given
+        up in favour of others."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._unsent[task] = unsent = Unsent(len(body), time.monotonic())
+        try:
+            for at in range(0, len(body), PIECE):
+                more = at + PIECE < len(body)
+                await self.send_piece(body[at : at + PIECE], more, send, lambda: self.limits.send)
+                unsent.moved = time.monotonic()
+        except asyncio.CancelledError:
+            if task in self._unsent:
+                raise
+            raise Gone from None
+        finally:
+            self._unsent.pop(task, None)
+
+    async def send_piece(self, piece: bytes, more: bool, send: Send, patience: Callable[[], float]) -> None:
+        """Hand over one piece of an answer. Raise ``Gone`` if the reader takes nothing for ``patience()`` seconds."""
+        since = time.monotonic()
+        handed = send({"type": "http.response.body", "body": piece, "more_body": more})
+        try:
+            await self.deadlines.bound(handed, lambda: since + patience())
+        except TimeoutError:
+            refused(Refusal.ANSWER)
+            raise Gone from None
+
+
+class Exchange:
+    """One request and its answer. ``environ`` has all of the request but its body."""
+
+    def __init__(self, edge: Edge, environ: dict[str, Any], receive: Receive, send: Send) -> None:
+        self._edge = edge
+        self._environ = environ
+        self._receive = receive
+        self._send = send
+        self._handover = Handover()
+        self._body = b""
+        self._closes = False
+        """Whether the connection ends with the answer, since something of the body may be left unread."""
+        self._watch: asyncio.Task[None] | None = None
+        environ[HANDOVER] = self._handover
+
+    async def run(self) -> None:
+        """Read the request, have it answered, and send the answer."""
+        edge, address = self._edge, network(self._environ["REMOTE_ADDR"])
+        edge.last_request = time.monotonic()
+        edge.addresses[address] += 1
+        try:
+            if self._environ["PATH_INFO"] in ALWAYS:
+                self._closes = announced_size(self._environ) != 0
+                add_body(self._environ, b"")
+                self._answer(edge.call(self._environ))
+            elif edge.is_overloaded():
+                self._turn_away(Refusal.QUEUE, "The server has more to do than it can do in time. Try again later.")
+            elif edge.addresses[address] > (edge.limits.requests_per_address or edge.addresses[address]):
+                self._turn_away(Refusal.CONNECTIONS, "Your address has too many requests under way. Try again later.")
+            elif await self._read():
+                await self._serve()
+        except Gone:
+            pass
+        except Crowded:
+            self._turn_away(Refusal.QUEUE, "The server has more to do than it can do in time. Try again later.")
+        finally:
+            edge.body_bytes -= len(self._body)
+            edge.addresses[address] -= 1
+            if not edge.addresses[address]:
+                del edge.addresses[address]
+            if self._handover.pending is not None:
+                self._handover.pending.close()
+            if self._handover.feed is not None:
+                self._handover.feed.close()
+            if self._watch is not None:
+                self._watch.cancel()
+
+    async def _read(self) -> bool:
+        """Read the body, unless it is not wanted. Return False if the request is refused for it."""
+        edge, environ = self._edge, self._environ
+        size = announced_size(environ)
+        if size == 0:
+            return True
+        self._closes = True
+        if heads.REFUSED in environ or (size is not None and size > edge.limits.max_body):
+            return True  # the application refuses it by its head
+        if edge.judge is not None:
+            known = edge.judge.known(environ)
+            if known is None:
+                known = await edge.pool.do(partial(edge.judge.look_up, environ))
+            if not known:
+                environ[heads.WITHHELD] = heads.UNKNOWN if known is None else True
+                return True
+        try:
+            self._closes = await self._read_pieces(size)
+        except TimeoutError:
+            self._refuse(408, Refusal.BODY, "Request timeout", "The request's body did not come in time.")
+            return False
+        except Gone:
+            sentence = "The request's body is not framed as HTTP has it, or ended too early."
+            self._refuse(400, Refusal.MALFORMED, "Invalid request body", sentence)
+            return False
+        return True
+
+    async def _read_pieces(self, size: int | None) -> bool:
+        """Read the body within its deadline; return whether something of it is left unread.
+
+        Raise ``TimeoutError``, and ``Gone`` for a body that ends early.
+        """
+        edge, began, more = self._edge, time.monotonic(), True
+        pieces: list[bytes] = []
+        came = 0
+        try:
+            while more and came <= edge.limits.max_body:
+                event = await edge.deadlines.bound(self._receive(), self._body_deadline(began, came))
+                if event["type"] != "http.request":
+                    raise Gone
+                piece = event["body"]
+                pieces.append(piece)
+                came += len(piece)
+                edge.body_bytes += len(piece)
+                more = event["more_body"] and came != size
+        except BaseException:
+            edge.body_bytes -= came
+            raise
+        self._body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return more
+
+    def _body_deadline(self, began: float, came: int) -> Callable[[], float]:
+        moment = began + self._edge.limits.body + came / BODY_RATE
+        return lambda: moment
+
+    async def _serve(self) -> None:
+        edge, environ, handover = self._edge, self._environ, self._handover
+        add_body(environ, self._body)
+        if not edge.has_room_for_long_answers() and _may_be_long(environ):
+            self._turn_away(Refusal.MEMORY, "Too many answers wait for their readers. Try again later.")
+            return
+        answer: Answer | None
+        try:
+            if inline := edge.runs_inline(environ, self._body):
+                answer = await self._run_inline(partial(edge.call, environ))
+            else:
+                if edge.pool.is_busy():
+                    self._watch_client()
+                answer = await edge.pool.do(partial(edge.call, environ))
+            while handover.pending is not None:
+                go_on = partial(edge.go_on, handover.pending)
+                if handover.in_thread:
+                    handover.begin_attempt()
+                    answer = await edge.pool.do(go_on, patient=True)
+                else:
+                    await self._wait(handover.pending)
+                    answer = await (self._run_inline(go_on) if inline else edge.pool.do(go_on, patient=True))
+        except Unavailable as error:  # the changes could not be made durable
+            self._refuse(503, None, "Service unavailable", str(error))
+            return
+        assert answer is not None
+        if heads.SLOWED in environ:
+            await edge.pause()
+        if handover.feed is not None:
+            await self._feed(answer, handover.feed)
+        elif len(answer.body) > PIECE:
+            self._begin(answer)
+            await edge.send_long(answer.body, self._send)
+        else:
+            self._answer(answer)
+
+    async def _run_inline(self, work: Callable[[], Answer | None]) -> Answer | None:
+        """Run it on this thread, and return what it does once its changes are durable. Raise ``Unavailable``."""
+        ticket = Ticket()
+        try:
+            with ticket:
+                answer = work()
+        finally:
+            settled = self._edge.settling.settle(ticket) if ticket.wait is not None else None
+        if settled is not None:
+            await settled
+        return answer
+
+    async def _wait(self, waits: PendingAnswer | Feed) -> None:
+        """Return when it is time to look again. Raise ``Gone`` if the client has disconnected."""
+        watch, notified = self._watch_client(), _Notification()
+        waits.begin(notified)
+        try:
+            await asyncio.wait({notified.future, watch}, timeout=waits.left(), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if isinstance(waits, PendingAnswer):
+                waits.end()
+            notified.future.cancel()
+        if watch.done():
+            raise Gone
+
+    async def _feed(self, answer: Answer, feed: Feed) -> None:
+        """Send the parts of a feed as they come."""
+        self._begin(answer)
+        while (part := await self._edge.pool.do(feed.step, patient=True)) is not None:
+            for at in range(0, len(part), PIECE):
+                try:
+                    await self._edge.send_piece(part[at : at + PIECE], True, self._send, feed.patience)
+                except Gone:
+                    feed.drop()
+                    raise
+            if not part:
+                await self._wait(feed)
+        self._send({"type": "http.response.body", "body": b""})
+
+    def _watch_client(self) -> "asyncio.Task[None]":
+        """Return a task that ends when the client has disconnected. What it has not read of the body is lost."""
+        if self._watch is None:
+            self._watch = asyncio.ensure_future(self._until_gone())
+        return self._watch
+
+    async def _until_gone(self) -> None:
+        while (await self._receive())["type"] == "http.request":
+            pass
+        self._handover.note_disconnect()
+
+    def _turn_away(self, reason: Refusal, sentence: str) -> None:
+        self._closes = self._closes or announced_size(self._environ) != 0
+        self._refuse(503, reason, "Service unavailable", sentence)
+
+    def _refuse(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
+        """Answer in the application's stead."""
+        if reason is not None:
+            refused(reason)
+        body = json.dumps({"title": title, "description": sentence}).encode()
+        headers = [
+            *((b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())),
+            *((b"x-content-type-options", b"nosniff"), (b"vary", b"Accept")),
+            *([(b"retry-after", b"1")] if status == 503 else []),
+        ]
+        self._answer(Answer(status, headers, body))
+
+    def _answer(self, answer: Answer) -> None:
+        """Send an answer in one piece, which Granian takes at once."""
+        self._begin(answer)
+        self._send({"type": "http.response.body", "body": answer.body})
+
+    def _begin(self, answer: Answer) -> None:
+        """Send the head of an answer."""
+        headers = answer.headers
+        if self._closes or lifecycle.is_stopping():
+            headers = [header for header in headers if header[0] != b"connection"] + [(b"connection", b"close")]
+        self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
+
+
+class _Notification:
+    """Resolves a future of this loop, from any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.future = self._loop.create_future()
+
+    def __call__(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._resolve)
+        except RuntimeError:  # the loop has ended, and with it the waiting coroutine
+            return
+
+    def _resolve(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+def _may_be_long(environ: dict[str, Any]) -> bool:
+    """Return whether the answer may be of any length: the request reads or takes what clients wrote."""
+    path: str = environ["PATH_INFO"]
+    method: str = environ["REQUEST_METHOD"]
+    if method == "GET":
+        return path.startswith("/v2/")  # not probes and metrics
+    if method == "POST" and not path.startswith("/v2/"):
+        return True  # by SQS
+    return "/claims" in path or (method == "DELETE" and "pop=" in environ["QUERY_STRING"])
+
+
+@lru_cache(maxsize=256)
+def _header_name(name: str) -> bytes:
+    """Return the name of an answer's header as Granian takes it."""
+    return name.lower().encode("latin-1")

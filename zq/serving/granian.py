@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A worker process under Granian: Granian's embeddable server and the edge in one event loop, from start to drain."""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from granian.constants import HTTPModes, Interfaces, SSLProtocols
+from granian.http import HTTP1Settings
+from granian.log import LogLevels
+from granian.server.embed import Server
+from msgspec import Struct
+
+from zq import lifecycle
+from zq.http.app import App
+from zq.serving import listening
+from zq.serving.asgi import PIECE, Edge, Limits
+from zq.settings import Settings
+
+LOG = logging.getLogger(__name__)
+# Seconds for which a worker that ends still answers the clients that are connected, at the most.
+LINGER: Final = 2.0
+# Seconds without a request after which no client is taken to be sending one.
+QUIET: Final = 0.3
+# Seconds between two looks.
+LOOK: Final = 0.05
+
+
+class Serving(Struct, frozen=True):
+    """What a worker serves. ``app`` is called with each request; ``inner`` is the ``App`` within it.
+
+    ``end_waiting`` answers the requests that wait; ``reload`` reads the options again.
+    """
+
+    app: Callable[..., Iterable[bytes]]
+    inner: App
+    end_waiting: Callable[[], object]
+    reload: Callable[[], object]
+
+
+def serve(chosen: Settings, open_app: Callable[[], Serving]) -> int:
+    """Serve until a signal ends this process; return the exit code. Raise what ``open_app`` raises."""
+    _allow_connections()
+    opened = open_app()
+    asyncio.run(Worker(chosen, opened).run())
+    return 0
+
+
+class Worker:
+    """The event loop of one process, with its servers: a second one takes over when certificates are read again."""
+
+    def __init__(self, chosen: Settings, opened: Serving) -> None:
+        self._chosen = chosen
+        self._opened = opened
+        self._edge: Edge
+        self._servers: dict[Server, asyncio.Task[None]] = {}
+        self._ending = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def run(self) -> None:
+        """Serve until SIGTERM, SIGINT or SIGQUIT, and for SIGTERM drain first."""
+        chosen, loop = self._chosen, asyncio.get_running_loop()
+        per_address = None if chosen.behind_proxy else chosen.max_connections_per_address
+        limits = Limits(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body, per_address)
+        self._edge = Edge(self._opened.app, self._opened.inner, limits, chosen.threads, loop)
+        self._start_server()
+        loop.add_signal_handler(signal.SIGTERM, self._begin, self._drain)
+        for number in (signal.SIGINT, signal.SIGQUIT):
+            loop.add_signal_handler(number, self._end_at_once)
+        loop.add_signal_handler(lifecycle.RELOAD, self._begin, self._reload)
+        lifecycle.allow_reload()
+        LOG.info("Process %d serves.", os.getpid())
+        ended = asyncio.ensure_future(self._ending.wait())
+        while not ended.done():
+            await asyncio.wait({ended, *self._servers.values()}, return_when=asyncio.FIRST_COMPLETED)
+            if not self._ending.is_set() and any(task.done() for task in self._servers.values()):
+                raise RuntimeError("Granian has stopped serving by itself.")
+        for server in self._servers:
+            server.stop()  # type: ignore[no-untyped-call]
+        await asyncio.wait(self._servers.values(), timeout=chosen.graceful_timeout)
+
+    def _begin(self, work: Callable[[], Any]) -> None:
+        task = asyncio.ensure_future(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _start_server(self) -> Server:
+        """Start a server with the certificates as they are now."""
+        chosen = self._chosen
+        server = Server(
+            self._edge,
+            address=listening.numeric(chosen.bind),
+            port=chosen.port,
+            interface=Interfaces.ASGINL,
+            # With HTTP/2 Granian has no deadline for a silent connection: see decision 0135.
+            http=HTTPModes.http1,
+            websockets=False,
+            backlog=1024,
+            backpressure=chosen.max_waiters + chosen.max_streams + chosen.max_connections,
+            http1_settings=HTTP1Settings(
+                header_read_timeout=int(chosen.head_timeout * 1000),
+                max_buffer_size=PIECE,  # what it holds of an answer, for a reader that does not take it
+            ),
+            log_level=LogLevels.error,
+            **_tls(chosen),
+        )
+        self._servers[server] = asyncio.ensure_future(server.serve())
+        return server
+
+    async def _reload(self) -> None:
+        """Read the options and certificates again. New connections get the new certificate."""
+        former = list(self._servers.items())
+        taken_over = await asyncio.to_thread(self._opened.reload)
+        if not (taken_over and self._chosen.tls_cert):
+            return
+        self._start_server()
+        await asyncio.sleep(QUIET)
+        for server, task in former:
+            server.stop()  # type: ignore[no-untyped-call]
+            await task
+            del self._servers[server]
+
+    async def _drain(self) -> None:
+        """Serve on for ``drain_delay``, then answer those who are connected, and end."""
+        if lifecycle.is_stopping():
+            return
+        chosen = self._chosen
+        lifecycle.begin_stopping(chosen.drain_delay, self._opened.end_waiting)
+        await asyncio.sleep(chosen.drain_delay)
+        sink = listening.divert_new_connections(chosen.bind, chosen.port, chosen.workers)
+        began = time.monotonic()
+        while time.monotonic() < min(began + LINGER, max(began, self._edge.last_request) + QUIET):
+            await asyncio.sleep(LOOK)
+        self._ending.set()
+        if sink is not None:
+            sink.close()
+
+    def _end_at_once(self) -> None:
+        lifecycle.begin_stopping(0, self._opened.end_waiting)
+        self._ending.set()
+
+
+def _tls(chosen: Settings) -> dict[str, Any]:
+    """Return what Granian is given of certificates."""
+    if not chosen.tls_cert:
+        return {}
+    return {
+        "ssl_cert": Path(chosen.tls_cert),
+        "ssl_key": Path(chosen.tls_key),
+        "ssl_protocol_min": SSLProtocols.tls13 if chosen.tls_min == "1.3" else SSLProtocols.tls12,
+        "ssl_ca": Path(chosen.tls_client_ca) if chosen.tls_client_ca else None,
+        "ssl_client_verify": bool(chosen.tls_client_ca),
+    }
+
+
+def _allow_connections() -> None:
+    """Open as many files as the system lets this process have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

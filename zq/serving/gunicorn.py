@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gunicorn with its own gthread worker: its options, and its master.
+
+gunicorn's worker has a thread for each request, however slowly its client sends or reads. So it stands behind a proxy
+that buffers, as ``etc/nginx.conf`` does; see ``zq.startup.check_exposure``.
+"""
+
+import logging
+import ssl
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from gunicorn.app.base import BaseApplication
+from gunicorn.arbiter import Arbiter
+from gunicorn.errors import AppImportError
+from gunicorn.glogging import Logger
+from gunicorn.http.errors import InvalidHeader
+
+from zq import lifecycle
+from zq.errors import StartRefused, Unavailable
+from zq.http import heads
+from zq.model.identity import CERTIFICATE
+from zq.serving import listening
+from zq.serving.environ import MAX_LINE
+from zq.serving.tls import ServerTls, certificate_of
+from zq.settings import Settings
+
+LOG = logging.getLogger(__name__)
+# Seconds after which a thread lets another one have the interpreter, instead of the 0.005 of Python: a post of 1,000
+# messages takes 10 ms of it. Less would help others more, and cost every request more (api-ref/performance.md).
+SWITCH: Final = 0.001
+
+
+def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
+    """Refuse a head that could mean two things, before WSGI merges its names."""
+    sentence = heads.refusal(request.headers, "")
+    if sentence is not None:
+        raise InvalidHeader(sentence, request)
+
+
+def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None]) -> dict[str, object]:
+    """Return the options by gunicorn's names; versions that do not know one do without it."""
+    options: dict[str, object] = {
+        "bind": [listening.authority(chosen.bind, chosen.port)],
+        "worker_class": "gthread",
+        "workers": chosen.workers,
+        # A socket for each worker: of one that they share, the first to wake takes most connections.
+        "reuse_port": chosen.workers > 1,
+        "threads": chosen.threads,
+        "worker_connections": chosen.max_connections,
+        "keepalive": chosen.keepalive,
+        "graceful_timeout": chosen.graceful_timeout,
+        # A store may take long to open, and a standby waits for as long as the owner of its store lives.
+        "timeout": 0,
+        "limit_request_line": MAX_LINE,
+        "limit_request_field_size": MAX_LINE,
+        # WSGI cannot distinguish an underscore from a hyphen. No forwarded headers are trusted.
+        "header_map": "refuse",
+        "forwarder_headers": "",
+        "forwarded_allow_ips": "",
+        "control_socket_disable": True,
+        "proc_name": "zq-server",
+        "pre_request": _refuse_ambiguous_head,
+        "child_exit": lambda _master, worker: lost(worker.pid),
+    }
+    if tls is not None:
+        options |= {"certfile": chosen.tls_cert, "keyfile": chosen.tls_key}
+        options["ssl_context"] = lambda _config, _default: tls.context
+    return options
+
+
+def run(
+    chosen: Settings,
+    load: Callable[[], Callable[..., Iterable[bytes]]],
+    reload: Callable[[], bool],
+    lost: Callable[[int], None],
+    tls: ServerTls | None = None,
+) -> int:
+    """Serve until a signal ends the master; return the exit code. ``load`` makes the application, in the worker."""
+
+    class PlainLogger(Logger):  # type: ignore[misc]
+        """gunicorn's logs, in the server's own format."""
+
+        def setup(self, cfg: object) -> None:
+            self.error_log.propagate = True
+
+    class Application(BaseApplication):  # type: ignore[misc]
+        """zq under gunicorn; ``load`` runs in the worker, after the fork."""
+
+        def load_config(self) -> None:
+            for name, value in (_options(chosen, tls, lost) | {"logger_class": PlainLogger}).items():
+                if name in self.cfg.settings:
+                    self.cfg.set(name, value)
+
+        def load(self) -> Any:
+            sys.setswitchinterval(SWITCH)
+            try:
+                app = load()
+            except (StartRefused, Unavailable) as refusal:
+                raise AppImportError(f"zq-server: {refusal}") from None
+            return app if tls is None else _with_certificates(app)
+
+    _master(reload, alone=not chosen.shared_store)(Application()).run()
+    return 0
+
+
+def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    """Return the application with the client's certificate in the environment of each request."""
+
+    def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        connection = environ.get("gunicorn.socket")
+        found = certificate_of(connection) if isinstance(connection, ssl.SSLSocket) else None
+        if found is not None:
+            environ[CERTIFICATE] = found
+        return app(environ, start_response)
+
+    return call
+
+
+def _master(reload: Callable[[], bool], alone: bool) -> Any:
+    """Return the class of the master. ``alone``: its one worker must stay the only one."""
+
+    class Master(Arbiter):  # type: ignore[misc]
+        """Reloads options, not workers."""
+
+        # At this exit code of a worker the master ends by the same, too. A worker has it that gives up, and one that
+        # could not begin for an unforeseen error.
+        WORKER_BOOT_ERROR = lifecycle.GIVEN_UP
+
+        def spawn_worker(self) -> int:
+            lifecycle.defer_reload()  # the worker releases it when it can obey
+            worker: int = super().spawn_worker()
+            lifecycle.allow_reload()
+            return worker
+
+        def handle_hup(self) -> None:
+            if reload():
+                self.kill_workers(lifecycle.RELOAD)
+
+    class SingleWorkerMaster(Master):
+        """Ignores the signals that start a second worker: an embedded store has one owner."""
+
+        def handle_ttin(self) -> None:
+            LOG.warning("Ignored a signal to start more workers: the embedded store allows one. Restart zq-server.")
+
+        handle_usr2 = handle_ttin
+
+    return SingleWorkerMaster if alone else Master

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a server listens, whether it can, and how it stops listening without a failed request."""
+
+import ctypes
+import errno
+import ipaddress
+import os
+import socket
+import struct
+from contextlib import suppress
+from functools import lru_cache
+from typing import Final
+
+from zq.errors import StartRefused
+
+# Variables by which a gunicorn or systemd that listens already hands its sockets on.
+HANDED_ON: Final = ("GUNICORN_PID", "LISTEN_PID")
+# Addresses that stand for all addresses of the machine.
+EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared, not listened on)
+# SO_ATTACH_FILTER and SO_ATTACH_REUSEPORT_CBPF of Linux.
+ATTACH_FILTER: Final = 26
+ATTACH_SELECTION: Final = 51
+# A filter that drops every segment, and the first instruction of one that selects a socket by its number.
+DROP: Final = struct.pack("HBBI", 0x06, 0, 0, 0)
+
+
+def authority(host: str, port: int) -> str:
+    """Return ``host:port`` as URLs have it: an address of IPv6 in brackets; no host is every address."""
+    host = host.strip("[]") or "0.0.0.0"  # noqa: S104  (said, not listened on)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def numeric(host: str) -> str:
+    """Return the address of a host, of IPv6 without brackets. Raise ``StartRefused`` if it has none."""
+    host = host.strip("[]")
+    if ":" in host:
+        return host
+    try:
+        return socket.gethostbyname(host)
+    except (OSError, UnicodeError) as error:
+        raise StartRefused(f"[server] bind must be an address or have one; it is {host[:100]!r}.") from error
+
+
+def check(host: str, port: int) -> None:
+    """Raise ``StartRefused`` if this process cannot listen on an address, or another one does."""
+    if any(variable in os.environ for variable in HANDED_ON):
+        return
+    try:
+        _try(numeric(host), port)
+    except OSError as error:
+        raise StartRefused(_sentence(authority(host, port), error)) from error
+
+
+def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    """Return whether two addresses cannot be listened on at once: the same port, and one host or all."""
+    hosts = {one[0].strip("[]"), other[0].strip("[]")}
+    return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & EVERYWHERE))
+
+
+def is_free(host: str, port: int) -> bool:
+    """Return whether no other process listens on the address."""
+    try:
+        _try(host.strip("[]"), port)
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    return True
+
+
+def _try(host: str, port: int) -> None:
+    with socket.socket(_family(host)) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
+        trial.bind((host, port))
+
+
+def _sentence(place: str, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"Another program listens on {place}. End it, or give this server another --port ([server] port)."
+    return f"[server] bind and port: this server cannot listen on {place}: {os.strerror(error.errno or 0)}."
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+@lru_cache(maxsize=4096)
+def network(host: str) -> bytes:
+    """Return what the requests of a host are counted under: its address, of IPv6 the network of a site (/64)."""
+    with suppress(ValueError):
+        found = ipaddress.ip_address(host.partition("%")[0])
+        mapped = getattr(found, "ipv4_mapped", None)
+        return (mapped or found).packed[:8]
+    return b""
+
+
+def divert_new_connections(host: str, port: int, listeners: int) -> socket.socket | None:
+    """Let no new connection reach the sockets that listen on an address, so that they can be closed without a reset.
+
+    ``listeners``: how many sockets of this server share the address. The socket that is returned joins them as the last
+    one, and the kernel gives it every new connection, whose handshake it drops. The client repeats the handshake after
+    a second, and is refused then, or connects to the next server. None where the kernel cannot do it.
+    """
+    address = numeric(host)
+    sink = socket.socket(_family(address))
+    try:
+        sink.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sink.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sink.bind((address, port))
+        _attach(sink, ATTACH_FILTER, DROP)
+        sink.listen(1)
+        _attach(sink, ATTACH_SELECTION, struct.pack("HBBI", 0x06, 0, 0, listeners))
+    except (OSError, AttributeError):
+        sink.close()
+        return None
+    return sink
+
+
+def _attach(target: socket.socket, option: int, code: bytes) -> None:
+    program = ctypes.create_string_buffer(code)
+    target.setsockopt(socket.SOL_SOCKET, option, struct.pack("HP", len(code) // 8, ctypes.addressof(program)))

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the event loop waits for: work on threads, changes that become durable, and deadlines."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple
+
+from zq.errors import Crowded, Unavailable
+from zq.storage.inline import Ticket
+
+LOG = logging.getLogger(__name__)
+# Seconds between two looks at deadlines.
+INTERVAL: Final = 0.25
+
+
+class Job(NamedTuple):
+    """Work for a thread. ``patient``: it waits for a thread for as long as that takes."""
+
+    since: float
+    future: "asyncio.Future[Any]"
+    work: Callable[[], Any]
+    patient: bool
+
+
+class Results:
+    """Resolves futures of the event loop from other threads: one wake-up serves all results that come until then."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._notified = False
+
+    def put(self, future: "asyncio.Future[Any]", value: Any, error: BaseException | None = None) -> None:
+        """Resolve a future. From any thread."""
+        self._done.append((future, value, error))
+        if not self._notified:
+            self._notified = True
+            with suppress(RuntimeError):  # the loop has ended, and with it the waiting coroutine
+                self._loop.call_soon_threadsafe(self._resolve)
+
+    def _resolve(self) -> None:
+        self._notified = False
+        while self._done:
+            future, value, error = self._done.popleft()
+            if future.done():
+                continue
+            if error is None:
+                future.set_result(value)
+            else:
+                future.set_exception(error)
+
+
+class Pool:
+    """Threads for what would hold up the event loop. A job waits ``timeout`` seconds for a thread, then ``Crowded``."""
+
+    def __init__(self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._timeout = timeout
+        self._results = Results(loop)
+        self._waiting: deque[Job] = deque()
+        self._tokens: SimpleQueue[None] = SimpleQueue()
+        self._idle = threads
+        self._refuse_late()
+        for number in range(threads):
+            threading.Thread(target=self._run, name=f"zq-request-{number}", daemon=True).start()
+
+    def is_crowded(self) -> bool:
+        """Return whether work that comes now would not find a thread in time."""
+        try:
+            return bool(self._waiting) and time.monotonic() - self._waiting[0].since > self._timeout
+        except IndexError:  # a thread was quicker
+            return False
+
+    def is_busy(self) -> bool:
+        """Return whether work that comes now has to wait for a thread."""
+        return len(self._waiting) >= self._idle
+
+    def do(self, work: Callable[[], Any], *, patient: bool = False) -> "asyncio.Future[Any]":
+        """Run it on a thread; the future has what it returns or raises. To be called in the loop."""
+        future = self._loop.create_future()
+        self._waiting.append(Job(time.monotonic(), future, work, patient))
+        self._tokens.put(None)
+        return future
+
+    def _refuse_late(self) -> None:
+        late, now = [], time.monotonic()
+        for _ in range(len(self._waiting)):
+            if not self.is_crowded():
+                break
+            with suppress(IndexError):  # a thread was quicker
+                late.append(self._waiting.popleft())
+        for job in late:
+            if job.patient:
+                self._waiting.append(job._replace(since=now))
+            elif not job.future.done():
+                job.future.set_exception(Crowded("The server has more to do than it can do in time."))
+        self._loop.call_later(self._timeout / 2, self._refuse_late)
+
+    def _run(self) -> None:
+        while True:
+            self._tokens.get()
+            try:
+                job = self._waiting.popleft()
+            except IndexError:  # it has been refused
+                continue
+            self._idle -= 1
+            value, error = None, None
+            try:
+                value = job.work()
+            except BaseException as caught:  # noqa: BLE001 - the edge of this thread: the awaiting coroutine gets it
+                error = caught
+            self._idle += 1
+            self._results.put(job.future, value, error)
+            del job, value, error
+
+
+class Settling:
+    """Waits until the changes of inline requests are durable: one thread, and one wait for all that have come."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._results = Results(loop)
+        self._tickets: SimpleQueue[tuple[Ticket, asyncio.Future[Any]]] = SimpleQueue()
+        self._began = 0.0
+        threading.Thread(target=self._run, name="zq-settling", daemon=True).start()
+
+    def settle(self, ticket: Ticket) -> "asyncio.Future[Any]":
+        """Wait for a ticket; the future raises ``Unavailable`` if its changes cannot be made durable."""
+        future = self._loop.create_future()
+        self._tickets.put((ticket, future))
+        return future
+
+    def waits(self) -> float:
+        """Return for how many seconds the current wait has lasted."""
+        began = self._began
+        return time.monotonic() - began if began else 0.0
+
+    def _run(self) -> None:
+        while True:
+            group = [self._tickets.get()]
+            self._began = time.monotonic()
+            with suppress(Empty):
+                while True:
+                    group.append(self._tickets.get_nowait())
+            failures = {wait: _failure(wait) for wait in {ticket.wait for ticket, _ in group} if wait is not None}
+            self._began = 0.0
+            for ticket, future in group:
+                ticket.release()
+                self._results.put(future, None, failures.get(ticket.wait))  # type: ignore[arg-type]
+            del group, ticket, future
+
+
+def _failure(wait: Callable[[], object]) -> Unavailable | None:
+    try:
+        wait()
+    except Exception as error:  # noqa: BLE001 - whatever it is, no client may take its change for done
+        LOG.error("The store cannot keep what it was given: %r", error.__cause__ or error)
+        return Unavailable("The store does not answer. Try again later.")
+    return None
+
+
+class Deadlines:
+    """Deadlines of tasks that nearly always end in time: one sweep looks at all of them, four times a second."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._tasks: dict[asyncio.Task[Any], Callable[[], float]] = {}
+        self._late: set[asyncio.Task[Any]] = set()
+        self._sweep()
+
+    async def bound(self, awaited: Any, deadline: Callable[[], float]) -> Any:
+        """Await within the current task. Raise ``TimeoutError`` soon after ``deadline()``, by the monotonic clock."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[task] = deadline
+        try:
+            return await awaited
+        except asyncio.CancelledError:
+            if task not in self._late:
+                raise
+            task.uncancel()
+            raise TimeoutError from None
+        finally:
+            self._tasks.pop(task, None)
+            self._late.discard(task)
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for task, deadline in list(self._tasks.items()):
+            if deadline() < now:
+                self._late.add(task)
+                task.cancel()
+        self._loop.call_later(INTERVAL, self._sweep)

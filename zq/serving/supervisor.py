@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The master of a server's worker processes: it starts them, hands signals on, and replaces those that were killed.
+
+A worker that ends by itself has given up or could not start; the next one would do the same, so that the master ends
+too. SIGHUP changes options, not workers: a store that has one owner cannot have a second worker.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, NoReturn
+
+from zq import lifecycle
+
+LOG = logging.getLogger(__name__)
+# PR_SET_PDEATHSIG
+PARENT_DEATH_SIGNAL: Final = 1
+# Seconds between two looks without a signal.
+INTERVAL: Final = 1.0
+# Seconds that a worker in the place of another one must have lived to be replaced itself.
+SHORT_LIFE: Final = 3.0
+# Signals that the master waits for.
+AWAITED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, lifecycle.RELOAD, signal.SIGCHLD)
+
+
+class Supervisor:
+    """``count`` workers, each of which runs ``work`` and exits with what that returns."""
+
+    def __init__(
+        self,
+        count: int,
+        work: Callable[[], int],
+        reload: Callable[[], bool],
+        lost: Callable[[int], None],
+        patience: float,
+    ) -> None:
+        """``reload`` reads the options again, and returns whether the workers are to do so. ``lost`` is called with the
+        process id of a worker that was killed. ``patience``: seconds after which workers that do not end are killed."""
+        self._count = count
+        self._work = work
+        self._reload = reload
+        self._lost = lost
+        self._patience = patience
+        self._workers: dict[int, float] = {}
+        """When each was started in the place of another one; 0.0 for the first ones."""
+
+    def run(self) -> int:
+        """Supervise the workers until a signal or a worker ends the server; return the exit code."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+        for _ in range(self._count):
+            self._start(0.0)
+        while True:
+            awaited = signal.sigtimedwait(AWAITED, INTERVAL)
+            number = awaited.si_signo if awaited is not None else 0
+            if number == lifecycle.RELOAD:
+                if self._reload():
+                    self._signal(lifecycle.RELOAD)
+            elif number not in (0, signal.SIGCHLD):
+                return self._stop(0)
+            for pid, code in self._ended():
+                if code >= 0:
+                    LOG.error("Worker %d has ended with exit code %d, and so does the server.", pid, code)
+                    return self._stop(code or 1)
+                LOG.error("Worker %d was killed by signal %d.", pid, -code)
+                self._lost(pid)
+                if time.monotonic() - self._workers.pop(pid) < SHORT_LIFE:
+                    LOG.critical("Its predecessor was killed too, seconds before: it is not replaced.")
+                    return self._stop(1)
+                self._start(time.monotonic())
+
+    def _start(self, moment: float) -> None:
+        pid = os.fork()
+        if not pid:
+            self._become_worker()
+        self._workers[pid] = moment
+
+    def _become_worker(self) -> NoReturn:
+        master = os.getppid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, set(AWAITED) - {lifecycle.RELOAD})
+        with suppress(OSError, AttributeError):  # a system that is not Linux
+            # A worker without a master would keep the store and the port.
+            ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != master:  # it has gone before
+            sys.exit(0)
+        sys.exit(self._work())
+
+    def _ended(self) -> list[tuple[int, int]]:
+        """Return the workers that have ended, each with its exit code, negative for a signal."""
+        found = []
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] in self._workers:
+                    found.append((ended[0], os.waitstatus_to_exitcode(ended[1])))
+        return found
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._workers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _stop(self, code: int) -> int:
+        """End the workers. A second signal ends them at once."""
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + self._patience
+        while True:
+            for pid, _ in self._ended():
+                del self._workers[pid]
+                self._lost(pid)
+            if not self._workers:
+                return code
+            if time.monotonic() > deadline:
+                LOG.warning("Workers are killed that did not end in time.")
+                self._signal(signal.SIGKILL)
+            awaited = signal.sigtimedwait(AWAITED, 0.1)
+            if awaited is not None and awaited.si_signo in (signal.SIGINT, signal.SIGQUIT):
+                self._signal(signal.SIGINT)

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificates of the server and of its clients, as Python's ``ssl`` has them."""
+
+import os
+import ssl
+from contextlib import suppress
+from typing import Any, Final
+
+from zq.errors import StartRefused
+from zq.settings import Settings
+
+MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+# Attributes of a subject, as OpenSSL names them and as RFC 4514 does.
+SHORT: Final = {
+    **{"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"},
+    **{"localityName": "L", "stateOrProvinceName": "ST", "streetAddress": "STREET"},
+    **{"domainComponent": "DC", "userId": "UID"},
+}
+# Characters with a meaning in a subject as RFC 4514 writes it.
+SPECIAL: Final = frozenset(',+"\\<>;')
+
+
+def certificate_of(connection: ssl.SSLSocket) -> tuple[str, float] | None:
+    """Return the subject of the client's certificate, and until when that is valid; None if there is none."""
+    with suppress(ValueError, OSError):
+        found: Any = connection.getpeercert()
+        if found:
+            return subject(found["subject"]), float(ssl.cert_time_to_seconds(found["notAfter"]))
+    return None
+
+
+def subject(names: Any) -> str:
+    """Return a subject as RFC 4514 writes it: the last of its names first, as ``CN=billing,O=Acme``."""
+    return ",".join(
+        "+".join(f"{SHORT.get(name, name)}={_escaped(value)}" for name, value in several) for several in reversed(names)
+    )
+
+
+def _escaped(value: str) -> str:
+    text = "".join(f"\\{each}" if each in SPECIAL else each for each in value)
+    if text[:1] in (" ", "#"):
+        text = f"\\{text}"
+    return f"{text[:-1]}\\ " if len(text) > 1 and text.endswith(" ") else text
+
+
+class ServerTls:
+    """The server's certificate and what else the options say of TLS. Raises ``StartRefused``."""
+
+    def __init__(self, chosen: Settings) -> None:
+        self._chosen = chosen
+        self.context = _context(chosen)
+        """For new connections, by the files as they were last read."""
+
+    def reload(self) -> None:
+        """Read the files again. Raise ``StartRefused`` if they cannot be used; the former ones stay then."""
+        self.context = _context(self._chosen)
+
+
+def _context(chosen: Settings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = MINIMUM[chosen.tls_min]
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.set_alpn_protocols(["http/1.1"])
+    for option in ("tls_cert", "tls_key", "tls_client_ca"):
+        path = getattr(chosen, option)
+        if path and not os.access(path, os.R_OK):
+            raise StartRefused(f"[server] {option} cannot be read: {path}.")
+    try:
+        # Without a password, or OpenSSL would ask for it on the terminal.
+        context.load_cert_chain(chosen.tls_cert, chosen.tls_key, password="")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise StartRefused(
+            f"[server] tls_cert and tls_key must be a certificate and its key, without a password: {chosen.tls_cert} "
+            f"and {chosen.tls_key} are not."
+        ) from error
+    if chosen.tls_client_ca:
+        try:
+            context.load_verify_locations(chosen.tls_client_ca)
+        except (ssl.SSLError, OSError) as error:
+            raise StartRefused(
+                f"[server] tls_client_ca must hold certificates: {chosen.tls_client_ca} does not."
+            ) from error
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
