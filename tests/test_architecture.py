@@ -131,7 +131,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.startup": ["zq.model", "zq.serving", "zq.errors", "zq.logs", "zq.settings"],
     "zq.serving": [
         *("zq.errors", "zq.events", "zq.http", "zq.http.heads", "zq.lifecycle", "zq.model", "zq.settings"),
-        *("zq.storage.inline", "zq.server"),
+        *("zq.broker", "zq.storage.inline", "zq.server", "zq.websocket"),
     ],
     "zq.testing": ["zq.auth", "zq.auth.tokens", "zq.storage", *ABOVE_STORES, "zq.broker", "zq.http", "zq.client"],
     "zq.conformance": [*ABOVE_STORES, "zq.broker"],
@@ -142,8 +142,7 @@ MAY_IMPORT: dict[str, list[str]] = {
         *("zq.auth", "zq.auth.sealing", "zq.auth.signatures", "zq.auth.master_keys", "zq.startup"),
     ],
     "zq.websocket": [
-        *("zq.commands", "zq.application", "zq.settings", "zq.logs", "zq.lifecycle", "zq.startup", "zq.errors"),
-        *("zq.model", "zq.wire", "zq.broker", "zq.auth.signatures", "zq.serving"),
+        *("zq.errors", "zq.model", "zq.wire", "zq.broker", "zq.auth.signatures"),
     ],
     "zq.features": ["zq.broker", "zq.events", "zq.figures", "zq.http", "zq.limits", "zq.settings"],
     "zq.application": [
@@ -155,7 +154,7 @@ MAY_IMPORT: dict[str, list[str]] = {
         *("zq.application", "zq.audit", "zq.settings", "zq.logs", "zq.lifecycle", "zq.storage", *ABOVE_STORES),
         *("zq.auth", "zq.auth.policy", "zq.http", "zq.metrics", "zq.serving", "zq.startup"),
         *("zq.auth.master_keys", "zq.auth.sqs_keys", "zq.backup_command", "zq.control", "zq.offline"),
-        *("zq.sqs_key_command", "zq.token_command", "zq.websocket"),
+        *("zq.sqs_key_command", "zq.token_command"),
     ],
 }
 VENDORS: dict[str, list[str]] = {
@@ -168,7 +167,6 @@ VENDORS: dict[str, list[str]] = {
     "keystonemiddleware": ["zq.auth.keystone", "zq.auth.trusts"],
     "webob": ["zq.auth.keystone", "zq.auth.trusts"],
     "bson": ["zq.storage.mongodb"],
-    "websockets": ["zq.websocket"],
     "pymongo": ["zq.storage.mongodb"],
     "redis": ["zq.storage.redis"],
     "rocksdict": ["zq.storage.rocksdb"],

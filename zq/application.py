@@ -16,7 +16,7 @@ from msgspec import structs
 
 from zq import audit, lifecycle, probes
 from zq.audit import Audit
-from zq.auth import Rereadable, open_tokens, reread, strategy_of
+from zq.auth import open_tokens, reread, strategy_of
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
@@ -68,15 +68,14 @@ NO_SNAPSHOT = "This store, or these as there are pools, are backed up by their o
 
 
 class Application:
-    """What serves requests, on an open store. ``alone``: what is for machinery is served at addresses of its own.
-    ``tls`` and the other ``rereads`` are read again with the options.
+    """What serves requests, on an open store. ``tls`` is read again with the options.
 
     Raises ``StartRefused``, ``Unavailable``.
     """
 
-    def __init__(self, configuration: Configuration, tls: ServerTls | None = None, alone: bool = True) -> None:
+    def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
         self._configuration = configuration
-        self.rereads: list[Rereadable | None] = [tls]
+        self._tls = tls
         chosen = configuration.current
         with lifecycle.ending_at_once():
             self._storage = open_stores(chosen)
@@ -109,9 +108,8 @@ class Application:
         self._hearers: list[Callable[[QueueRef], None]] = [self.broker.waiters.wake, self.broker.pushes.hear]
         self._deliver(chosen)
         self._storage.listen(self._heard)
-        self.pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
-        if alone:
-            _listen(chosen, self.pages, self._metrics)
+        pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
+        _listen(chosen, pages, self._metrics)
         self._upkeep = Upkeep(
             self._storage,
             self._clock,
@@ -222,7 +220,7 @@ class Application:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
         certificates = getattr(self._strategy, "certificates", None)
-        reread(self._proxy, certificates, self._keys, self._sqs_masters, *self.rereads)
+        reread(self._proxy, certificates, self._keys, self._sqs_masters, self._tls)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """Of the store. Raises ``NotBuilt`` for one that has no backups of zq's, or is one of several."""

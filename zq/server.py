@@ -78,15 +78,6 @@ def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
     except Deposed as error:  # it was elected, and may not wait: whatever supervises it starts it again
         LOG.critical("%s", error)
         lifecycle.give_up()
-    if chosen.websocket.port:
-        try:
-            from zq.websocket.listener import Listener
-        except ImportError as error:
-            raise StartRefused("[websocket] port needs an extra: pip install 'zq-queue[websocket]'.") from error
-
-        listener = Listener(chosen, made)
-        made.rereads.append(listener)
-        listener.start()
     if chosen.control:
         control.serve(chosen.control, made.app, made.snapshot)
     return made
@@ -111,7 +102,7 @@ def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "grani
 
     made = _open(configuration, tls)
     reload = partial(startup.reload, configuration, made.apply)
-    return granian.Serving(made.outermost(), made.app, made.broker.end_waiting, reload)
+    return granian.Serving(made.outermost(), made.app, made.broker, reload)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -125,11 +125,6 @@ def _refuse_strangers(chosen: Settings) -> None:
             f"{NOBODY}, so --bind {chosen.bind} would let everyone who reaches this machine read and delete all "
             f"messages. Set auth_strategy, bind to 127.0.0.1, {WAYS_OUT}"
         )
-    if not is_loopback(chosen.websocket.bind):
-        raise StartRefused(
-            f"{NOBODY}, so [websocket] bind = {chosen.websocket.bind} would let everyone who reaches this machine read "
-            f"and delete all messages. Set auth_strategy, bind to 127.0.0.1, {WAYS_OUT}"
-        )
     if chosen.admin_mode:
         raise StartRefused(
             f"{NOBODY}, so admin_mode = true would let everyone who reaches this server name himself an "

@@ -11,11 +11,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from tests.abilities import locate, need
 from tests.faults.slow import HALF_BODY, HALF_HEAD, SlowClients
 from tests.http.raw_requests import SAMPLES
 from tests.servers import CLIENT, ZqServer, ask, free_port, wait_for
+from tests.websocket.connections import ask as ask_frame
 from zq.http import heads
 
 ENGINES = ["gunicorn", "granian"]
@@ -74,6 +77,7 @@ def proxy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("nginx")
     folder.chmod(0o755)
     env = {f"OS_SERVER__{name.upper()}": value for name, value in OPTIONS}
+    env["OS_WEBSOCKET__ENABLED"] = str(request.param == "granian")
     with ExitStack() as stack:
         server = stack.enter_context(ZqServer(f"rocksdb://{folder}/store", engine=request.param, env=env))
         opened = Proxy(folder, server)
@@ -140,6 +144,18 @@ def test_events_of_a_stream_come_at_once(proxy: Proxy) -> None:
             piece = reader.recv(65536)
             assert piece, got
             got += piece
+
+
+def test_websocket_passes_at_its_path(proxy: Proxy, request: pytest.FixtureRequest) -> None:
+    """To Granian, which serves it."""
+    place = f"ws://127.0.0.1:{proxy.port}"
+    if request.node.callspec.params["proxy"] == "granian":
+        with connect(f"{place}/v2/ws", additional_headers=LOGIN) as connection:
+            assert ask_frame(connection, "queue_list")[0] == 200
+    with pytest.raises(InvalidStatus):
+        connect(f"{place}/v2/queues", additional_headers=LOGIN)
+    with pytest.raises(InvalidStatus):
+        connect(f"{place}/v2/ws")
 
 
 def test_slow_clients_wait_at_the_proxy(proxy: Proxy) -> None:

@@ -30,7 +30,6 @@ EXTRAS: Final = (
     "policy",
     "delivery",
     "encryption",
-    "websocket",
     "fast",
     "spark",
     "report",

@@ -1,11 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that serve WebSocket, and what a test does with a connection."""
+"""Servers of WebSocket, and what a test does with a connection."""
 
 import json
-import os
-import signal
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +13,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from tests.forked import Forked
-from tests.servers import OWN_PORT_ONLY, ZqServer, free_port, wait_for
+from tests.servers import ZqServer
 from zq.auth.tokens import write
 
 HEADERS = {"Client-ID": "30387f00c63a4a30ac1f3e2cf1b0c3a1", "X-Project-ID": "acme"}
@@ -26,39 +21,14 @@ WITHIN = 120.0
 
 
 @contextmanager
-def served(folder: Path, **options: str) -> Iterator[tuple[str, Forked]]:
-    """Yield the URL and the process of a ``zq-websocket``, whose log is the file ``log`` in the folder.
+def served(**options: str) -> Iterator[tuple[str, ZqServer]]:
+    """Yield the URL of WebSocket and its server, by default on a store in memory.
 
     ``options`` are environment variables.
     """
-    port = free_port()
-    env = os.environ | {"OS_STORAGE__URI": "memory:", "OS_WEBSOCKET__PORT": str(port)} | OWN_PORT_ONLY | options
-    process = Forked("zq.websocket.command", [], env)
-
-    def write_log() -> None:
-        with process.stderr, open(folder / "log", "w", 1) as log:
-            log.writelines(process.stderr)
-
-    writer = threading.Thread(target=write_log)
-    writer.start()
-
-    def accepts() -> bool:
-        assert process.poll() is None, (folder / "log").read_text()
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            return False
-        return True
-
-    try:
-        wait_for(accepts, WITHIN, "zq-websocket accepts connections")
-        yield f"ws://127.0.0.1:{port}", process
-    finally:
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGTERM)
-        process.wait(WITHIN)
-        writer.join(WITHIN)
-        process.stdout.close()
+    env = {"OS_STORAGE__URI": "memory:", "OS_WEBSOCKET__ENABLED": "true", **options}
+    with ZqServer("", engine="granian", env=env) as server:
+        yield f"ws://127.0.0.1:{server.port}/v2/ws", server
 
 
 def ask(
@@ -87,8 +57,8 @@ def notification(connection: ClientConnection, binary: bool) -> Any:
 
 @contextmanager
 def guarded(folder: Path, **options: str) -> Iterator[tuple[ZqServer, str, dict[str, str]]]:
-    """A ``zq-server`` that serves WebSocket besides, its URL there, and the headers of its administrator."""
-    token, port = write("A" * 10, "b" * 43), free_port()
+    """A server that asks for tokens, its URL of WebSocket, and the headers of its administrator."""
+    token = write("A" * 10, "b" * 43)
     file = folder / "token"
     file.write_text(token)
     file.chmod(0o600)
@@ -96,12 +66,12 @@ def guarded(folder: Path, **options: str) -> Iterator[tuple[ZqServer, str, dict[
         "OS_AUTH_STRATEGY": "token",
         "OS_DEFAULT__AUTH_STRATEGY": "token",
         "OS_AUTH__BOOTSTRAP_TOKEN_FILE": str(file),
-        "OS_WEBSOCKET__PORT": str(port),
+        "OS_STORAGE__URI": f"rocksdb://{folder}/store",
         "OS_SIGNED_URL__SECRET_KEY": "k" * 40,
         **options,
     }
-    with ZqServer(f"rocksdb://{folder}/store", env=env) as server:
-        yield server, f"ws://127.0.0.1:{port}", {"Authorization": f"Bearer {token}"}
+    with served(**env) as (url, server):
+        yield server, url, {"Authorization": f"Bearer {token}"}
 
 
 def made(server: ZqServer, admin: dict[str, str], project: str, **terms: Any) -> dict[str, Any]:

@@ -1,27 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-websocket`` as an operator runs it: on shared stores beside a server, by TLS, asked by probes, told to read its
-files again."""
+"""WebSocket beside HTTP at one port: on shared stores, and bounded before the handshake."""
 
-import os
-import shutil
-import signal
 import socket
 import ssl
-from http.client import HTTPConnection
+import struct
+from contextlib import ExitStack, closing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from tests.faults.refusal import sentence_of
 from tests.faults.test_tls import folder
 from tests.servers import ZqServer, wait_for
 from tests.servers import ask as ask_http
 from tests.stores import MongoServer, RedisServer
-from tests.websocket.connections import HEADERS, ask, notification, served
+from tests.websocket.connections import HEADERS, WITHIN, ask, guarded, made, notification, served
 
 __all__ = ["folder"]
 pytestmark = pytest.mark.slow
+HANDSHAKE = (
+    b"GET /v2/ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
 
 
 @pytest.mark.parametrize("kind", [RedisServer, MongoServer])
@@ -32,7 +34,7 @@ def test_what_a_server_is_posted_reaches_a_connection_to_another_process(
     with (
         kind() as store,
         ZqServer(store.uri, env={"OS_NOTIFICATION__DELIVER": "false"}) as server,
-        served(tmp_path, OS_STORAGE__URI=store.uri) as (url, _),
+        served(OS_STORAGE__URI=store.uri) as (url, _),
         connect(url) as connection,
     ):
         q = {"queue_name": "orders"}
@@ -48,48 +50,73 @@ def test_what_a_server_is_posted_reaches_a_connection_to_another_process(
         assert len(ask_http(server.url, "GET", claim, headers=HEADERS).document["messages"]) == 3
 
 
-def test_by_tls_with_a_certificate_that_is_read_again_at_hup(folder: Path, tmp_path: Path) -> None:
-    def put(name: str) -> None:
-        shutil.copy(folder / f"{name}.pem", tmp_path / "cert.pem")
-        shutil.copy(folder / f"{name}.key", tmp_path / "key.pem")
-
-    def subject(url: str) -> object:
-        parts = urlsplit(url)
-        with (
-            socket.create_connection((str(parts.hostname), parts.port or 0), 60) as plain,
-            trusting.wrap_socket(plain, server_hostname="127.0.0.1") as wrapped,
-        ):
-            return (wrapped.getpeercert() or {})["subject"]
-
-    put("server")
-    config = tmp_path / "zq.conf"
-    config.write_text(f"[server]\ntls_cert = {tmp_path}/cert.pem\ntls_key = {tmp_path}/key.pem\n")
+def test_by_tls_at_the_port_of_http(folder: Path) -> None:
+    options = {"OS_SERVER__TLS_CERT": f"{folder}/server.pem", "OS_SERVER__TLS_KEY": f"{folder}/server.key"}
     trusting = ssl.create_default_context(cafile=str(folder / "ca.pem"))
-    with served(tmp_path, ZQ_CONFIG=str(config)) as (url, process):
-        secure = url.replace("ws:", "wss:")
-        with connect(secure, ssl=trusting) as connection:
-            assert ask(connection, "queue_list")[0] == 200
-            assert subject(url) == ((("commonName", "first"),),)
-            put("second")
-            os.kill(process.pid, signal.SIGHUP)
-            second = ((("commonName", "second"),),)
-            wait_for(lambda: subject(url) == second, 60, "the new certificate")
-            assert ask(connection, "queue_list")[0] == 200
-        shutil.copy(folder / "server.key", tmp_path / "key.pem")  # which is not the certificate's
-        os.kill(process.pid, signal.SIGHUP)
-        log = tmp_path / "log"
-        wait_for(lambda: "What this file said stays as it was" in log.read_text(), 60, "the files are refused")
-        with connect(secure, ssl=trusting) as connection:
+    env = {"OS_STORAGE__URI": "memory:", "OS_WEBSOCKET__ENABLED": "true", **options}
+    server = ZqServer("", engine="granian", env=env)
+    with closing(server):
+        server.launch()
+        wait_for(server.accepts, WITHIN, "it listens")
+        with connect(f"wss://127.0.0.1:{server.port}/v2/ws", ssl=trusting) as connection:
             assert ask(connection, "queue_list")[0] == 200
 
 
-def test_probes_are_answered_at_its_port(tmp_path: Path) -> None:
-    with served(tmp_path) as (url, _):
-        parts = urlsplit(url)
-        for path in ("/healthz", "/readyz"):
-            asking = HTTPConnection(str(parts.hostname), parts.port, timeout=60)
-            asking.request("GET", path)
-            answer = asking.getresponse()
-            assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
-            assert answer.read() == b'{"status":"ok"}'
-            asking.close()
+def threads_of(server: ZqServer) -> int:
+    return sum(len(list(Path(f"/proc/{pid}/task").iterdir())) for pid in server.worker_pids)
+
+
+def test_300_silent_sockets_cost_no_thread_and_keep_no_one_out() -> None:
+    """Nor do as many handshakes that are not finished."""
+    with served() as (url, server), ExitStack() as opened:
+        before = threads_of(server)
+        for number in range(300):
+            silent = opened.enter_context(socket.create_connection(("127.0.0.1", server.port), WITHIN))
+            silent.sendall(HANDSHAKE[: number % 2 * 40])
+        with connect(url) as connection:
+            assert ask(connection, "queue_list")[0] == 200
+        assert threads_of(server) - before < 10
+
+
+def test_a_client_that_resets_after_the_handshake_leaves_no_place_taken() -> None:
+    with served(OS_WEBSOCKET__MAX_CONNECTIONS="10") as (url, server):
+        for _ in range(20):
+            with socket.create_connection(("127.0.0.1", server.port), WITHIN) as client:
+                client.sendall(HANDSHAKE)
+                client.recv(1)
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_for(lambda: admitted(url), 60, "a place is free")
+
+
+def admitted(url: str) -> bool:
+    """Return whether a connection is taken now."""
+    try:
+        with connect(url) as connection:
+            return ask(connection, "queue_list")[0] == 200
+    except InvalidStatus:
+        return False
+
+
+def test_connections_without_a_credential_get_half_of_the_places(tmp_path: Path) -> None:
+    with guarded(tmp_path, OS_WEBSOCKET__MAX_CONNECTIONS="4") as (server, url, admin), ExitStack() as opened:
+        token = made(server, admin, "acme")["token"]
+        known = opened.enter_context(connect(url))
+        assert ask(known, "authenticate", **{"X-Auth-Token": token})[0] == 200
+        for _ in range(2):
+            opened.enter_context(connect(url))
+        with pytest.raises(InvalidStatus) as refused:
+            connect(url)
+        assert refused.value.response.status_code == 503
+        assert ask(known, "queue_list")[0] == 200
+
+
+def test_one_address_gets_so_many_places() -> None:
+    with served(OS_WEBSOCKET__MAX_CONNECTIONS_PER_ADDRESS="2") as (url, _), connect(url), connect(url):
+        with pytest.raises(InvalidStatus) as refused:
+            connect(url)
+        assert refused.value.response.status_code == 503
+
+
+def test_gunicorn_is_refused_with_a_sentence() -> None:
+    server = ZqServer("memory:", engine="gunicorn", env={"OS_WEBSOCKET__ENABLED": "true"})
+    assert "[websocket] enabled needs [server] engine = granian" in sentence_of(server)

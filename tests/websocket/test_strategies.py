@@ -35,7 +35,7 @@ def test_a_connection_ends_with_its_json_web_token(tmp_path: Path) -> None:
         "OS_AUTH__JWT_JWKS": str(keys),
         "OS_AUTH__JWT_LEEWAY": "0",
     }
-    with served(tmp_path, **options) as (url, _), connect(url) as busy:
+    with served(**options) as (url, _), connect(url) as busy:
         now = int(time.time())
         claims = {"iss": "https://id.example", "aud": "zq", "iat": now, "exp": now + LIVES, "zq_project": "acme"}
 
@@ -66,7 +66,7 @@ def test_tokens_of_keystone(tmp_path: Path) -> None:
     with Keystone(User("ann", "acme"), User("ben", "other")) as keystone:
         config = tmp_path / "zq.conf"
         config.write_text(keystone.config())
-        with served(tmp_path, ZQ_CONFIG=str(config)) as (url, _), connect(url) as connection:
+        with served(ZQ_CONFIG=str(config)) as (url, _), connect(url) as connection:
             assert ask(connection, "authenticate", **{"X-Auth-Token": "unknown"})[0] == 401
             assert ask(connection, "queue_list")[0] == 403
             assert ask(connection, "authenticate", **{"X-Auth-Token": keystone.token("ann")})[0] == 200
@@ -83,7 +83,7 @@ def test_a_proxy_says_who_asks(tmp_path: Path) -> None:
     secrets.write_text(f"{SECRET}\n")
     secrets.chmod(0o600)
     options = {"OS_DEFAULT__AUTH_STRATEGY": "proxy", "OS_AUTH__PROXY_SECRET_FILE": str(secrets)}
-    with served(tmp_path, **options) as (url, _):
+    with served(**options) as (url, _):
         said = {"X-ZQ-Proxy-Secret": SECRET, "X-Project-Id": "acme", "X-Roles": "Member"}
         with connect(url, additional_headers=said) as connection:
             assert ask(connection, "queue_create", {"queue_name": "orders"})[0] == 201

@@ -2,8 +2,7 @@
 """What is for subscribers that are connections to this process (contract 14): each has a queue of ours, as other
 subscriptions have, from which no worker delivers."""
 
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from zq.broker.encryption import Sealing
@@ -27,20 +26,20 @@ class Pushes:
         self._storage = storage
         self._clock = clock
         self._sealing = sealing
-        self._wakeups: dict[QueueRef, threading.Event] = {}
+        self._watchers: dict[QueueRef, Callable[[], object]] = {}
 
-    def watch(self, source: Source, id: str, wakeup: threading.Event) -> None:
-        """Set the event when something may be there for the subscription; a hint may be lost."""
-        self._wakeups[source.pushed(id)] = wakeup
+    def watch(self, source: Source, id: str, notify: Callable[[], object]) -> None:
+        """Call ``notify``, from any thread, when something may be there for the subscription; a hint may be lost."""
+        self._watchers[source.pushed(id)] = notify
 
     def forget(self, source: Source, id: str) -> None:
         """Watch it no longer."""
-        self._wakeups.pop(source.pushed(id), None)
+        self._watchers.pop(source.pushed(id), None)
 
     def hear(self, queue: QueueRef) -> None:
         """Messages may have come to the queue; from any thread."""
-        if (wakeup := self._wakeups.get(queue)) is not None:
-            wakeup.set()
+        if (notify := self._watchers.get(queue)) is not None:
+            notify()
 
     def batches(self, source: Source, id: str) -> Iterator[Sequence[bytes]]:
         """The documents that are for the subscription, until there are no more. Those of a batch are gone once the next

@@ -2,9 +2,9 @@
 """Heavy requests: those that handle more than ``HEAVY`` messages, as far as that is known before the work begins.
 
 A heavy request never runs on the event loop's thread (``zq.http.short``). It waits for one of its project's places,
-pays an estimate, and gives way to light requests between slices (``zq.turns``). The resource that handles it calls ``admit``
-with the number of messages that it names: the limit of a page, the messages of a post, the ids of a deletion. Work of
-unknown size, as a commit's, counts as ``UNKNOWN`` messages.
+pays an estimate, and gives way to light requests between slices (``zq.turns``). The resource that handles it calls
+``admit`` with the number of messages that it names: the limit of a page, the messages of a post, the ids of a
+deletion. Work of unknown size, as a commit's, counts as ``UNKNOWN`` messages.
 
 ``is_heavy`` judges a request before it is routed, for the edge. It may call a light request heavy, but not the reverse.
 """

@@ -94,10 +94,9 @@ class Edge:
         self._unsent: dict[asyncio.Task[Any], Unsent] = {}
         self._pauses = 0
 
-    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    async def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] == "http":
-            await Exchange(self, environment(scope), receive, send).run()
+        await Exchange(self, environment(scope), receive, send).run()
 
     def call(self, environ: dict[str, Any]) -> Answer:
         """Let the application answer; blocks. The answer means nothing if it has left a pending one or a feed."""

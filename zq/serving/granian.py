@@ -19,9 +19,11 @@ from granian.server.embed import Server
 from msgspec import Struct
 
 from zq import lifecycle
+from zq.broker import Broker
 from zq.http.app import App
 from zq.serving import listening
-from zq.serving.asgi import PIECE, Edge, Limits
+from zq.serving.asgi import PIECE, Edge, Limits, Receive, Send
+from zq.serving.websocket import Connections
 from zq.settings import Settings
 
 LOG = logging.getLogger(__name__)
@@ -36,13 +38,13 @@ LOOK: Final = 0.05
 class Serving(Struct, frozen=True):
     """What a worker serves. ``app`` is called with each request; ``inner`` is the ``App`` within it.
 
-    ``end_waiting`` answers the requests that wait; ``reload`` reads the options again.
+    ``reload`` reads the options again, and returns whether they were taken over.
     """
 
     app: Callable[..., Iterable[bytes]]
     inner: App
-    end_waiting: Callable[[], object]
-    reload: Callable[[], object]
+    broker: Broker
+    reload: Callable[[], bool]
 
 
 def serve(chosen: Settings, open_app: Callable[[], Serving]) -> int:
@@ -60,6 +62,7 @@ class Worker:
         self._chosen = chosen
         self._opened = opened
         self._edge: Edge
+        self._connections: Connections
         self._servers: dict[Server, asyncio.Task[None]] = {}
         self._ending = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -69,7 +72,8 @@ class Worker:
         chosen, loop = self._chosen, asyncio.get_running_loop()
         per_address = None if chosen.behind_proxy else chosen.max_connections_per_address
         limits = Limits(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body, per_address)
-        self._edge = Edge(self._opened.app, self._opened.inner, limits, chosen.threads, loop)
+        self._edge = edge = Edge(self._opened.app, self._opened.inner, limits, chosen.threads, loop)
+        self._connections = Connections(edge, self._opened.app, self._opened.broker, chosen)
         self._start_server()
         loop.add_signal_handler(signal.SIGTERM, self._begin, self._drain)
         for number in (signal.SIGINT, signal.SIGQUIT):
@@ -86,6 +90,10 @@ class Worker:
             server.stop()  # type: ignore[no-untyped-call]
         await asyncio.wait(self._servers.values(), timeout=chosen.graceful_timeout)
 
+    async def _serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        serve = self._edge.serve if scope["type"] == "http" else self._connections.serve
+        await serve(scope, receive, send)
+
     def _begin(self, work: Callable[[], Any]) -> None:
         task = asyncio.ensure_future(work())
         self._tasks.add(task)
@@ -95,13 +103,13 @@ class Worker:
         """Start a server with the certificates as they are now."""
         chosen = self._chosen
         server = Server(
-            self._edge,
+            self._serve,
             address=listening.numeric(chosen.bind),
             port=chosen.port,
             interface=Interfaces.ASGINL,
             # With HTTP/2 Granian has no deadline for a silent connection: see decision 0135.
             http=HTTPModes.http1,
-            websockets=False,
+            websockets=chosen.websocket.enabled,
             backlog=1024,
             backpressure=chosen.max_waiters + chosen.max_streams + chosen.max_connections,
             http1_settings=HTTP1Settings(
@@ -132,7 +140,7 @@ class Worker:
         if lifecycle.is_stopping():
             return
         chosen = self._chosen
-        lifecycle.begin_stopping(chosen.drain_delay, self._opened.end_waiting)
+        lifecycle.begin_stopping(chosen.drain_delay, self._opened.broker.end_waiting)
         await asyncio.sleep(chosen.drain_delay)
         sink = listening.divert_new_connections(chosen.bind, chosen.port, chosen.workers)
         began = time.monotonic()
@@ -143,7 +151,7 @@ class Worker:
             sink.close()
 
     def _end_at_once(self) -> None:
-        lifecycle.begin_stopping(0, self._opened.end_waiting)
+        lifecycle.begin_stopping(0, self._opened.broker.end_waiting)
         self._ending.set()
 
 

@@ -150,7 +150,7 @@ def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
         keep=given.keep,
         trust_http=given.trust_http,
         trust_targets=tuple(given.trust_targets),
-        own=tuple(filter(None, (conf[name].port for name in ("server", "websocket", "metrics")))),
+        own=tuple(filter(None, (conf[name].port for name in ("server", "metrics")))),
         stores=tuple(_stores(conf)),
         smtp_command=given.smtp_command,
         smtp_host=given.smtp_host if local else "",

@@ -212,7 +212,7 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
         "share": share_options(conf),
         "delivery": delivery_settings(conf),
         "console": console_options(conf),
-        "websocket": websocket_options(conf),
+        "websocket": websocket_options(conf, engine_of(conf.server.engine, conf.auth.certificates)),
         "sqs": sqs_options(conf),
         "policy_file": conf.oslo_policy.policy_file,
         "quota": quota_of(conf),

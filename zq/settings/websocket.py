@@ -1,19 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section [websocket]: where WebSocket is served, and what bounds its connections."""
+"""The section [websocket]: whether WebSocket is served, and what bounds its connections."""
 
 from typing import Any, Final
 
 from msgspec import Struct
 from oslo_config import cfg
 
+from zq.errors import StartRefused
+
 WEBSOCKET: Final[list[cfg.Opt]] = [
-    cfg.StrOpt("bind", default="127.0.0.1", help="Address at which WebSocket is served."),
-    cfg.PortOpt(
-        "port",
-        default=0,
-        sample_default=9000,
-        help="Port at which zq-server serves WebSocket besides; 0: it does not, and zq-websocket takes 9000.",
-    ),
+    cfg.BoolOpt("enabled", default=False, help="Serve WebSocket at /v2/ws of the port of [server]. Needs Granian."),
     cfg.ListOpt(
         "allowed_origins",
         default=[],
@@ -21,7 +17,20 @@ WEBSOCKET: Final[list[cfg.Opt]] = [
         help="Values that the header Origin of a handshake may have; one without it, as programs send it, may come. "
         "Between several a comma.",
     ),
-    cfg.IntOpt("max_connections", default=500, min=1, max=10_000, help="WebSocket connections of one process."),
+    cfg.IntOpt(
+        "max_connections",
+        default=500,
+        min=1,
+        max=10_000,
+        help="WebSocket connections of one process. Those without a credential get at most half of them.",
+    ),
+    cfg.IntOpt(
+        "max_connections_per_address",
+        default=100,
+        min=1,
+        max=10_000,
+        help="Those of one process from one address, of IPv6 from one /64 network. Not with [server] behind_proxy.",
+    ),
     cfg.IntOpt(
         "max_connections_per_project", default=100, min=1, max=10_000, help="Those of one process for one project."
     ),
@@ -29,18 +38,18 @@ WEBSOCKET: Final[list[cfg.Opt]] = [
 
 
 class WebSocketOptions(Struct, frozen=True):
-    """The options of the section. ``port`` 0: none was chosen."""
+    """The options of the section."""
 
-    bind: str
-    port: int
+    enabled: bool
     allowed_origins: tuple[str, ...]
     max_connections: int
+    max_connections_per_address: int
     max_connections_per_project: int
 
 
-def websocket_options(conf: Any) -> WebSocketOptions:
-    """What the options say."""
+def websocket_options(conf: Any, engine: str) -> WebSocketOptions:
+    """Return what the options say. Raise ``StartRefused`` if the HTTP server cannot serve WebSocket."""
     given = {option.dest: conf.websocket[option.dest] for option in WEBSOCKET}
-    return WebSocketOptions(
-        **given | {"bind": conf.websocket.bind.strip("[]"), "allowed_origins": tuple(conf.websocket.allowed_origins)}
-    )
+    if given["enabled"] and engine != "granian":
+        raise StartRefused("[websocket] enabled needs [server] engine = granian, whose package must be installed.")
+    return WebSocketOptions(**given | {"allowed_origins": tuple(conf.websocket.allowed_origins)})

@@ -2,12 +2,11 @@
 """Messages of queues that a connection has subscribed to, as frames that come without a request (contract 14)."""
 
 import logging
-import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import msgspec
-from websockets.exceptions import ConnectionClosed
 
 from zq.broker import Broker
 from zq.errors import ZqError
@@ -15,71 +14,65 @@ from zq.model.subscriptions import Source
 from zq.websocket import frames
 
 LOG = logging.getLogger(__name__)
-# Seconds after which all are looked at, for a hint may be lost.
+# Seconds after which all subscriptions are looked at, for a hint may be lost.
 LOOK: Final = 5.0
+
+Frame = str | bytes
 
 
 class Pusher:
-    """Of one connection, whose thread calls it; another thread sends, from the first subscription on."""
+    """The subscriptions of one connection, which sends what is pushed to it. No method may run beside another one."""
 
-    def __init__(self, broker: Broker, send: Callable[[str | bytes], object]) -> None:
+    def __init__(self, broker: Broker, notify: Callable[[], object]) -> None:
+        """``notify`` is called, from any thread, when there may be something to send."""
         self._subscriptions = broker.subscriptions
         self._pushes = broker.pushes
-        self._send = send
-        self._lock = threading.Lock()
+        self._notify = notify
         self._formats: dict[tuple[Source, str], bool] = {}
         """Of each subscription, whether its frames are binary."""
-        self._wakeup = threading.Event()
+        self._hinted = False
+        self._looked = 0.0
 
     def add(self, source: Source, id: str, binary: bool) -> None:
         """Send what comes for the subscription."""
-        self._pushes.watch(source, id, self._wakeup)
-        with self._lock:
-            begins = not self._formats
-            self._formats[source, id] = binary
-        if begins:
-            threading.Thread(target=self._work, name="zq-websocket-push", daemon=True).start()
-        self._wakeup.set()
+        self._pushes.watch(source, id, self._hint)
+        self._formats[source, id] = binary
+        self._hint()
+
+    def is_due(self) -> bool:
+        """Return whether there may be something to send."""
+        return bool(self._formats) and (self._hinted or time.monotonic() - self._looked > LOOK)
+
+    def batches(self) -> Iterator[Sequence[Frame]]:
+        """Yield the frames to send. Those of a batch are gone for good once the next batch is asked for; blocks."""
+        hinted, self._hinted, self._looked = self._hinted, False, time.monotonic()
+        try:
+            for (source, id), binary in list(self._formats.items()):
+                if hinted or self._subscriptions.of(source).at(id) is not None:
+                    for documents in self._pushes.batches(source, id):
+                        yield [_frame(document, binary) for document in documents]
+                else:  # it has ended, by its ttl or because it was deleted
+                    self._forget(source, id)
+        except ZqError as failure:
+            LOG.warning("Messages for a connection wait until the store answers: %s", failure)
 
     def end(self) -> None:
-        """Delete the subscriptions, and what was to be sent."""
-        with self._lock:
-            gone, self._formats = self._formats, {}
-        self._wakeup.set()
-        for source, id in gone:
+        """Delete the subscriptions; blocks."""
+        for source, id in list(self._formats):
             self._forget(source, id)
             try:
                 self._subscriptions.delete(source, id)
             except ZqError as failure:
                 LOG.warning("The subscription of a connection that ended stays until its ttl is over: %s", failure)
 
+    def _hint(self) -> None:
+        self._hinted = True
+        self._notify()
+
     def _forget(self, source: Source, id: str) -> None:
         self._pushes.forget(source, id)
-        with self._lock:
-            self._formats.pop((source, id), None)
+        self._formats.pop((source, id), None)
 
-    def _work(self) -> None:
-        while True:
-            woken = self._wakeup.wait(LOOK)
-            self._wakeup.clear()
-            with self._lock:
-                all = dict(self._formats)
-            if not all:
-                return
-            try:
-                for (source, id), binary in all.items():
-                    if woken or self._subscriptions.of(source).at(id) is not None:
-                        self._push(source, id, binary)
-                    else:  # it has ended, by its ttl or by whoever deleted it
-                        self._forget(source, id)
-            except (ConnectionClosed, OSError):
-                return
-            except ZqError as failure:
-                LOG.warning("What is to be sent to a connection waits: %s", failure)
-            except Exception:  # the edge of this thread
-                LOG.critical("A message was not sent to a connection, for an unforeseen reason.", exc_info=True)
 
-    def _push(self, source: Source, id: str, binary: bool) -> None:
-        for documents in self._pushes.batches(source, id):
-            for document in documents:
-                self._send(frames.encode(msgspec.json.decode(document), True) if binary else document.decode())
+def _frame(document: bytes, binary: bool) -> Frame:
+    return frames.encode(msgspec.json.decode(document), True) if binary else document.decode()

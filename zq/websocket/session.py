@@ -59,13 +59,12 @@ class Ended(Exception):
 class Session:
     """What is known of one connection. ``handshake``: the headers that it began with."""
 
-    def __init__(
-        self, service: Service, peer: str, handshake: Mapping[str, str], send: Callable[[str | bytes], object]
-    ) -> None:
+    def __init__(self, service: Service, peer: str, handshake: Mapping[str, str], notify: Callable[[], object]) -> None:
+        """``notify`` is called, from any thread, when ``pushes`` may have something to send."""
         self._service = service
         self._id = uuid4().hex
         self._binary = False
-        self._pusher = Pusher(service.broker, send)
+        self.pushes = Pusher(service.broker, notify)
         self._subscribed: tuple[Source, str, bool] | None = None
         """What the frame in hand has subscribed to, and whether the frame is binary."""
         self._peer = peer
@@ -81,32 +80,39 @@ class Session:
         if self._service.strategy == "proxy" and self._call(WHO, {}).status != 200:
             raise Ended(POLICY, "This connection did not come through the proxy.")
 
-    def check(self) -> None:
-        """Raise ``Ended`` if the connection must not go on: no credential in time, or one that is not valid any more.
+    @property
+    def is_known(self) -> bool:
+        """Whether the connection has a credential, or needs none."""
+        return self._open or bool(self._credential)
 
-        To be called every second.
-        """
-        now = time.monotonic()
+    def check(self) -> None:
+        """Raise ``Ended`` if no credential has come in time, or it has expired. To be called every second."""
         if self._credential:
             if self._expires is not None and self._service.broker.waiters.clock.now() >= self._expires:
                 raise Ended(EXPIRED, "The credential has expired.")
-            if now >= self._recheck:
-                self._recheck = now + RECHECK
-                if self._call(WHO, self._credential).status == 401:
-                    raise Ended(EXPIRED, "The credential is not valid any more.")
-        elif not self._open and now >= self._deadline:
+        elif not self._open and time.monotonic() >= self._deadline:
             raise Ended(POLICY, "No credential came in time.")
+
+    def is_recheck_due(self) -> bool:
+        """Return whether the credential is to be judged again."""
+        return bool(self._credential) and time.monotonic() >= self._recheck
+
+    def recheck(self) -> None:
+        """Judge the credential again; blocks. Raise ``Ended`` if it is not valid any more."""
+        self._recheck = time.monotonic() + RECHECK
+        if self._call(WHO, self._credential).status == 401:
+            raise Ended(EXPIRED, "The credential is not valid any more.")
 
     def end(self) -> None:
         """The connection is closed: its subscriptions end, also one that it was not told of any more."""
         self.answered()
-        self._pusher.end()
+        self.pushes.end()
 
     def answered(self) -> None:
         """The answer has been sent: what the frame has subscribed to may follow."""
         subscribed, self._subscribed = self._subscribed, None
         if subscribed is not None:
-            self._pusher.add(*subscribed)
+            self.pushes.add(*subscribed)
 
     def handle(self, frame: str | bytes) -> str | bytes:
         """The answer to a frame, in its format. Raises ``Ended``."""
@@ -159,7 +165,7 @@ class Session:
         given["X-Project-ID"] = project
         reply = self._call(WHO, given)
         if reply.status != 200 or former.get("X-Project-ID") not in (None, project):
-            self._pusher.end()
+            self.pushes.end()
         if reply.status != 200:
             return 401 if reply.status in (401, 403) else reply.status, _failure(reply)
         self._join(reply.document["project"])
