@@ -43,7 +43,7 @@ from zq.settings.engine import engine_of
         ("expiry", "sweep_interval", "", "must be a number; it is empty"),
         ("expiry", "sweep_batch_size", "", "must be a number; it is empty"),
         ("transport", "storage_timeout", "nan", "must be a number; it is nan"),
-        ("server", "threads", "", "must be a number; it is empty"),
+        ("server", "workers", "", "must be a number; it is empty"),
     ],
 )
 def test_a_value_out_of_bounds_stops_the_start(
