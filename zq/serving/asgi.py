@@ -292,19 +292,27 @@ class Exchange:
         answer: Answer | None
         try:
             if inline := edge.runs_inline(environ, self._body):
-                answer = await self._run_inline(partial(edge.call, environ))
+                ticket = Ticket()
+                with ticket:
+                    answer = edge.call(environ)
+                if ticket.wait is not None:
+                    await edge.settling.settle(ticket)
             else:
-                if edge.pool.is_busy():
+                if edge.pool.is_busy() and not self._closes:
                     self._watch_client()
                 answer = await edge.pool.do(partial(edge.call, environ))
-            while handover.pending is not None:
-                go_on = partial(edge.go_on, handover.pending)
-                if handover.in_thread:
-                    handover.begin_attempt()
-                    answer = await edge.pool.do(go_on, patient=True)
+            while (pending := handover.pending) is not None:
+                if not handover.in_thread:
+                    await self._wait(pending)
+                if inline and not handover.in_thread:
+                    ticket = Ticket()
+                    with ticket:
+                        answer = edge.go_on(pending)
+                    if ticket.wait is not None:
+                        await edge.settling.settle(ticket)
                 else:
-                    await self._wait(handover.pending)
-                    answer = await (self._run_inline(go_on) if inline else edge.pool.do(go_on, patient=True))
+                    handover.begin_attempt()
+                    answer = await edge.pool.do(partial(edge.go_on, pending), patient=True)
         except Unavailable as error:  # the changes could not be made durable
             self._refuse(503, None, "Service unavailable", str(error))
             return
@@ -318,18 +326,6 @@ class Exchange:
             await edge.send_long(answer.body, self._send)
         else:
             self._answer(answer)
-
-    async def _run_inline(self, work: Callable[[], Answer | None]) -> Answer | None:
-        """Run it on this thread, and return what it does once its changes are durable. Raise ``Unavailable``."""
-        ticket = Ticket()
-        try:
-            with ticket:
-                answer = work()
-        finally:
-            settled = self._edge.settling.settle(ticket) if ticket.wait is not None else None
-        if settled is not None:
-            await settled
-        return answer
 
     async def _wait(self, waits: PendingAnswer | Feed) -> None:
         """Return when it is time to look again. Raise ``Gone`` if the client has disconnected."""

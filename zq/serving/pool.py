@@ -65,10 +65,10 @@ class Pool:
         self._results = Results(loop)
         self._waiting: deque[Job] = deque()
         self._tokens: SimpleQueue[None] = SimpleQueue()
-        self._idle = threads
+        self._idle: set[int] = set()
         self._refuse_late()
         for number in range(threads):
-            threading.Thread(target=self._run, name=f"zq-request-{number}", daemon=True).start()
+            threading.Thread(target=self._run, args=(number,), name=f"zq-request-{number}", daemon=True).start()
 
     def is_crowded(self) -> bool:
         """Return whether work that comes now would not find a thread in time."""
@@ -79,7 +79,7 @@ class Pool:
 
     def is_busy(self) -> bool:
         """Return whether work that comes now has to wait for a thread."""
-        return len(self._waiting) >= self._idle
+        return len(self._waiting) >= len(self._idle)
 
     def do(self, work: Callable[[], Any], *, patient: bool = False) -> "asyncio.Future[Any]":
         """Run it on a thread; the future has what it returns or raises. To be called in the loop."""
@@ -102,20 +102,20 @@ class Pool:
                 job.future.set_exception(Crowded("The server has more to do than it can do in time."))
         self._loop.call_later(self._timeout / 2, self._refuse_late)
 
-    def _run(self) -> None:
+    def _run(self, number: int) -> None:
         while True:
+            self._idle.add(number)
             self._tokens.get()
+            self._idle.discard(number)
             try:
                 job = self._waiting.popleft()
             except IndexError:  # it has been refused
                 continue
-            self._idle -= 1
             value, error = None, None
             try:
                 value = job.work()
             except BaseException as caught:  # noqa: BLE001 - the edge of this thread: the awaiting coroutine gets it
                 error = caught
-            self._idle += 1
             self._results.put(job.future, value, error)
             del job, value, error
 
