@@ -85,6 +85,11 @@ def end() -> None:
             sys.setswitchinterval(_process.turn)
 
 
+def are_taken() -> bool:
+    """Return whether heavy work is under way in this process, which may hold the lock of a queue."""
+    return _process.count > 0
+
+
 def give_way() -> None:
     """Let waiting threads go first; called between two slices."""
     if not _work.is_large:
