@@ -61,5 +61,6 @@ def test_a_port_in_use_is_one_sentence_at_once(engine: str, tmp_path: Path) -> N
 
 def test_an_address_of_another_machine_cannot_be_listened_on(tmp_path: Path) -> None:
     """192.0.2.1 is nobody's, by RFC 5737."""
-    server = ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "192.0.2.1", env={"OS_SERVER__TRUST_NETWORK": "true"})
+    env = {"OS_SERVER__TRUST_NETWORK": "true", "OS_SERVER__BEHIND_PROXY": "true"}
+    server = ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "192.0.2.1", env=env)
     assert f"cannot listen on 192.0.2.1:{server.port}: Cannot assign requested address." in sentence_of(server)

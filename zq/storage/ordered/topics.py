@@ -166,7 +166,14 @@ def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -
 
 
 def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
-    """As ``TopicController.stats``; batches are read only if some of their messages have expired."""
+    """Return what ``TopicController.stats`` returns. Batches are read only if some of their messages have expired."""
+    while (stats := _stats(store, log, topic, now)) is None:
+        pass
+    return stats
+
+
+def _stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats | None:
+    """Return the statistics; None if the space of the first or last batch was given back after they were counted."""
     number, moment = log.history, layout.ms(now)
     count = 0
     ends: list[bytes] = []
@@ -182,7 +189,8 @@ def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
             ends[1:] = [batch]
     if not ends:
         return Stats()
-    return Stats(0, count, _edge(store, ends[0], now, 0), _edge(store, ends[-1], now, -1))
+    oldest, newest = _edge(store, ends[0], now, 0), _edge(store, ends[-1], now, -1)
+    return None if oldest is None or newest is None else Stats(0, count, oldest, newest)
 
 
 def newest(store: Store, log: Log, topic: str) -> int | None:
