@@ -176,6 +176,7 @@ VENDORS: dict[str, list[str]] = {
     "oslo_policy": ["zq.auth.policy"],
     "gunicorn": ["zq.serving"],
     "granian": ["zq.serving"],
+    "uvloop": ["zq.serving"],
     "jsonschema": ["zq.broker"],
     "prometheus_client": ["zq.metrics"],
     "click": ["zq.cli", "zq.jobs"],

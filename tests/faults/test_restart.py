@@ -45,14 +45,15 @@ def listed(server: ZqServer, queue: str) -> list[str]:
 
 
 def test_sigterm_finishes_a_half_sent_upload_and_loses_nothing(store_uri: str, engine: str) -> None:
-    """The upload gets its 201 although SIGTERM came first; nothing new is taken; a restart has it all."""
+    """The upload gets its 201 although SIGTERM came first; Granian takes nothing new; a restart has all messages."""
     with ZqServer(store_uri, engine=engine) as server:
         before = {"messages": [{"body": number, "ttl": 600} for number in range(30)]}
         assert ask(server.url, "POST", "/v2/queues/fast/messages", before).status == 201
         upload = Upload(server, "slow but sure" * 1000)
         upload.begin()
         os.kill(server.pid, signal.SIGTERM)
-        wait_for(lambda: not server.accepts(), 60, "nothing new is taken after SIGTERM")
+        if engine == "granian":  # gunicorn closes its socket last
+            wait_for(lambda: not server.accepts(), 60, "nothing new is taken after SIGTERM")
         assert upload.end() == 201
         assert server.wait(30) == 0, server.output
         assert "Traceback" not in server.output
