@@ -161,8 +161,11 @@ def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -
             break
     else:
         position = max(after, last)
-    dropped = log.dropped
-    return LogSlice([batch for batch in found if batch.last > dropped], position, position < last, last, dropped)
+    # A topic that was purged meanwhile shows nothing: some of its batches may have been passed before the purge, and
+    # the space of others may have been given back.
+    dropped, floors = log.dropped, (view.floors, log.view.floors)
+    kept = [batch for batch in found if batch.last > max(dropped, *(each.get(batch.topic, 0) for each in floors))]
+    return LogSlice(kept, position, position < last, last, dropped)
 
 
 def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
@@ -173,7 +176,8 @@ def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
 
 
 def _stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats | None:
-    """Return the statistics; None if the space of the first or last batch was given back after they were counted."""
+    """Return the statistics; None if batches of the topic were removed while they were counted."""
+    floor = log.view.floors.get(topic, 0)
     number, moment = log.history, layout.ms(now)
     count = 0
     ends: list[bytes] = []
@@ -187,6 +191,8 @@ def _stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats | None:
         count += living
         if living:
             ends[1:] = [batch]
+    if log.view.floors.get(topic, 0) != floor:
+        return None
     if not ends:
         return Stats()
     oldest, newest = _edge(store, ends[0], now, 0), _edge(store, ends[-1], now, -1)
