@@ -17,7 +17,7 @@ def test_a_purge_is_there_with_its_request_and_what_its_dialog_told(client: Clie
     messages that are deleted; other queues keep theirs; the audit has the request's id."""
     client.queue("other").post(1)
     client.queue("mail").post_batch(list(range(20)))
-    client.queue("mail").create({"_default_message_delay": 1})
+    client.queue("mail").update({"_default_message_delay": 1})
     client.queue("mail").post_batch(list(range(5)), delay=300)
     client.queue("mail").claim(limit=3)
     page = watch.open("queues/mail")
