@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, NoReturn
 
@@ -63,12 +63,13 @@ class Supervisor:
             elif number not in (0, signal.SIGCHLD):
                 return self._stop(0)
             for pid, code in self._ended():
+                started = self._workers.pop(pid)
                 if code >= 0:
                     LOG.error("Worker %d has ended with exit code %d, and so does the server.", pid, code)
                     return self._stop(code or 1)
                 LOG.error("Worker %d was killed by signal %d.", pid, -code)
                 self._lost(pid)
-                if time.monotonic() - self._workers.pop(pid) < SHORT_LIFE:
+                if time.monotonic() - started < SHORT_LIFE:
                     LOG.critical("Its predecessor was killed too, seconds before: it is not replaced.")
                     return self._stop(1)
                 self._start(time.monotonic())
@@ -89,14 +90,14 @@ class Supervisor:
             sys.exit(0)
         sys.exit(self._work())
 
-    def _ended(self) -> list[tuple[int, int]]:
-        """Return the workers that have ended, each with its exit code, negative for a signal."""
-        found = []
+    def _ended(self) -> Iterator[tuple[int, int]]:
+        """Yield the workers that have ended, each with its exit code, negative for a signal.
+
+        One that is not taken is yielded by the next call."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] in self._workers:
-                    found.append((ended[0], os.waitstatus_to_exitcode(ended[1])))
-        return found
+                    yield ended[0], os.waitstatus_to_exitcode(ended[1])
 
     def _signal(self, number: signal.Signals) -> None:
         for pid in self._workers:

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The master of worker processes, in a process of its own: when it ends, and with which exit code."""
+
+import subprocess
+import sys
+
+import pytest
+
+# The workers wait for each other, so that the master finds all of them ended at once.
+MASTER = """
+import os, sys, time
+from zq.serving.supervisor import Supervisor
+
+count, code = int(sys.argv[1]), int(sys.argv[2])
+theirs, ours = os.pipe()
+
+def work():
+    os.write(ours, b"x")
+    while not released():
+        time.sleep(0.01)
+    return code
+
+def released():
+    import array, fcntl, termios
+    found = array.array("i", [0])
+    fcntl.ioctl(theirs, termios.FIONREAD, found)
+    return found[0] == count
+
+sys.exit(Supervisor(count, work, lambda: True, lambda pid: None, 5.0).run())
+"""
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize(("code", "expected"), [(2, 2), (0, 1)])
+def test_a_server_ends_with_a_worker_that_ends_by_itself(count: int, code: int, expected: int) -> None:
+    master = subprocess.run([sys.executable, "-c", MASTER, str(count), str(code)], capture_output=True, timeout=60)
+    assert master.returncode == expected
+    assert b"Workers are killed" not in master.stderr
