@@ -17,6 +17,7 @@ from zq.clock import ManualClock
 from zq.errors import Invalid, Unavailable
 from zq.limits import Limits
 from zq.model import QueueRef, Ready
+from zq.storage.inline import LongWalk
 
 QUEUE, OTHER = QueueRef("acme", "jobs"), QueueRef("acme", "other")
 LONG, SOON = 30, 25
@@ -297,3 +298,20 @@ def test_what_becomes_ready_while_a_poll_asks_is_not_passed_over(scene: Scene, m
     began = time.monotonic()
     assert scene.waiters.poll(QUEUE, LONG, ask, bool, takes=True) == Polled("a")
     assert time.monotonic() - began < SOON
+
+
+def test_a_look_that_needs_a_thread_is_not_taken_for_a_mere_check(scene: Scene) -> None:
+    """It was notified, began on the event loop's thread, and goes on elsewhere: nobody notifies it again."""
+    visit = scene.waiters.enter(QUEUE, LONG, takes=False, check=bool)
+    assert visit.look(scene.shelf.look, bool) is None
+    visit.begin()
+    scene.put("a")
+    visit.end()
+
+    def walk() -> list[str]:
+        raise LongWalk
+
+    with pytest.raises(LongWalk):
+        visit.look(walk, bool)
+    assert visit.look(scene.shelf.look, bool) == Polled(["a"])
+    visit.close()

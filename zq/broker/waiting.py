@@ -279,6 +279,9 @@ class Visit:
         asked = owner.clock.now()
         try:
             answer = ask()
+        except Exception:
+            waiter.wakeup.set()  # what it was notified of is still to be looked at, maybe on another thread
+            raise
         finally:
             owner.looked(self._queue, waiter)
         if self._woken:
