@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import falcon
 
+from zq import turns
 from zq.audit import Audit
 from zq.auth.policy import Policy as TablePolicy
 from zq.auth.signatures import Signatures
@@ -105,8 +106,13 @@ class App(falcon.App[Any, Any]):
 
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
         """Return whether the event loop's thread may run a request, with a ``zq.storage.inline.Ticket``: the request is
-        short, and the store waits for memory only. The caller's credential must be known."""
-        return self._short.has(environ, body) and self._storage.prompt
+        short, and works promptly. The caller's credential must be known."""
+        return self._short.has(environ, body) and self.is_prompt()
+
+    def is_prompt(self) -> bool:
+        """Return whether a short request that begins or goes on now waits for memory only: not for a store that is
+        busy, nor for heavy work on another thread, which may hold the lock of its queue."""
+        return self._storage.prompt and not turns.are_taken()
 
     def go_on(self, pending: PendingAnswer) -> Later | None:
         """Let a pending request look again, and answer it; None if it is still pending. Blocks as a request does."""

@@ -2,15 +2,12 @@
 """Short requests: those that the server's edge may run on its event loop's thread, if the store is in this process.
 
 A resource declares with ``short`` for which methods its requests are short as a rule. One that is about many messages
-is not: a large body, a large page or a long list of ids takes the loop's time from all others. While heavy work is
-under way on another thread, no request is short, since that thread may hold the lock of its queue.
+is not: a large body, a large page or a long list of ids takes the loop's time from all others.
 """
 
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
-
-from zq import turns
 
 # Bytes of a body, objects in it, and commas, which separate ids: a heavy request (``zq.http.weight``) has more.
 MAX_BODY: Final = 16 << 10
@@ -45,7 +42,6 @@ class ShortRoutes:
             self._pattern.fullmatch(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}") is not None
             and (not query or (len(query) <= MAX_QUERY and MANY.search(query) is None))
             and (not body or _is_short(body))
-            and not turns.are_taken()
         )
 
 

@@ -304,7 +304,7 @@ class Exchange:
             while (pending := handover.pending) is not None:
                 if not handover.in_thread:
                     await self._wait(pending)
-                if inline and not handover.in_thread:
+                if inline and not handover.in_thread and edge.inner.is_prompt():
                     ticket = Ticket()
                     with ticket:
                         answer = edge.go_on(pending)
