@@ -83,3 +83,15 @@ def test_a_poll_goes_on_in_a_thread_while_heavy_work_may_hold_its_queue() -> Non
         assert edge.attempts
 
     drive(poll_beside_heavy_work)
+
+
+def test_only_a_probe_of_health_runs_on_the_loop_unseen() -> None:
+    """Another method of the path needs a credential, for which the store or others may be asked."""
+
+    async def probe(edge: Watched, loops: int) -> None:
+        assert await edge.ask("GET", "/healthz") == 200
+        assert await edge.ask("POST", "/healthz", body=b"{}") == 405
+        assert edge.calls[0] == loops
+        assert edge.calls[1] != loops
+
+    drive(probe)

@@ -27,8 +27,8 @@ from zq.serving.listening import network
 from zq.serving.pool import Deadlines, Pool, Settling
 from zq.storage.inline import Ticket
 
-# Paths that are answered whatever the load is: nothing is looked up for them.
-ALWAYS: Final = frozenset({"/healthz"})
+# Requests that are answered whatever the load is: nothing is looked up for them. Other methods need a credential.
+ALWAYS: Final = frozenset({("GET", "/healthz"), ("HEAD", "/healthz")})
 # Bytes of an answer that are handed to Granian at a time.
 PIECE: Final = 64 << 10
 # Bytes a second at which a body extends its deadline.
@@ -202,7 +202,7 @@ class Exchange:
         edge.last_request = time.monotonic()
         edge.addresses[address] += 1
         try:
-            if self._environ["PATH_INFO"] in ALWAYS:
+            if (self._environ["REQUEST_METHOD"], self._environ["PATH_INFO"]) in ALWAYS:
                 self._closes = announced_size(self._environ) != 0
                 add_body(self._environ, b"")
                 self._answer(edge.call(self._environ))
