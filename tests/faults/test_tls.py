@@ -9,6 +9,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPSConnection
 from pathlib import Path
@@ -191,6 +192,24 @@ def test_a_new_certificate_serves_from_hup_on(engine: str, folder: Path, tmp_pat
         second = ((("commonName", "second"),),)
         wait_for(lambda: caller.subject_of_server() == second, 60, "the new one serves")
         assert caller.ask("GET", "/readyz").status == 200
+
+
+def test_the_last_of_many_certificates_serves_whatever_lasts_from_before(folder: Path, tmp_path: Path) -> None:
+    """Under Granian, whose servers of the former certificates end with the requests that they still have."""
+    with serving(folder, tmp_path, "granian") as (server, caller), ThreadPoolExecutor(1) as pool:
+        path = "/v2/queues/empty/messages?wait=5"
+        poll = pool.submit(caller.ask, "GET", path, None, **{"X-Project-ID": "p"})
+        wait_for(lambda: b"zq_waiters 1" in caller.ask("GET", "/metrics").body, 60, "it waits")
+        for name in ("second", "server", "second", "server", "second"):
+            put(folder, tmp_path, name)
+            os.kill(server.pid, signal.SIGHUP)
+            time.sleep(0.1)
+        second = ((("commonName", "second"),),)
+        for _ in range(2):
+            wait_for(lambda: caller.subject_of_server() == second, 60, "the last one serves")
+            time.sleep(1)
+        assert {str(caller.subject_of_server()) for _ in range(40)} == {str(second)}
+        assert poll.result(60).status == 200
 
 
 def test_half_a_handshake_holds_no_thread_and_ends(folder: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Watched(Edge):
             **{"server": ("127.0.0.1", 8888), "client": ("127.0.0.1", 4711)},
             "headers": [*HEADERS, (b"content-length", str(len(body)).encode())],
         }
-        await self.serve(scope, receive, sent.append)  # type: ignore[arg-type]
+        await self.serve(scope, receive, sent.append)
         status: int = sent[0]["status"]
         return status
 

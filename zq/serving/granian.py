@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
@@ -77,6 +78,7 @@ class Worker:
         self._connections: Connections
         self._servers: dict[Server, asyncio.Task[None]] = {}
         self._ending = asyncio.Event()
+        self._reloading = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
@@ -136,16 +138,19 @@ class Worker:
 
     async def _reload(self) -> None:
         """Read the options and certificates again. New connections get the new certificate."""
-        former = list(self._servers.items())
-        taken_over = await asyncio.to_thread(self._opened.reload)
-        if not (taken_over and self._chosen.tls_cert):
-            return
-        self._start_server()
-        await asyncio.sleep(QUIET)
-        for server, task in former:
+        async with self._reloading:
+            taken_over = await asyncio.to_thread(self._opened.reload)
+            if not (taken_over and self._chosen.tls_cert):
+                return
+            former = list(self._servers.items())
+            self._start_server()
+            await asyncio.sleep(QUIET)
+        for server, task in former:  # each ends with the last of its requests
+            task.add_done_callback(partial(self._forget, server))
             server.stop()  # type: ignore[no-untyped-call]
-            await task
-            del self._servers[server]
+
+    def _forget(self, server: Server, _task: "asyncio.Task[None]") -> None:
+        self._servers.pop(server, None)
 
     async def _drain(self) -> None:
         """Serve on for ``drain_delay``, then answer those who are connected, and end."""
