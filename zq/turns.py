@@ -16,12 +16,14 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 T = TypeVar("T")
-# Items of a slice. A message takes 2 to 10 µs in most steps.
+# Items up to which work is not cut, and of a slice that the store reads.
 SLICE: Final = 100
+# Items of a slice that the processor works on. A message takes 2 to 10 µs in most steps.
+FINE_SLICE: Final = 25
 # Seconds of a thread's turn while large work is under way.
 SHORT_TURN: Final = 0.0002
 # Processor seconds of large work before which a sleep would cost more than it gives.
-SHORTEST: Final = 0.0003
+SHORTEST: Final = 0.0001
 # Seconds of the sleep while a light request is under way.
 YIELD: Final = 0.002
 # Where others have sent light requests lately, a sleep is so many times as long as the work before it, within a bound.
@@ -108,9 +110,11 @@ def give_way() -> None:
     _work.since = time.thread_time()
 
 
-def slices(items: Sequence[T], size: int = SLICE) -> Iterable[Sequence[T]]:
-    """Return the items in slices, and give way between them."""
-    return (items,) if len(items) <= size else _slices(items, size)
+def slices(items: Sequence[T], size: int | None = None) -> Iterable[Sequence[T]]:
+    """Return the items in slices, and give way between them. By default up to ``SLICE`` items are one slice, and more
+    are cut finely."""
+    whole = size or SLICE
+    return (items,) if len(items) <= whole else _slices(items, size or FINE_SLICE)
 
 
 def _slices(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
