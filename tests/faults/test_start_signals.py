@@ -129,7 +129,9 @@ def test_a_command_that_reloads_nothing_ends_by_sighup(tmp_path: Path) -> None:
     fifo = tmp_path / "zq.conf"
     os.mkfifo(fifo)  # the command waits for its configuration file
     command = [sys.executable, "-P", "-c", SCRIPT.format(module="zq.serving"), "check-store", "--config", str(fifo)]
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup, commands inherit that it is ignored
     process = spawn(command, stdout=subprocess.PIPE)
+    signal.signal(signal.SIGHUP, inherited)
     try:
         assert process.stdout.readline() == b"begun\n"
         with flooded(process.pid):
