@@ -333,6 +333,25 @@ def test_a_plain_body_where_all_are_encrypted_is_never_shown(
     assert of(news.get(f"{NEWS}/messages", 200)) == ["forged"]
 
 
+@pytest.mark.every_store
+def test_plain_bodies_are_read_at_once_when_another_server_has_turned_encryption_off(
+    compose, clock: ManualClock
+) -> None:
+    """A reader that remembers for a second that all bodies are encrypted asks the store before it refuses one."""
+    one, other = compose(encryption_keys=KEYS), compose(encryption_keys=KEYS)
+    for path in ("/v2/queues/jobs", NEWS):
+        one.put(path, 201, ON)
+    clock.advance(10)
+    one.send("jobs", "sealed")
+    published(one, "sealed")
+    assert of(other.get(f"{URL}?echo=true", 200)) == of(other.get(f"{NEWS}/messages", 200)) == ["sealed"]
+    for path in ("/v2/queues/jobs", NEWS):
+        one.patch(path, 200, [{"op": "replace", "path": "/metadata/_enable_encrypt_messages", "value": False}])
+    one.send("jobs", "plain")
+    published(one, "plain")
+    assert of(other.get(f"{URL}?echo=true", 200)) == of(other.get(f"{NEWS}/messages", 200)) == ["sealed", "plain"]
+
+
 def test_plain_bodies_from_before_the_encryption_stay_readable(compose, clock: ManualClock) -> None:
     """Of a queue and of a topic that encrypt since later, also when they are told again."""
     api = compose(encryption_keys=KEYS)

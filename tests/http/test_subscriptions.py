@@ -453,6 +453,16 @@ class TestNotices:
         strict.put(f"{self.PATH}/{made}/confirm", 204, {"confirmed": False})
         assert delivered("declined", confirm=False) == []
 
+    def test_a_subscriber_that_declines_while_agreement_is_needed_gets_nothing_without_it(
+        self, compose: Compose, storage: Storage, clock: ManualClock
+    ) -> None:
+        """9.6: the decline is stored, although nothing was delivered at that time."""
+        free, strict = (compose(app=OPTIONS, require_confirmation=needed) for needed in (False, True))
+        made = subscribe(free, self.PATH)["subscription_id"]
+        strict.put(f"{self.PATH}/{made}/confirm", 204, {"confirmed": False})
+        free.send("jobs", "unwanted")
+        assert self.notices(storage, free, clock) == []
+
     def test_a_subscription_from_when_agreement_was_needed_starts_when_it_is_made_again(
         self, compose: Compose, storage: Storage, clock: ManualClock
     ) -> None:

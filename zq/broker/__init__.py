@@ -95,6 +95,8 @@ class Broker:
             events,
             lambda queue: rules_cache.recent(queue).sealed_since,
             topic_creation.sealed_since,
+            lambda queue: rules_cache.fresh(queue).sealed_since,
+            topic_creation.stored_sealed_since,
         )
         self.subscriptions = Subscribing(
             storage, clock, limits, subscribed, quotas, queue_creation, topic_creation, subscriptions

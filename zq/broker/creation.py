@@ -79,7 +79,7 @@ class TopicCreation:
         self._limits = limits
         self._default_ttls = default_ttls
         self._recent = ReadThroughCache(self._read, monotonic)
-        self._sealed = ReadThroughCache(self._read_sealed, monotonic)
+        self._sealed = ReadThroughCache(self.stored_sealed_since, monotonic)
 
     def rules(self, topic: TopicRef) -> TopicRules:
         """Return the topic's rules from the cache, and create the topic if it does not exist.
@@ -97,7 +97,8 @@ class TopicCreation:
         """Return the moment since which all bodies of the topic have been encrypted; 0 if it may hold plain ones."""
         return self._sealed.get(topic)
 
-    def _read_sealed(self, topic: TopicRef) -> Seconds:
+    def stored_sealed_since(self, topic: TopicRef) -> Seconds:
+        """Return that moment as the store has it now."""
         stored = self._topics.get(topic)
         return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 

@@ -51,12 +51,17 @@ class Sealing:
         events: Events = NO_EVENTS,
         queue_since: Callable[[QueueRef], Seconds] = lambda _queue: 0.0,
         topic_since: Callable[[TopicRef], Seconds] = lambda _topic: 0.0,
+        stored_queue_since: Callable[[QueueRef], Seconds] = lambda _queue: 0.0,
+        stored_topic_since: Callable[[TopicRef], Seconds] = lambda _topic: 0.0,
     ) -> None:
-        """``queue_since`` and ``topic_since`` return from when on all bodies have been encrypted; 0 = never."""
+        """``queue_since`` and ``topic_since`` return the moment since which all bodies have been encrypted, 0 for none,
+        as a cache has it; the other two ask the store, since another server may have turned encryption off."""
         self.keys = keys
         self._events = events
         self._since_of = queue_since
         self._topic_since = topic_since
+        self._stored_queue_since = stored_queue_since
+        self._stored_topic_since = stored_topic_since
 
     def _queue_since(self, queue: QueueRef) -> Seconds:
         return self._since_of(queue) if self.keys.enabled else 0.0
@@ -114,7 +119,11 @@ class Sealing:
     def opened_one(self, queue: QueueRef, message: Message) -> Message:
         """Return a message as it was posted. Raises ``MessageUnreadable``."""
         plain = message.body[:1] != MARK or (message.extra and message.extra[:1] != MARK)
-        if plain and _is_later(message.created, self._queue_since(queue)):
+        if (
+            plain
+            and _is_later(message.created, self._queue_since(queue))
+            and _is_later(message.created, self._stored_queue_since(queue))
+        ):
             raise self._plain(message.id)
         if not is_sealed(message):
             return message
@@ -143,7 +152,12 @@ class Sealing:
         """Return a message of a topic as it was published. Raises ``MessageUnreadable``."""
         entry, topic = message.entry, message.topic
         if entry.body[:1] != MARK:
-            if self.keys.enabled and _is_later(message.created, self._topic_since(TopicRef(project, topic))):
+            ref = TopicRef(project, topic)
+            if (
+                self.keys.enabled
+                and _is_later(message.created, self._topic_since(ref))
+                and _is_later(message.created, self._stored_topic_since(ref))
+            ):
                 raise self._plain(str(message.sequence))
             return message
         body = self.open(project, id_in_topic(topic, entry.seal), entry.body)

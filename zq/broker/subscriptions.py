@@ -258,11 +258,12 @@ class Subscribing:
             if by_owner and agreed and found.must_agree(self._policy.confirm):
                 raise NotAuthorized(NOT_THE_SUBSCRIBER)
             is_sent_to = self.is_sent_to(found)
-            if found.agreed == agreed == is_sent_to:
+            declined = not agreed and found.confirmed is not None  # with another option it may be sent to
+            if found.agreed == agreed == is_sent_to and not declined:
                 return all, None
             heard = found.has_agreed or is_sent_to
             new = msgspec.structs.replace(found, agreed=agreed)
-            if is_sent_to != agreed:
+            if is_sent_to != agreed or declined:
                 new = msgspec.structs.replace(new, confirmed=0 if agreed else None)
                 new = self._stored.from_next(source, all, new)
             return all.replace(new), new if heard and not agreed else None

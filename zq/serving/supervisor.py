@@ -56,7 +56,8 @@ class Supervisor:
             self._start(0.0)
         while True:
             awaited = signal.sigtimedwait(AWAITED, INTERVAL)
-            number = awaited.si_signo if awaited is not None else 0
+            # After SIGCONT, CPython returns an undefined number if the time is up.
+            number = awaited.si_signo if awaited is not None and awaited.si_signo in AWAITED else 0
             if number == lifecycle.RELOAD:
                 if self._reload():
                     self._signal(lifecycle.RELOAD)
