@@ -268,8 +268,10 @@ def test_consuming_again_begins_again(queue: Any) -> None:
     """A consumer can be walked more than once, and waits for what is not there yet."""
     consumer = queue.consume(wait=1, until_empty=True)
     assert list(consumer) == []
-    threading.Timer(0.3, queue.post_batch, [range(2)]).start()
+    later = threading.Timer(0.3, queue.post_batch, [range(2)])
+    later.start()
     assert bodies(itertools.islice(consumer, 2)) == [0, 1]
+    later.join()
 
 
 def test_an_encoded_delivery_has_the_members_of_a_message_only(queue: Any) -> None:
