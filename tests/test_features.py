@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features are leaves: without the folder of one, and its lines in ``zq.features``, the rest of zq works."""
+"""Features are leaves: without the folder of one, and its lines in ``zq.serving.features``, the rest of zq works."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def without(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     name = request.param
     shutil.copytree(ROOT / "zq", tmp_path / "zq", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.rmtree(tmp_path / "zq" / name)
-    composition = tmp_path / "zq" / "features.py"
+    composition = tmp_path / "zq" / "serving" / "features.py"
     lines = composition.read_text().splitlines(keepends=True)
     named = re.compile(rf"\bzq\.{name}\b|{name}_feature\(|\b{name.capitalize()}Feature\(|\babout = ")
     composition.write_text("".join(line for line in lines if not named.search(line)))
@@ -46,7 +46,7 @@ def without(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_the_core_works_without_the_folder_of_a_feature(without: Path) -> None:
     """Nothing else imports the feature, and a message is posted, claimed and deleted."""
     environment = {**os.environ, "PYTHONPATH": str(without), "PYTHONDONTWRITEBYTECODE": "1"}
-    for command in (["-c", CORE], ["-m", "zq.features"]):
+    for command in (["-c", CORE], ["-m", "zq.serving.features"]):
         done = subprocess.run(
             [sys.executable, *command], cwd=without, env=environment, capture_output=True, text=True, check=False
         )

@@ -9,10 +9,10 @@ import pytest
 from msgspec import structs
 
 from tests.http.api import Api
-from zq.broker.data_keys import DataKeys
-from zq.broker.encryption import MARK, SET_ASIDE, Sealing
-from zq.broker.tails import ALL
 from zq.clock import ManualClock
+from zq.core.data_keys import DataKeys
+from zq.core.encryption import MARK, SET_ASIDE, Sealing
+from zq.core.tails import ALL
 from zq.limits import DEFAULT_KEEP
 from zq.model import Draft, ListFilter, Message, QueueRef
 from zq.model.topics import Entry, TopicRef

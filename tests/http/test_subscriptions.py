@@ -12,9 +12,9 @@ from tests.http.scoped import Scoped
 from tests.tables import every_row
 from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import confirming_key_of, signature
-from zq.broker import Broker
-from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.subscriptions import SubscriptionPolicy
 from zq.http.app import create_app
 from zq.model import ClaimRequest, Lease, QueueRef, new_ids
 from zq.model.identity import ShareOptions

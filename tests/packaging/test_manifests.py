@@ -15,7 +15,8 @@ import yaml
 
 from tests.certificates import issue
 from tests.servers import ZqServer, ask, free_port, wait_for
-from zq import server, settings, startup
+from zq import settings
+from zq.serving import server, startup
 from zq.settings import Settings
 
 ETC = Path(__file__).parent.parent.parent / "etc"

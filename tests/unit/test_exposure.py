@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from zq import logs, server, settings, startup
+from zq import logs, settings
 from zq.errors import StartRefused
+from zq.serving import server, startup
 
 PASSWORD = "s3cretPw"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from zq import __version__
 from zq.auth.signatures import Signatures, shown
-from zq.broker import Broker
+from zq.core import Broker
 from zq.delivery.confirmations import Confirmations, Places, Template
 from zq.delivery.leases import Leases
 from zq.delivery.options import DeliveryOptions, MailOptions, Tokens

@@ -6,7 +6,7 @@ from typing import Any
 
 import falcon
 
-from zq.broker import Broker
+from zq.core import Broker
 from zq.events import Observers
 from zq.figures import openapi
 from zq.figures.counting import Counts

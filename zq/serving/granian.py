@@ -20,10 +20,9 @@ from granian.log import LogLevels
 from granian.server.embed import Server
 from msgspec import Struct
 
-from zq import lifecycle
-from zq.broker import Broker
+from zq.core import Broker
 from zq.http.app import App
-from zq.serving import listening
+from zq.serving import lifecycle, listening
 from zq.serving.asgi import PIECE, Edge, Limits, Receive, Send
 from zq.serving.websocket import Connections
 from zq.settings import Settings

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The options of the server, read from a file and the environment into frozen values, and some of them read again.
 
-Precedence: command line (``zq.server`` puts it into the environment), environment (``OS_<SECTION>__<OPTION>``), file,
-default. Nonsense stops the start with a sentence: ``StartRefused``. ``zq-server --sample-config`` prints the table.
+Precedence: command line (``zq-server`` hands its options on in the environment), environment
+(``OS_<SECTION>__<OPTION>``), file, default. A value that is not valid stops the start: ``StartRefused``.
+``zq-server --sample-config`` prints the table.
 """
 
 import logging
