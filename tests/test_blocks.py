@@ -23,7 +23,6 @@ from tests.reader import PYTHON, SHELL, succeed
 from tests.servers import ZqServer
 from tests.stores import RedisServer
 from tests.tables import every_row
-from zq import settings
 from zq.cli.profiles import read_profile
 from zq.client import Client
 from zq.clock import StoreClock
@@ -31,6 +30,7 @@ from zq.core import Broker
 from zq.http.openapi import document
 from zq.limits import Limits
 from zq.model.subscriptions import Notice
+from zq.serving import settings
 from zq.serving.features import described_features
 from zq.storage import connect
 from zq.websocket import frames

@@ -18,10 +18,11 @@ from tests.blocks import PAGES, ROOT, curl_samples, only
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
 from tests.tables import every_row
-from zq import errors, settings
+from zq import errors
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
+from zq.serving import settings
 from zq.serving.features import described_features
 from zq.serving.metrics.definitions import COUNTED, READ, STORE_GAUGES, STORE_TOTALS
 from zq.storage.api import Storage

@@ -5,8 +5,10 @@ The core knows no feature. The composition of the server lists the features; a s
 its line in that list.
 """
 
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct
 
 from zq.limits import Limits
 
@@ -15,6 +17,21 @@ if TYPE_CHECKING:
 
 # A JSON object of the OpenAPI document.
 Json = dict[str, Any]
+
+
+Options = TypeVar("Options")
+
+
+class Section(Struct, Generic[Options], frozen=True):
+    """A section of the configuration that belongs to a feature.
+
+    ``options``: those of oslo.config, as the server declares and documents them. ``read`` checks the values of a
+    configuration and returns them as one struct. It raises ``StartRefused``.
+    """
+
+    name: str
+    options: Sequence[Any]
+    read: Callable[[Any], Options]
 
 
 class Feature(Protocol):

@@ -27,11 +27,13 @@ from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import default_bound
 from zq.clock import Clock, StoreClock
 from zq.console.page import Console
+from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
 from zq.core.health import Pools as PoolStores
 from zq.core.pools import Pools
 from zq.core.rates import Exchange, Rates
 from zq.core.subscriptions import DEFAULT_POLICY, SubscriptionPolicy
+from zq.delivery.settings import DeliverySettings
 from zq.errors import Invalid, NotBuilt, Unavailable
 from zq.events import Events, Observers
 from zq.http.app import App, create_app
@@ -49,9 +51,8 @@ from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.serving.metrics.definitions import Options
 from zq.serving.metrics.timed import timed
+from zq.serving.settings import Configuration, Settings
 from zq.serving.tls import ServerTls
-from zq.settings import Configuration, Settings
-from zq.settings.delivery import DeliverySettings
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.capabilities import Snapshots
@@ -151,7 +152,7 @@ class Application:
 
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
-        pages = chosen.console
+        pages = chosen.of(CONSOLE)
         console = Console(pages.read_only, pages.grafana_url) if pages.enabled else None
         quotas = self.broker.quotas
         bound = default_bound if quotas is None else lambda project: quotas.of(project).quota.tokens

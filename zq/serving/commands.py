@@ -77,9 +77,10 @@ def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> arg
 
     Raises ``StartRefused``.
     """
-    from zq import __version__, settings
+    from zq import __version__
     from zq.errors import StartRefused
     from zq.logs import holds_password
+    from zq.serving import settings
 
     parser.add_argument("--store", metavar="URI", help="the store, as redis://127.0.0.1 (no password)")
     parser.add_argument("--config", metavar="FILE", help="configuration file")

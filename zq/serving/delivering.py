@@ -16,8 +16,8 @@ from zq.errors import StartRefused
 from zq.events import NO_EVENTS
 from zq.serving.application import make_broker, open_stores, subscription_policy
 from zq.serving.commands import Asked, options_of, until_ended
+from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload
-from zq.settings import Configuration, Settings
 
 LOG = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@
 import json
 import sys
 
+from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
 from zq.events import Observers
 from zq.figures.exchange import About
@@ -14,7 +15,7 @@ from zq.figures.feature import FiguresFeature, figures_feature
 from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
-from zq.settings import Settings
+from zq.serving.settings import Settings
 
 
 def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Feature]:
@@ -22,7 +23,7 @@ def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Fe
     store = chosen.uri.partition(":")[0]
     about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
     return [
-        figures_feature(chosen.console.enabled, core, observers, about),
+        figures_feature(chosen.of(CONSOLE).enabled, core, observers, about),
     ]
 
 

@@ -24,8 +24,8 @@ from zq.core import Broker
 from zq.http.app import App
 from zq.serving import lifecycle, listening
 from zq.serving.asgi import PIECE, Edge, Limits, Receive, Send
+from zq.serving.settings import Settings
 from zq.serving.websocket import Connections
-from zq.settings import Settings
 
 LOG = logging.getLogger(__name__)
 # Seconds for which a worker that ends still answers the clients that are connected, at the most.

@@ -22,8 +22,8 @@ from zq.http import heads
 from zq.model.identity import CERTIFICATE
 from zq.serving import lifecycle, listening
 from zq.serving.environ import MAX_LINE
+from zq.serving.settings import Settings
 from zq.serving.tls import ServerTls, certificate_of
-from zq.settings import Settings
 
 LOG = logging.getLogger(__name__)
 # Seconds after which a thread lets another one have the interpreter, instead of the 0.005 of Python: a post of 1,000

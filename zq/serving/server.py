@@ -17,7 +17,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from zq import __version__, audit, logs, settings
+from zq import __version__, audit, logs
 from zq.auth import check as check_auth
 from zq.auth.master_keys import read_keys
 from zq.auth.policy import Policy
@@ -27,12 +27,22 @@ from zq.clock import StoreClock
 from zq.errors import Deposed, StartRefused, Unavailable
 from zq.events import NO_EVENTS
 from zq.http.app import App, create_app
-from zq.serving import backup_command, control, lifecycle, listening, offline, sqs_key_command, startup, token_command
+from zq.serving import (
+    backup_command,
+    control,
+    lifecycle,
+    listening,
+    offline,
+    settings,
+    sqs_key_command,
+    startup,
+    token_command,
+)
 from zq.serving.application import Application, make_broker, open_store
 from zq.serving.metrics import multiprocess
+from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
 from zq.serving.tls import ServerTls
-from zq.settings import Configuration, Settings
 from zq.storage import find, prepare
 
 if TYPE_CHECKING:

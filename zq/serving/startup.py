@@ -11,12 +11,13 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from zq import __version__
+from zq.console.settings import SECTION as CONSOLE
 from zq.errors import StartRefused
 from zq.logs import set_level, without_secrets
 from zq.model import store_uri
 from zq.serving import listening
 from zq.serving.listening import authority
-from zq.settings import Configuration, Settings
+from zq.serving.settings import Configuration, Settings
 
 LOG = logging.getLogger(__name__)
 # How sentences begin that refuse or warn.
@@ -34,7 +35,7 @@ def lines(chosen: Settings) -> Iterator[str]:
     host = "localhost" if chosen.bind.strip("[]") in listening.EVERYWHERE else chosen.bind
     yield f"zq {__version__} starts under {chosen.engine} at {scheme}://{authority(chosen.bind, chosen.port)}."
     yield f"Store: {_store(chosen.uri)}."
-    if chosen.console.enabled:
+    if chosen.of(CONSOLE).enabled:
         yield f"Console: {scheme}://{authority(host, chosen.port)}/console/."
     if chosen.sqs.enabled:
         yield f"SQS: {chosen.sqs.public_url or f'{scheme}://{authority(host, chosen.port)}'}."

@@ -16,7 +16,7 @@ from zq.http import heads
 from zq.serving import lifecycle
 from zq.serving.asgi import Edge, Gone, Receive, Send
 from zq.serving.listening import network
-from zq.settings import Settings
+from zq.serving.settings import Settings
 from zq.websocket.calls import Application
 from zq.websocket.session import Ended, Service, Session
 

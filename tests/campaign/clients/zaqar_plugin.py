@@ -38,7 +38,7 @@ from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.pools import POOL, each
 from zq.model.subscriptions import pending_of
 from zq.serving.application import make_broker
-from zq.settings import Configuration
+from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.pooling import PooledStorage
 

@@ -14,8 +14,8 @@ from typing import Final
 from oslo_config import cfg
 
 from zq.logs import without_secrets
-from zq.settings.options import OPTIONS, variable
-from zq.settings.reading import (
+from zq.serving.settings.options import OPTIONS, variable
+from zq.serving.settings.reading import (
     Settings,
     check_file,
     misspelt_variables,

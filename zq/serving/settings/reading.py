@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from oslo_config import cfg
 
+from zq.delivery.settings import DeliverySettings, delivery_settings
 from zq.errors import StartRefused
+from zq.http.features import Section
 from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MAX_SQS_BODY, MIN_TTL, Limits
 from zq.logs import without_secrets
 from zq.model import store_uri
@@ -22,19 +24,19 @@ from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
 from zq.model.sqs import SqsOptions
-from zq.settings import object as objects
-from zq.settings.auth import KEYSTONE, auth_options, control_path, share_options
-from zq.settings.console import ConsoleOptions, console_options
-from zq.settings.delivery import DeliverySettings, delivery_settings
-from zq.settings.engine import engine_of, places
-from zq.settings.options import OPTIONS, variable
-from zq.settings.pools import NETWORKED, PoolSettings, pools_of
-from zq.settings.sqs import sqs_options
-from zq.settings.tenants import quota_of
-from zq.settings.tls import check_tls
-from zq.settings.transport import BOUNDS
-from zq.settings.websocket import WebSocketOptions, websocket_options
+from zq.serving.sections import SECTIONS
+from zq.serving.settings import object as objects
+from zq.serving.settings.auth import KEYSTONE, auth_options, control_path, share_options
+from zq.serving.settings.engine import engine_of, places
+from zq.serving.settings.options import OPTIONS, variable
+from zq.serving.settings.pools import NETWORKED, PoolSettings, pools_of
+from zq.serving.settings.sqs import sqs_options
+from zq.serving.settings.tenants import quota_of
+from zq.serving.settings.tls import check_tls
+from zq.serving.settings.transport import BOUNDS
+from zq.serving.settings.websocket import WebSocketOptions, websocket_options
 
+T = TypeVar("T")
 # A host of allowed_hosts.
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}|\*", re.ASCII)
 # An entry of queue_ttl: a pattern of names, and a default ttl.
@@ -43,8 +45,8 @@ QUEUE_TTL: Final = re.compile(r"\s*([A-Za-z0-9_.*?-]{1,64})\s*:\s*([0-9]{1,12})\
 ALIKE: Final = 0.8
 # The environment variables of the options.
 VARIABLES: Final = tuple(variable(section, option.dest) for section, options in OPTIONS.items() for option in options)
-# What the environment variables of a section begin with.
-SECTIONS: Final = tuple(variable(section, "") for section in OPTIONS)
+# How the environment variables of each section begin.
+PREFIXES: Final = tuple(variable(section, "") for section in OPTIONS)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -53,7 +55,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     auth: AuthOptions
     share: ShareOptions
     delivery: DeliverySettings
-    console: ConsoleOptions
+    sections: dict[str, Any]
+    """The structs of features' sections by their names; ``of`` returns one."""
     websocket: WebSocketOptions
     sqs: SqsOptions
     policy_file: str
@@ -116,6 +119,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_format: str
     log_level: str
     log_requests: bool
+
+    def of(self, section: Section[T]) -> T:
+        """Return the options of a feature."""
+        options: T = self.sections[section.name]
+        return options
 
     @property
     def max_body(self) -> int:
@@ -211,7 +219,7 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
         "auth": auth_options(conf),
         "share": share_options(conf),
         "delivery": delivery_settings(conf),
-        "console": console_options(conf),
+        "sections": {section.name: section.read(conf) for section in SECTIONS},
         "websocket": websocket_options(conf, engine_of(conf.server.engine, conf.auth.certificates)),
         "sqs": sqs_options(conf),
         "policy_file": conf.oslo_policy.policy_file,
@@ -335,7 +343,7 @@ def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
         if name in VARIABLES or not name.startswith("OS_") or "__" not in name:
             continue
         alike = get_close_matches(name.upper(), VARIABLES, 1, ALIKE)
-        if alike or name.startswith(SECTIONS):
+        if alike or name.startswith(PREFIXES):
             hint = f"; did you mean {alike[0]}?" if alike else ". zq-server --sample-config prints all options."
             yield f"The variable {name} is ignored, since it names no option{hint}"
 

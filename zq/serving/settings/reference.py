@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of ``api-ref/configuration.md``, one for each section of the options.
 
-``python -m zq.settings.reference api-ref/configuration.md`` brings the page up to date: each table stands below a mark,
-and what people wrote between the tables stays.
+``python -m zq.serving.settings.reference api-ref/configuration.md`` renews the page. Each table stands below a mark.
+The text between the tables stays as it is.
 """
 
 import re
@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from zq.settings.options import OPTIONS
-from zq.settings.transport import BOUNDS
+from zq.serving.settings.options import OPTIONS
+from zq.serving.settings.transport import BOUNDS
 
 # What precedes the table of a section.
-MARK: Final = "<!-- [{}]: written by python -m zq.settings.reference. -->\n\n"
+MARK: Final = "<!-- [{}]: written by python -m zq.serving.settings.reference. -->\n\n"
 # The first lines of a table.
 HEAD: Final = "| Option | Default | Values | At `HUP` | Meaning |\n|---|---|---|---|---|\n"
 # From here on, thousands are set apart in ranges, which are not copied into a file.

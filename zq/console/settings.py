@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section [console]: the pages for people that a server has."""
+"""The section [console] of the configuration."""
 
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from oslo_config import cfg
+
+from zq.http.features import Section
 
 CONSOLE: Final[list[cfg.Opt]] = [
     cfg.BoolOpt("enabled", default=True, help="Serve the web console at /console/, and lead browsers there from /."),
@@ -30,6 +32,4 @@ class ConsoleOptions(Struct, frozen=True):
     grafana_url: str
 
 
-def console_options(conf: Any) -> ConsoleOptions:
-    """What the options say."""
-    return ConsoleOptions(conf.console.enabled, conf.console.read_only, conf.console.grafana_url)
+SECTION: Final = Section("console", CONSOLE, lambda conf: ConsoleOptions(**conf.console))

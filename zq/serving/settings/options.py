@@ -5,18 +5,18 @@ from typing import Final
 
 from oslo_config import cfg
 
+from zq.delivery.settings import NOTIFICATION, SUBSCRIPTIONS
 from zq.limits import DEFAULT_KEEP, MIN_KEEP
 from zq.model.expiry import Expiry
-from zq.settings.auth import AUTH, CONTROL, SIGNED_URL, STRATEGY
-from zq.settings.console import CONSOLE
-from zq.settings.delivery import NOTIFICATION, SUBSCRIPTIONS
-from zq.settings.object import OBJECT, SECTION
-from zq.settings.pools import CATALOG, POOLING
-from zq.settings.sqs import SQS
-from zq.settings.tenants import AUDIT, AUDIT_TTL, POLICY, QUOTA
-from zq.settings.tls import CERTIFICATES, TLS
-from zq.settings.transport import TRANSPORT
-from zq.settings.websocket import WEBSOCKET
+from zq.serving.sections import SECTIONS
+from zq.serving.settings.auth import AUTH, CONTROL, SIGNED_URL, STRATEGY
+from zq.serving.settings.object import OBJECT, SECTION
+from zq.serving.settings.pools import CATALOG, POOLING
+from zq.serving.settings.sqs import SQS
+from zq.serving.settings.tenants import AUDIT, AUDIT_TTL, POLICY, QUOTA
+from zq.serving.settings.tls import CERTIFICATES, TLS
+from zq.serving.settings.transport import TRANSPORT
+from zq.serving.settings.websocket import WEBSOCKET
 
 # Defaults of [expiry].
 EXPIRY: Final = Expiry()
@@ -155,7 +155,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "gunicorn needs it to listen beyond this machine, since a slow client holds one of its threads.",
         ),
     ],
-    "console": CONSOLE,
+    **{section.name: [*section.options] for section in SECTIONS},
     "websocket": WEBSOCKET,
     "sqs": SQS,
     "storage": [
