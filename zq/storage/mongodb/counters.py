@@ -168,7 +168,8 @@ def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[Bso
         available = max(available, arrival.fresh) if believed else arrival.fresh
     where = {**_identity(key), "k1": known.sequence, "d1": known.available, "b": known.metadata}
     # Since it was remembered, the queue may have been purged, or deleted and made anew.
-    where |= {"h": known.grouping or None, "m0": known.floor or None}
+    # A purge before the first post has left a floor of 0.
+    where |= {"h": known.grouping or None, "m0": known.floor or {"$in": [None, 0]}}
     known_range = SequenceRange(known.sequence + 1, available, known.metadata, known.grouping, known.floor)
     change: BsonDocument = {"$set": {"k1": known.sequence + arrival.number, "d1": available}}
     if arrival.messages or arrival.bytes:
