@@ -10,9 +10,11 @@ import pytest
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene
+from zq.conformance.test_claim_lists import claims
 from zq.errors import ClaimNotFound
 from zq.model import Move, QueueRef
 from zq.storage.mongodb import changes, connect
+from zq.storage.mongodb.client import StoreClient
 
 WAYS = pytest.mark.parametrize("way", ["purge", "delete"])
 
@@ -94,3 +96,50 @@ def test_a_verb_that_found_messages_before_a_purge_leaves_no_history_of_them(
         with pytest.raises(ClaimNotFound):
             here.settle(claim.id, rest=True, history=60)
     assert here.history() == []
+
+
+@pytest.mark.parametrize("whole_project", [True, False])
+def test_a_listing_of_claims_reads_once_while_a_purged_queue_takes_posts(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch, whole_project: bool
+) -> None:
+    """The posts change the document of the queue, but not how far it was purged."""
+    here, there = servers
+    purged = there.at("purged")
+    for scene in (here, purged):
+        scene.post(2)
+        scene.take(1)
+    remove(purged, "purge")()
+    aggregate, reads = StoreClient.aggregate, []
+
+    def counted(self: StoreClient, *arguments: Any) -> object:
+        reads.append(self)
+        assert len(reads) < 10
+        found = aggregate(self, *arguments)
+        purged.post(1)
+        return found
+
+    monkeypatch.setattr(StoreClient, "aggregate", counted)
+    [listed] = claims(here, 10, whole_project=whole_project)
+    assert (listed.queue, listed.messages) == ("jobs", 1)
+    assert len(reads) <= 2
+
+
+@WAYS
+def test_a_listing_of_claims_shows_a_removal_that_came_while_it_was_read(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Either all messages of a claim or none."""
+    here, there = servers
+    here.post(4)
+    here.take(4)
+    aggregate = StoreClient.aggregate
+
+    def interrupted(self: StoreClient, *arguments: Any) -> object:
+        monkeypatch.setattr(StoreClient, "aggregate", aggregate)
+        found = aggregate(self, *arguments)
+        remove(there, way)()
+        there.storage.maintain(there.now)
+        return found
+
+    monkeypatch.setattr(StoreClient, "aggregate", interrupted)
+    assert claims(here, 10) == []
