@@ -42,7 +42,7 @@ from zq.storage.mongodb.changes import (
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.commands import RemovalPending
-from zq.storage.mongodb.exclusive_claim import ExclusiveClaim, claimed
+from zq.storage.mongodb.exclusive_claim import ExclusiveClaim
 from zq.storage.mongodb.floors import find_there, guarded_delete, guarded_update
 from zq.storage.mongodb.group_commit import ShardGroups, admitted, in_order, key_ids, recall, refusal_of, remember
 from zq.storage.mongodb.handling import Handler, HandleRequest
@@ -261,8 +261,8 @@ class ClaimController:
             claimer = self._claimers.of(key)
             if request.named or request.fence:
                 return ExclusiveClaim(self._client, claimer, key, request, attempt).create()
-            claimer.submit(attempt)
-        return claimed(key, request, attempt)
+            outcome = claimer.submit(attempt)
+        return outcome.claimed(key, request)
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         moment, key = layout.ms(now), layout.key(queue)

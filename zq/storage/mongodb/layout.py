@@ -312,7 +312,7 @@ CLAIM_FIELDS: Final = ["c.i", "c.s", "c.t", "c.e", "c.d", "c.h"]
 
 
 def names_claim(found: Mapping[str, Any]) -> bool:
-    """Whether a message says of whom it was claimed last; of a ready one, that claim has lapsed."""
+    """Return whether a message names its last claim. If the message is ready, that claim has lapsed."""
     return "i" in found.get("c", NO_CLAIM)
 
 
@@ -328,14 +328,13 @@ def first_claimed(found: Mapping[str, Any]) -> int:
     return moment
 
 
-def put_under(found: BsonDocument, request: ClaimRequest, now: int) -> None:
-    """Do to a found message what ``claiming`` does to the stored one."""
+def claimed(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocument:
+    """Return a found message as the update ``claiming`` changes the stored one, as far as ``message`` shows it."""
     lease = request.lease
     ends, count = now + lease.ttl * 1000, claim_count(found) + 1
-    found["c"] = {"i": text(lease.claim), "e": ends, "n": count, "f": first_claimed(found) or now}
-    found["t"], expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
-    found["d"] = ends + request.wait(count) * 1000
-    found["e"] = DatetimeMS(expires)
+    ttl, expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
+    claim = {"i": text(lease.claim), "e": ends, "n": count, "f": first_claimed(found) or now}
+    return {**found, "c": claim, "t": ttl, "d": ends + request.wait(count) * 1000, "e": DatetimeMS(expires)}
 
 
 def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
