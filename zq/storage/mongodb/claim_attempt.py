@@ -12,8 +12,10 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey, body_of
 
 
 class Choice(NamedTuple):
-    """The found messages that an attempt takes. ``candidates`` are all of them, ``spent`` were claimed as often as the
-    queue allows, and ``eligible`` are the others."""
+    """The found messages that an attempt takes.
+
+    ``candidates`` are all of them, ``spent`` were claimed as often as the queue allows, ``eligible`` are the others.
+    """
 
     candidates: Sequence[BsonDocument]
     eligible: Sequence[BsonDocument]

@@ -28,8 +28,10 @@ NAME_TTL: Final = 3_600_000
 
 
 class Made(NamedTuple):
-    """The result of one transaction: the messages of a claim of the name that exists, else the outcome of the attempt
-    and the lines in which messages have expired."""
+    """The result of one transaction: the messages of an existing claim of the name, else the outcome of the attempt.
+
+    ``expired`` are the lines in which messages have expired.
+    """
 
     existing: Sequence[BsonDocument]
     outcome: ClaimOutcome
@@ -74,8 +76,10 @@ class ExclusiveClaim:
         raise Unavailable
 
     def _make(self, choice: Choice, names: Sequence[str], session: Session) -> Made:
-        """Make the claim in the session's transaction, of the chosen messages or along these lines, unless a claim of
-        the name exists."""
+        """Make the claim in the session's transaction, unless a claim of the name exists.
+
+        It takes the chosen messages, or messages along the lines of these ``names``.
+        """
         request, attempt = self._request, self._attempt
         if request.fence:
             check_fence(self._client, session, self._key.ref.project, request.fence)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims and pops of a grouped queue: line by line, in the order of the lines' entries (decision 0129). ``lines``
-describes both.
+"""Claims and pops of a grouped queue: line by line, in the order of the lines' entries (decision 0129).
 
-Searches find entries as they find messages of other queues. The transaction that takes messages reads them and places
-the entries: its write of an entry conflicts with every other change of the line.
+``lines`` describes lines and entries. Searches find entries as they find messages of other queues. The transaction that
+takes messages reads them and places the entries: its write of an entry conflicts with every other change of the line.
 """
 
 import random

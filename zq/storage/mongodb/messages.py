@@ -107,8 +107,7 @@ Metadata = bytes | None
 
 
 class Stored(NamedTuple):
-    """The result of one transaction of posts: the answer to each post, the ranges of sequences that were taken, and the
-    documents of the messages."""
+    """The result of one transaction of posts: answers, ranges of sequences, and documents of messages."""
 
     answers: Sequence[Metadata | Exception]
     ranges: Mapping[QueueKey, SequenceRange]

@@ -89,7 +89,7 @@ class QueueClaimer:
         (self.lines.head_hint if found.lines else self._head_hint).collided()
 
     def look(self, want: int, now: int, most_bytes: int) -> Found:
-        """Search as ``search`` does, or return lines to look at, which other processes may have emptied since."""
+        """Search as ``search`` does, or return lines to look at; other processes may have emptied these since."""
         for _ in range(2):
             if self.is_grouped:
                 names, metadata = self.lines.due(want, now)
@@ -105,8 +105,10 @@ class QueueClaimer:
         return Found([])
 
     def search(self, want: int, now: int, most_bytes: int) -> Found:
-        """Return up to ``want`` living messages from the head, or so many that their bodies have ``most_bytes``, and
-        delete expired ones that the search encounters."""
+        """Return up to ``want`` living messages from the head, or as many as have ``most_bytes`` of bodies together.
+
+        Delete expired messages that the search encounters.
+        """
         head, skip, token = self._head_hint.start(want)
         ready, metadata = self._ready(head, now, want, most_bytes, skip)
         if (head or skip) and len(ready) < want and sum(map(len, map(body_of, ready))) < most_bytes:
@@ -199,8 +201,10 @@ class QueueClaimer:
         self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 
     def _claim(self, claims: Sequence[tuple[ClaimAttempt, ClaimRequest, Choice]]) -> set[str]:
-        """Put the chosen messages of each claim under it, in one update, and return ``_id`` of the messages that the
-        claims got."""
+        """Put the chosen messages of each claim under it, in one update.
+
+        Return ``_id`` of the messages that the claims got; another process may have been quicker.
+        """
         if not claims:
             return set()
         updates = [self.claiming(request, choice.eligible, attempt.now) for attempt, request, choice in claims]
@@ -215,8 +219,10 @@ class QueueClaimer:
         return got
 
     def _pop(self, pops: Sequence[tuple[ClaimAttempt, Choice]]) -> set[str]:
-        """Remove the chosen messages of all pops, or none if another process has touched one of them. Return ``_id`` of
-        the messages that are removed."""
+        """Remove the chosen messages of all pops, or none if another process has touched one of them.
+
+        Return ``_id`` of the removed messages.
+        """
         if not pops:
             return set()
         finishing = [self._key.finishing] if any(attempt.history for attempt, _ in pops) else []
