@@ -69,8 +69,9 @@ class Stream:
         position: int,
         gap: Gap | None = None,
         visible: Callable[[str], bool] | None = None,
+        disconnect: Callable[[], None] | None = None,
     ) -> None:
-        """``visible``: of which of the topics that match the reader may see messages; None = of all."""
+        """``visible`` and ``disconnect`` are those of ``Streams.open``."""
         self._matches = pattern.matches if visible is None else _both(pattern.matches, visible)
         self._owner = owner
         self._project = project
@@ -81,11 +82,9 @@ class Stream:
         self._gap = gap
         self._lost = tail.lost
         self.position = position
-        self.sending_since: float | None = None
-        """Since when the reader is being sent something; None while it waits for more."""
+        self._sending_since: float | None = None
         self._callback: Callable[[], object] | None = None
-        self.disconnect: Callable[[], None] | None = None
-        """Ends the connection of a reader that takes nothing."""
+        self._disconnect = disconnect
 
     def next(self, seconds: float) -> Portion:
         """Return the reader's next events, or its gap; no events if there is nothing within so many seconds."""
@@ -118,8 +117,24 @@ class Stream:
         """Seconds after which a reader that takes nothing is to be disconnected."""
         return LAST_PATIENCE if self._owner.closing else PATIENCE
 
+    def send(self) -> None:
+        """Note that the reader is being sent something, until ``taken``."""
+        self._sending_since = time.monotonic()
+
+    def taken(self) -> None:
+        """Note that the reader has taken all that it was sent, and waits for more."""
+        self._sending_since = None
+
+    def disconnect_stalled(self) -> None:
+        """Disconnect the reader, once, if it has taken nothing for too long."""
+        since, disconnect = self._sending_since, self._disconnect
+        if since is not None and disconnect is not None and time.monotonic() - since > self.patience:
+            self._disconnect = None
+            disconnect()
+            self.dropped()
+
     def dropped(self) -> None:
-        """The reader was disconnected."""
+        """Log and count that the reader was disconnected."""
         LOG.info("A reader of a stream has taken nothing for %.0f seconds and is disconnected.", self.patience)
         self._owner.events.stream_dropped()
 
@@ -201,10 +216,17 @@ class Streams:
         return self._clock.now()
 
     def open(
-        self, project: str, pattern: Pattern, after: int | None, visible: Callable[[str], bool] | None = None
+        self,
+        project: str,
+        pattern: Pattern,
+        after: int | None,
+        visible: Callable[[str], bool] | None = None,
+        disconnect: Callable[[], None] | None = None,
     ) -> Stream:
-        """A stream of what is published in the topics that match, behind ``after``; None = from now on. ``visible``:
-        which of these topics the reader may see; None = all.
+        """Open a stream of the messages published in the matching topics behind ``after``; None = from now on.
+
+        ``visible``: whether the reader may see messages of a topic; None = of all. ``disconnect``: ends the connection
+        of a reader that takes nothing; None = the edge does so.
 
         Raises ``Crowded``, ``Invalid`` if ``after`` lies beyond the log's end, ``Unavailable``.
         """
@@ -221,7 +243,7 @@ class Streams:
             tail = self._tails.join(project)
             gap = self._lost_end(project, tail, after)
             position = tail.position if after is None else after
-            stream = Stream(self, project, pattern, tail, position, gap, visible)
+            stream = Stream(self, project, pattern, tail, position, gap, visible, disconnect)
         except BaseException:
             if tail is not None:
                 self._tails.leave(project, tail)
@@ -264,15 +286,7 @@ class Streams:
             with self._lock:
                 streams = list(self._streams)
             for stream in streams:
-                sending_since, disconnect = stream.sending_since, stream.disconnect
-                if (
-                    sending_since is not None
-                    and disconnect is not None
-                    and time.monotonic() - sending_since > stream.patience
-                ):
-                    stream.disconnect = None
-                    disconnect()
-                    stream.dropped()
+                stream.disconnect_stalled()
 
 
 def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[[str], bool]:

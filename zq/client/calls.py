@@ -32,7 +32,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
-from zq.errors import Invalid, InvalidHeader, InvalidName, TooManyRequests, Unavailable, ZqError
+from zq.errors import Invalid, InvalidHeader, InvalidName, Unavailable, ZqError
 from zq.wire import refusals
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ class ErrorBody(Struct):
 
 
 def error_of(response: "httpx.Response") -> ZqError:
-    """The error in an answer, as the class that the server raised."""
+    """Return the error in an answer, as the class that the server raised."""
     try:
         body = msgspec.json.decode(response.content, type=ErrorBody)
     except UNREADABLE:  # a proxy's own page
@@ -320,14 +320,12 @@ def error_of(response: "httpx.Response") -> ZqError:
     if response.status_code < 400:
         target = response.headers.get("Location", "nowhere")
         sentence = f"The server answered {response.status_code} {reason}, which leads to {target}; no call follows."
-    error = refusals.error(response.status_code, response.headers.get(refusals.HEADER, ""), title, sentence)
-    if isinstance(error, TooManyRequests):
-        error.retry_after, error.limit = max(1, int(retry_after(response.headers))), body.limit
-    return error
+    name, pause = response.headers.get(refusals.HEADER, ""), max(1, int(retry_after(response.headers)))
+    return refusals.error(response.status_code, name, title, sentence, pause, body.limit)
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds of the Retry-After header; 0 without one, and for a date."""
+    """Return the seconds of the Retry-After header; 0 without one, and for a date."""
     asked = headers.get("Retry-After", "")
     return min(float(asked), MAX_RETRY_AFTER) if asked.isascii() and asked.isdigit() else 0.0
 

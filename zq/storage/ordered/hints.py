@@ -23,11 +23,15 @@ class LazyExpiryQueue:
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
         self.capacity = 0
-        """How many may wait; 0 = readers hand over nothing."""
+        """How many keys may wait; 0 = readers hand over nothing."""
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._met)
+
+    def resize(self, capacity: int) -> None:
+        """Let so many keys wait from now on; those that wait stay."""
+        self.capacity = capacity
 
     def offer(self, keys: Iterable[bytes], now: int) -> None:
         """Hand over what had expired at ``now``; never waits for the consumer."""

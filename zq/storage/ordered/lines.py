@@ -7,7 +7,7 @@ of its entry in ``available``, and the place of the message that this is about. 
 is nothing in an ordered queue, and the moment at which the message is available in a fair one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from heapq import merge
 from typing import Final
@@ -53,6 +53,11 @@ class Met:
         self.head = head
         self.records: dict[bytes, StoredMessage | None] = {}
         self.is_all = False
+
+    def extend(self, records: Iterable[tuple[bytes, StoredMessage | None]], is_all: bool) -> None:
+        """Add the next records by their places; ``is_all``: nothing stands behind them."""
+        self.records.update(records)
+        self.is_all = is_all
 
 
 class _Line:

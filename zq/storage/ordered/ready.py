@@ -13,8 +13,6 @@ from itertools import chain
 from operator import itemgetter
 from typing import Final
 
-from msgspec import structs
-
 from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED
 from zq.storage.ordered import groups, layout
@@ -64,8 +62,7 @@ def take(
             break
         damaged = True
         # Nothing there can be taken, whatever becomes of the change.
-        state.ready_cursor = state.ready_cursor.passed(scan.head)
-        state.tally = structs.replace(state.tally, fresh_head=max(state.tally.fresh_head, scan.fresh_head))
+        state.skip_unreadable(scan.head, scan.fresh_head)
     if damaged and not ready:
         raise StoreDamaged(UNREADABLE)
     return ready

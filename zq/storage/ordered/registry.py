@@ -8,7 +8,7 @@ that may be forgotten.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 
@@ -34,13 +34,17 @@ class EngineContext:
         self.lazy_queue = LazyExpiryQueue()
         self.housekeeping = housekeeping
         self.listener: Callable[[QueueRef], None] | None = None
-        """Is called with each queue that has something new."""
+        """Called with each queue that has something new."""
         self.configure(expiry)
 
     def configure(self, expiry: Expiry) -> None:
         """Give space back by these options from now on."""
         self.expiry = expiry
-        self.lazy_queue.capacity = expiry.delete_queue_size if expiry.delete_on_read else 0
+        self.lazy_queue.resize(expiry.delete_queue_size if expiry.delete_on_read else 0)
+
+    def listen(self, listener: Callable[[QueueRef], None]) -> None:
+        """Call the listener with each queue that has something new, in place of a former listener."""
+        self.listener = listener
 
 
 class QueueState:
@@ -82,8 +86,27 @@ class QueueState:
         self.reserved: set[int] = set()
         """Sequences of messages that a commit is going to delete: no verb touches them, and they stay claimed."""
 
+    def advance(self, head: bytes) -> None:
+        """Let claims start at ``head``: nothing before it is ready."""
+        self.ready_cursor = self.ready_cursor.passed(head)
+
+    def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
+        """Let claims start at ``head``, and behind ``fresh_head``: no message before them can be read."""
+        self.advance(head)
+        self.tally = structs.replace(self.tally, fresh_head=max(self.tally.fresh_head, fresh_head))
+
+    def apply(self, tally: Tally) -> bool:
+        """Take over the counters of a committed change; return whether it added messages."""
+        added = tally.sequence > self.tally.sequence
+        self.tally = tally
+        return added
+
+    def join_available(self, keys: Sequence[bytes]) -> None:
+        """Let claims find new entries of ``available``."""
+        self.ready_cursor = self.ready_cursor.joined(keys)
+
     def bounds(self) -> tuple[bytes, bytes]:
-        """The range of this queue's keys in every family that begins with a queue number."""
+        """Return the range of this queue's keys in every family that begins with a queue number."""
         return layout.number.pack(self.number), layout.number.pack(self.number + 1)
 
 

@@ -61,6 +61,10 @@ class Copy:
         self._writes: list[Write] = []
         self._size = 0
 
+    def raise_top(self, *numbers: int) -> None:
+        """Note numbers that are in use: the new store gives out larger ones only."""
+        self.top = max(self.top, *numbers)
+
     def write(self, writes: Iterable[Write]) -> None:
         """Put something into the new store, with what was put before."""
         for write in writes:

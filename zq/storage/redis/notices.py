@@ -37,17 +37,21 @@ LOG_PAUSE: Final = 0.001
 
 
 class QueueSubscriber(Subscriber):
-    """Notifies ``listener``, which may be replaced, of queues until it is closed.
+    """A thread that notifies a listener of queues until it is closed.
 
-    What is published while there is no connection is lost.
+    Notices that are published while there is no connection are lost.
     """
 
     def __init__(self, network: Network, listener: Callable[[QueueRef], None]) -> None:
         super().__init__("zq-redis-listener", QUEUES_LOOK, QUEUES_PAUSE)
-        self._network, self.listener = network, listener
+        self._network, self._listener = network, listener
         self._subscribed = threading.Event()
         self.start()
         self._subscribed.wait(PATIENCE)
+
+    def notify_instead(self, listener: Callable[[QueueRef], None]) -> None:
+        """Notify this listener from now on."""
+        self._listener = listener
 
     def pool(self) -> Pool:
         return self._network.any_pool()
@@ -59,7 +63,7 @@ class QueueSubscriber(Subscriber):
         self._subscribed.set()
         for name in dict.fromkeys(notice[2] for notice in notices if notice[0] == b"message"):
             with contextlib.suppress(struct.error, UnicodeDecodeError):  # others may publish here what they like
-                self.listener(layout.queue_of(name))
+                self._listener(layout.queue_of(name))
 
 
 class Followed:

@@ -66,7 +66,7 @@ class Rescue:
         self._rest: Survey | None = None
         notes: list[str] = []
         self.survey = self._open(path, notes)
-        self.survey.notes += notes
+        self.survey.add_notes(notes)
         for family in families:
             for _ in self.survey.scan(family, b"", TOP):
                 pass

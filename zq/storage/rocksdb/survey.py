@@ -8,7 +8,7 @@ Other files may have keys in that range; a caller that knows such a key reads it
 
 import gc
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -104,6 +104,10 @@ class Survey:
         """Complete table files that are newer than all that the store knows: RocksDB would remove them."""
         if self.unlisted:
             self.notes.append(UNLISTED.format(files=", ".join(self.unlisted)))
+
+    def add_notes(self, notes: Iterable[str]) -> None:
+        """Add sentences on damage that was found before the store could be opened."""
+        self.notes += notes
 
     def _note_log(self, path: Path) -> None:
         """Note where the log cannot be read, and which of its files are missing."""
