@@ -28,7 +28,7 @@ from zq.storage.api import Storage
 LOG = logging.getLogger(__name__)
 # Messages read from the store at a time, for a reader that is far behind.
 PORTION: Final = 500
-# Seconds after which the store is asked again if it did not answer.
+# Seconds after which a failed request to the store is repeated.
 RETRY: Final = 0.5
 # Seconds after which a reader that takes nothing is disconnected.
 PATIENCE: Final = 30.0
@@ -39,7 +39,7 @@ LOOK: Final = 0.5
 
 
 class Gap(Struct, frozen=True):
-    """The log has no messages any more of sequences above ``after`` and below ``resumes``, maybe of the reader's."""
+    """A range of sequences above ``after`` and below ``resumes`` that the log has lost, maybe some of the reader's."""
 
     after: int
     resumes: int
@@ -53,12 +53,12 @@ class EventData(Struct, frozen=True):
 
 
 Portion = EventData | Gap
-# What a stream sends where nothing was published.
+# The portion of a stream for which nothing was published.
 NO_EVENTS: Final = EventData()
 
 
 class Stream:
-    """One reader's way through the log. ``position``: up to there it has everything. ``gap``: what it is sent first."""
+    """A reader's position in the log, up to which it has everything. ``gap``: sent before all events."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Stream:
         self._disconnect = disconnect
 
     def next(self, seconds: float) -> Portion:
-        """Return the reader's next events, or its gap; no events if there is nothing within so many seconds."""
+        """Return the reader's next events or its gap; no events if none is published within ``seconds``."""
         self._failed = False
         try:
             return self._next(seconds)
@@ -100,7 +100,7 @@ class Stream:
 
     @property
     def over(self) -> bool:
-        """Whether it is to end: the server does."""
+        """Whether the stream must end because the server ends."""
         return self._owner.closing
 
     def notify_when(self, callback: Callable[[], object]) -> None:
@@ -109,12 +109,12 @@ class Stream:
         self._tail.notify_when(self.position, self._matches, callback)
 
     def rest(self) -> float:
-        """Seconds after which to ask ``next`` without a notification."""
+        """Return the seconds after which to call ``next`` without a notification."""
         return RETRY if self._failed or self._tail.unsure else RECHECK
 
     @property
     def patience(self) -> float:
-        """Seconds after which a reader that takes nothing is to be disconnected."""
+        """The seconds after which a reader that takes nothing is disconnected."""
         return LAST_PATIENCE if self._owner.closing else PATIENCE
 
     def send(self) -> None:
@@ -212,7 +212,7 @@ class Streams:
         self.closing = False
 
     def now(self) -> Seconds:
-        """The present moment, by which messages expire."""
+        """Return the moment by which messages expire."""
         return self._clock.now()
 
     def open(
@@ -254,7 +254,7 @@ class Streams:
         return stream
 
     def left(self, stream: Stream, project: str, tail: Tail) -> None:
-        """A stream has ended."""
+        """Give back the slot and the tail of a stream that has ended."""
         with self._lock:
             self._streams.discard(stream)
             self._slots.give_back(project)
@@ -262,7 +262,7 @@ class Streams:
         self.events.streams(-1)
 
     def close(self) -> None:
-        """End all streams, and open no more. May be called twice."""
+        """End all streams and refuse new ones. May be called twice."""
         self.closing = True
         self._tails.close()
 
@@ -280,7 +280,7 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect readers that have stopped reading: their threads cannot, for they wait for them."""
+        """Disconnect readers that have stopped reading, since their threads are blocked in the send."""
         while not self.closing or self._streams:
             time.sleep(LOOK)
             with self._lock:

@@ -39,12 +39,12 @@ HEARTBEAT: Final = 15.0
 LOOK: Final = 1.0
 # Bytes that are sent at a time: a reader that takes so much in ``streams.PATIENCE`` is a slow one, and no dead one.
 PIECE: Final = 64 << 10
-# What ends an event.
+# The end of an event.
 EVENT_END: Final = b"\n\n"
 
 
 class _Streaming:
-    """What both resources have in common."""
+    """The common part of both resources."""
 
     media = MEDIA
 
@@ -97,7 +97,7 @@ class ProjectStream(_Streaming):
 class EventStream:
     """The body of the response, a portion at a time.
 
-    No generator: one that is closed before it was begun would not give its slot back.
+    It is no generator, since a generator that is closed before its first item would not give the slot back.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class EventStream:
             self._stream.send()
 
     def close(self) -> None:
-        """The engine is done with it."""
+        """Close the stream after the HTTP server has sent the response."""
         self._stream.close()
 
     def _next(self) -> bytes:
@@ -169,15 +169,15 @@ class EventStream:
             self._stream.notify_when(notify)
 
     def patience(self) -> float:
-        """Seconds that the reader may take for a piece."""
+        """Return the seconds that the reader may take for a piece."""
         return self._stream.patience
 
     def drop(self) -> None:
-        """The reader was disconnected."""
+        """Log and count that the reader was disconnected."""
         self._stream.dropped()
 
     def _over(self) -> bool:
-        """Whether the stream is to end: the server does, or the reader's credential has."""
+        """Return whether the stream must end, because the server ends or the reader's credential has expired."""
         if self._check is not None and time.monotonic() - self._checked >= HEARTBEAT:
             self._checked = time.monotonic()
             try:

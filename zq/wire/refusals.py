@@ -62,7 +62,7 @@ BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
 
 
 def row(kind: type[Exception]) -> tuple[int, str]:
-    """Status and title of an error of this class."""
+    """Return status and title of an error of this class."""
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
