@@ -27,7 +27,7 @@ _context.set_forkserver_preload(
     [
         *(
             "tests.forked",
-            "zq.server",
+            "zq.serving.server",
             "zq.serving",
             "zq.delivery.running",
             "zq.serving.gunicorn",

@@ -9,8 +9,8 @@ import pytest
 from tests.client.client_kinds import bodies, client_of
 from tests.client.misbehaving import BUSY, Proxy
 from tests.client.test_client_consume import SHORT, left
-from zq.broker.metadata import metadata_schema, topic_defaults
 from zq.client import Draft, PostStopped
+from zq.core.metadata import metadata_schema, topic_defaults
 from zq.errors import Invalid
 from zq.limits import Limits
 from zq.wire import QUEUE_RULES, TOPIC_RULES

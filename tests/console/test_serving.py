@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from webob import Request
 from webtest import TestApp
 
-from zq.broker import Broker
 from zq.cli.root import cli
 from zq.clock import ManualClock
 from zq.console import page
 from zq.console.page import Console
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.storage import connect
 

@@ -26,7 +26,7 @@ from zq.delivery.senders import Senders
 from zq.delivery.targets import TargetPolicy
 from zq.errors import StartRefused
 from zq.model.subscriptions import Subscription
-from zq.settings import load
+from zq.serving.settings import load
 
 PAGE = "https://pages.test/confirm"
 USER, PASSWORD = "zq@example.org", "secret"

@@ -21,8 +21,8 @@ from tests.faults.integrity import whole
 from tests.rotation import rotated
 from tests.unit.test_ordered_integrity import DAY, DONE, JOBS, NOW, drafts, use
 from zq.auth.tokens import Grant, Tokens
-from zq.broker.subscription_documents import SubscriptionDocuments
 from zq.clock import ManualClock, StoreClock
+from zq.core.subscription_documents import SubscriptionDocuments
 from zq.model import ListFilter
 from zq.model.documents import DocumentRef
 from zq.model.expiry import Expiry

@@ -23,10 +23,9 @@ from tests.routers import known_routes
 from tests.servers import wait_for
 from tests.stores import Stores, options_of
 from zq.auth.sealing import SecretSealer
-from zq.broker import Broker
-from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
-from zq.features import described_features
+from zq.core import Broker
+from zq.core.subscriptions import SubscriptionPolicy
 from zq.figures import Figures
 from zq.figures.counting import Counts
 from zq.figures.feature import FiguresFeature
@@ -34,6 +33,7 @@ from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP, Limits
 from zq.model.identity import ShareOptions
 from zq.model.topics import Retention
+from zq.serving.features import described_features
 from zq.storage import connect
 from zq.storage.api import Storage
 

@@ -27,11 +27,11 @@ from tests.http.test_openapi import references
 from tests.stores import Stores
 from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import shown
-from zq.broker import Broker
-from zq.broker.creation import NO_METADATA
-from zq.broker.subscription_documents import SubscriptionDocuments
-from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.creation import NO_METADATA
+from zq.core.subscription_documents import SubscriptionDocuments
+from zq.core.subscriptions import SubscriptionPolicy
 from zq.figures import Figures
 from zq.figures.counting import Counts
 from zq.figures.feature import FiguresFeature

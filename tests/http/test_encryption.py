@@ -10,12 +10,12 @@ from msgspec import structs
 
 from tests.http.api import Api
 from tests.http.scoped import Scoped
-from zq.broker import Broker
-from zq.broker.data_keys import DataKeys
-from zq.broker.encryption import MARK, SET_ASIDE, Sealing
-from zq.broker.rates import Rates
-from zq.broker.tails import ALL
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.data_keys import DataKeys
+from zq.core.encryption import MARK, SET_ASIDE, Sealing
+from zq.core.rates import Rates
+from zq.core.tails import ALL
 from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP
 from zq.model import Draft, ListFilter, Message, Move, QueueRef, new_ids

@@ -8,9 +8,9 @@ import pytest
 from tests.http.api import Api
 from tests.http.conftest import Compose
 from tests.http.test_subscriptions import OPTIONS, subscribe
-from zq.broker import Broker
-from zq.broker.following import Following
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.following import Following
 from zq.errors import Unavailable
 from zq.model import ClaimRequest, Lease, new_ids
 from zq.model.subscriptions import Notice, Source, log_of

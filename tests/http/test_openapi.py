@@ -16,13 +16,13 @@ from jsonschema import Draft202012Validator
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, untouched
 from tests.tables import every_row
-from zq.broker import Broker
-from zq.broker.pools import Pools
 from zq.clock import ManualClock
-from zq.features import described_features
+from zq.core import Broker
+from zq.core.pools import Pools
 from zq.http.app import create_app
 from zq.http.openapi import document
 from zq.limits import Limits
+from zq.serving.features import described_features
 
 FILE = Path(__file__).parent.parent.parent / "api-ref" / "openapi.json"
 METHODS = ("get", "head", "put", "post", "patch", "delete")
@@ -146,6 +146,6 @@ def test_bounds_are_those_in_force() -> None:
 
 
 def test_the_file_is_the_generated_one() -> None:
-    """``python -m zq.features > api-ref/openapi.json`` brings it up to date."""
-    command = [sys.executable, "-m", "zq.features"]
+    """``python -m zq.serving.features > api-ref/openapi.json`` brings it up to date."""
+    command = [sys.executable, "-m", "zq.serving.features"]
     assert FILE.read_text() == subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout

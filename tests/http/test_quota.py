@@ -16,17 +16,17 @@ from tests.tables import every_row
 from zq.auth.sealing import SecretSealer
 from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import Grant, Tokens
-from zq.broker import Broker, waiting
-from zq.broker.rates import Rates
-from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
+from zq.core import Broker, waiting
+from zq.core.rates import Rates
+from zq.core.subscriptions import SubscriptionPolicy
 from zq.errors import NotFound, Unavailable
 from zq.http import streams
 from zq.http.app import create_app
-from zq.metrics.counting import Metrics
 from zq.model.documents import DocumentRef
 from zq.model.identity import Identity, ShareOptions
 from zq.model.quotas import UNBOUNDED, Project, Quota, State
+from zq.serving.metrics.counting import Metrics
 from zq.storage.api import Storage
 
 pytestmark = pytest.mark.one_store

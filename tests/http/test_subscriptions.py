@@ -12,10 +12,10 @@ from tests.http.scoped import Scoped
 from tests.tables import every_row
 from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import confirming_key_of, signature
-from zq.broker import Broker
-from zq.broker.subscription_documents import SubscriptionDocuments
-from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.subscription_documents import SubscriptionDocuments
+from zq.core.subscriptions import SubscriptionPolicy
 from zq.http.app import create_app
 from zq.model import ClaimRequest, Lease, ListFilter, QueueRef, new_ids
 from zq.model.identity import ShareOptions

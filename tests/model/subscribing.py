@@ -15,8 +15,8 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from tests.model.pair import PICKS, Holder, outcome
 from tests.model.timeline import Timeline
-from zq.broker import Broker
-from zq.broker.subscriptions import MIN_TTL, SubscriptionPolicy, Terms
+from zq.core import Broker
+from zq.core.subscriptions import MIN_TTL, SubscriptionPolicy, Terms
 from zq.errors import SubscriptionExists, SubscriptionNotFound
 from zq.model import Claim, ClaimRequest, Lease, ListFilter, QueueRef, Settlement
 from zq.model.subscriptions import Notice, Source

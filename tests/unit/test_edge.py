@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from zq import turns
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import App, create_app
 from zq.http.pending import PendingAnswer
 from zq.serving.asgi import Answer, Edge, Limits

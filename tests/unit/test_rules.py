@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.broker import rules
-from zq.broker.rules import RECENT, RulesCache
+from zq.core import rules
+from zq.core.rules import RECENT, RulesCache
 from zq.limits import Limits
 from zq.model import ClaimRequest, Lease, Queue, QueueRef
 

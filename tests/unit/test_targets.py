@@ -21,7 +21,7 @@ from zq.delivery.senders import JudgingResolver, Senders, guarded_socket
 from zq.delivery.targets import Forbidden, Judge, TargetPolicy
 from zq.errors import Invalid
 from zq.model.subscriptions import Subscription
-from zq.settings import load
+from zq.serving.settings import load
 
 PUBLIC = "93.184.216.34"
 LOOPBACK = TargetPolicy(networks=(ipaddress.ip_network("127.0.0.0/8"),))

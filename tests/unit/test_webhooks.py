@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from zq.auth.sealing import SecretSealer
-from zq.broker import Broker
-from zq.broker.subscriptions import SubscriptionPolicy, Terms
 from zq.client.webhooks import Received, verify
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.subscriptions import SubscriptionPolicy, Terms
 from zq.errors import Invalid
 from zq.model.identity import ShareOptions
 from zq.model.subscriptions import Source

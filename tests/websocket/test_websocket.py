@@ -19,9 +19,9 @@ from tests.servers import ask as ask_http
 from tests.servers import wait_for
 from tests.sink import KEY, Sink
 from tests.websocket.connections import WITHIN, ask, closed, guarded, made, notification, served
-from zq.broker import Broker
-from zq.broker.subscriptions import Terms
 from zq.clock import StoreClock
+from zq.core import Broker
+from zq.core.subscriptions import Terms
 from zq.model.subscriptions import Source
 from zq.storage import connect as connect_store
 from zq.websocket import pushes

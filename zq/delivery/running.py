@@ -6,13 +6,13 @@ from typing import Any
 
 from zq import __version__
 from zq.auth.signatures import Signatures, shown
-from zq.broker import Broker
+from zq.core import Broker
 from zq.delivery.confirmations import Confirmations, Places, Template
 from zq.delivery.leases import Leases
 from zq.delivery.options import DeliveryOptions, MailOptions, Tokens
+from zq.delivery.settings import DeliverySettings
 from zq.delivery.targets import Judge, TargetPolicy, addresses
 from zq.delivery.worker import Deliverer
-from zq.settings.delivery import DeliverySettings
 
 
 def judge_of(options: DeliverySettings) -> Judge:

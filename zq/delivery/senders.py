@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
-from zq.broker.subscribers import TRUST, mail_of
 from zq.clock import own
+from zq.core.subscribers import TRUST, mail_of
 from zq.delivery.options import MailOptions, Tokens
 from zq.delivery.retries import Outcome
 from zq.delivery.targets import Forbidden, TargetPolicy, addresses

@@ -15,8 +15,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from zq import wire
-from zq.broker import Broker
-from zq.broker.subscription_documents import PROJECTS
+from zq.core import Broker
+from zq.core.subscription_documents import PROJECTS
 from zq.delivery.confirmations import Confirmations
 from zq.delivery.leases import Leases
 from zq.delivery.options import DeliveryOptions

@@ -13,8 +13,8 @@ from zq.auth.policy import Policy as TablePolicy
 from zq.auth.signatures import Signatures
 from zq.auth.sqs_keys import SqsKeyLookup, SqsKeys
 from zq.auth.tokens import Tokens
-from zq.broker import Broker
-from zq.broker.pools import Pools
+from zq.core import Broker
+from zq.core.pools import Pools
 from zq.events import NO_EVENTS, Events
 from zq.http import deliveries, faults, subscriptions
 from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
@@ -172,6 +172,7 @@ def create_app(
     console: str = "",
     features: Sequence[Feature] = (),
     sqs: SqsOptions | None = None,
+    is_stopping: Callable[[], bool] = bool,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed.
@@ -185,6 +186,7 @@ def create_app(
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
     ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
     ``features``: those of the server. ``sqs``: None = that protocol is not served.
+    ``is_stopping``: whether ``/readyz`` sends clients to other servers.
     ``monotonic``: the clock that limits how often an address may send wrong signatures.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
@@ -208,6 +210,7 @@ def create_app(
     )
     app = App(middleware, authorization, authentication if guarded or signed else None, broker.storage)
     _add_routes(app, broker)
+    app.add_route("/readyz", Readiness(broker.health, is_stopping))
     if sqs is not None:
         add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))
     app.add_route("/", Versions("console/" if console else ""))
@@ -263,7 +266,6 @@ def _add_service_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/", Home())
     app.add_route("/v2/ping", Ping(broker.health))
     app.add_route("/healthz", Health())
-    app.add_route("/readyz", Readiness(broker.health))
     app.add_route("/v2/limits", LimitsDocument(broker.limits, broker.default_ttls))
 
 

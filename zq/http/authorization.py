@@ -15,8 +15,8 @@ import falcon
 
 from zq.auth.policy import RULES
 from zq.auth.policy import Policy as TablePolicy
-from zq.broker.quotas import Quotas, check_state
-from zq.broker.rates import Account
+from zq.core.quotas import Quotas, check_state
+from zq.core.rates import Account
 from zq.errors import TooManyRequests
 from zq.http import heads, weight
 from zq.http.pending import is_pending

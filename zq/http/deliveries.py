@@ -7,7 +7,7 @@ import falcon
 from msgspec import UNSET, Raw
 
 from zq import wire
-from zq.broker.deliveries import Deliveries, Delivery
+from zq.core.deliveries import Deliveries, Delivery
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query
 from zq.limits import within

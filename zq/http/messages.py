@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Final
 
 import falcon
 
-from zq.broker.browsing import Browsing
-from zq.broker.messages import Messages
-from zq.broker.values import Applied, Listed, Seen
-from zq.broker.waiting import Waiters
+from zq.core.browsing import Browsing
+from zq.core.messages import Messages
+from zq.core.values import Applied, Listed, Seen
+from zq.core.waiting import Waiters
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
 from zq.http.waiting import polled

@@ -5,8 +5,8 @@ from functools import partial
 
 import falcon
 
-from zq.broker.publishing import Listed, Listening, Publishing
-from zq.broker.waiting import Polled
+from zq.core.publishing import Listed, Listening, Publishing
+from zq.core.waiting import Polled
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
 from zq.http.authentication import check_again

@@ -11,7 +11,7 @@ import falcon
 from msgspec import UNSET
 
 from zq.audit import Audit, Entry
-from zq.broker.trail import Trail
+from zq.core.trail import Trail
 from zq.events import Events
 from zq.http.authentication import peer_of
 from zq.http.authorization import Answer, about

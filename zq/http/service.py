@@ -9,9 +9,9 @@ import falcon
 from falcon import mediatypes
 from msgspec.structs import asdict
 
-from zq import lifecycle, limits, wire
-from zq.broker.health import Health as StoreHealth
-from zq.broker.rules import DefaultTtls
+from zq import limits, wire
+from zq.core.health import Health as StoreHealth
+from zq.core.rules import DefaultTtls
 from zq.http.tenant import Audience
 
 VERSIONS: Final = {
@@ -155,11 +155,12 @@ class Readiness:
     audience = Audience.PROBE
     open = True
 
-    def __init__(self, health: StoreHealth) -> None:
+    def __init__(self, health: StoreHealth, is_stopping: Callable[[], bool]) -> None:
         self._health = health
+        self._is_stopping = is_stopping
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        if lifecycle.is_stopping():
+        if self._is_stopping():
             raise falcon.HTTPServiceUnavailable(title="Stopping", description="The server is stopping.", retry_after=1)
         self._health.check_ready()
         resp.data = wire.encode({"status": "ok"})

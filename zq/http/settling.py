@@ -4,8 +4,8 @@
 import falcon
 
 from zq import wire
-from zq.broker.redriving import Redriving
-from zq.broker.settling import Settling
+from zq.core.redriving import Redriving
+from zq.core.settling import Settling
 from zq.http import idempotency, query, weight
 from zq.limits import MAX_CONTROL_BODY, Limits
 from zq.model.scopes import Verb

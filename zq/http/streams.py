@@ -17,10 +17,10 @@ from typing import Final
 import falcon
 
 from zq import limits
-from zq.broker import Broker
-from zq.broker.publishing import as_marker
-from zq.broker.rates import Account
-from zq.broker.streams import Gap, Stream
+from zq.core import Broker
+from zq.core.publishing import as_marker
+from zq.core.rates import Account
+from zq.core.streams import Gap, Stream
 from zq.errors import NotAuthorized, ZqError
 from zq.http import query, waiting
 from zq.http.authentication import check_again

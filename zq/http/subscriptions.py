@@ -6,8 +6,8 @@ from typing import Any
 import falcon
 
 from zq import wire
-from zq.broker.subscribers import shown_options
-from zq.broker.subscriptions import Subscribing, Terms
+from zq.core.subscribers import shown_options
+from zq.core.subscriptions import Subscribing, Terms
 from zq.errors import InvalidBody
 from zq.http import query
 from zq.http.authentication import SIGNATURE, token_of

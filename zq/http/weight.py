@@ -14,8 +14,8 @@ import falcon
 from msgspec import Struct
 
 from zq import turns
-from zq.broker.quotas import Quotas
-from zq.broker.rates import Account
+from zq.core.quotas import Quotas
+from zq.core.rates import Account
 from zq.errors import TooManyRequests
 from zq.http import heads
 from zq.turns import Company

@@ -16,12 +16,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from zq import lifecycle
 from zq.errors import Crowded, Unavailable
 from zq.events import Refusal, refused
 from zq.http import heads
 from zq.http.app import App
 from zq.http.pending import HANDOVER, Feed, Handover, PendingAnswer
+from zq.serving import lifecycle
 from zq.serving.environ import add_body, announced_size, environment
 from zq.serving.listening import network
 from zq.serving.pool import Deadlines, Pool, Settling

@@ -20,13 +20,12 @@ from granian.log import LogLevels
 from granian.server.embed import Server
 from msgspec import Struct
 
-from zq import lifecycle
-from zq.broker import Broker
+from zq.core import Broker
 from zq.http.app import App
-from zq.serving import listening
+from zq.serving import lifecycle, listening
 from zq.serving.asgi import PIECE, Edge, Limits, Receive, Send
+from zq.serving.settings import Settings
 from zq.serving.websocket import Connections
-from zq.settings import Settings
 
 LOG = logging.getLogger(__name__)
 # Seconds for which a worker that ends still answers the clients that are connected, at the most.

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from zq import lifecycle
-from zq.broker import Broker
+from zq.core import Broker
 from zq.http import heads
+from zq.serving import lifecycle
 from zq.serving.asgi import Edge, Gone, Receive, Send
 from zq.serving.listening import network
-from zq.settings import Settings
+from zq.serving.settings import Settings
 from zq.websocket.calls import Application
 from zq.websocket.session import Ended, Service, Session
 

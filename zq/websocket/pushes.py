@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from zq.broker import Broker
+from zq.core import Broker
 from zq.errors import ZqError
 from zq.model.subscriptions import Source
 from zq.websocket import frames

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from zq import wire
 from zq.auth.signatures import moment
-from zq.broker import Broker
+from zq.core import Broker
 from zq.errors import Invalid, ZqError
 from zq.model import QueueRef
 from zq.model.subscriptions import Source

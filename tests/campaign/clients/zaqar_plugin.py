@@ -26,19 +26,19 @@ from zaqar.conf import drivers_management_store_mongodb, pooling_catalog
 from zaqar.notification.notifier import NotifierDriver
 
 from tests.http.stores import BrokenStore, down
-from zq.application import make_broker
 from zq.auth import strategy_of
 from zq.auth.sealing import SecretSealer
-from zq.broker.pools import Pools
-from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import StoreClock
+from zq.core.pools import Pools
+from zq.core.subscriptions import SubscriptionPolicy
 from zq.errors import Conflict
 from zq.events import NO_EVENTS
 from zq.http.app import create_app
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.pools import POOL, each
 from zq.model.subscriptions import pending_of
-from zq.settings import Configuration
+from zq.serving.application import make_broker
+from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.pooling import PooledStorage
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions in OpenAPI (contract 9)."""
 
-from zq.broker.subscriptions import MIN_TTL
+from zq.core.subscriptions import MIN_TTL
 from zq.http.openapi.operations import (
     QUEUE,
     SEQUENCES,

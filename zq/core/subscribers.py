@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What may be subscribed: the forms of a subscriber's URI and of its options (contract 9.2, criteria E1 and E3).
+
+Where a host lies is judged elsewhere, by whoever is going to connect to it.
+"""
+
+import re
+from email.errors import MessageError
+from email.headerregistry import Address
+from typing import Any, Final, Protocol
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from zq import wire
+from zq.core.metadata import check_retry_policy
+from zq.errors import Invalid
+from zq.limits import nesting
+from zq.model import Seconds
+
+TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
+# Prefix of those to whom a token of Keystone goes along.
+TRUST: Final = "trust+"
+MAX_URI: Final = 2048
+# Bytes of options as JSON, of the headers among them, and how many of these.
+MAX_OPTIONS: Final = 16384
+MAX_HEADERS: Final = 4096
+MOST_HEADERS: Final = 20
+# What a reader sees instead of what is written only (criterion E6).
+HIDDEN: Final = "***"
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_UNPRINTED: Final = re.compile(r"[\x00-\x20\x7f]")
+_OURS: Final = frozenset(
+    [
+        "host",
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "expect",
+        "x-auth-token",
+    ]
+)
+_OUR_PREFIXES: Final = ("content-", "webhook-", "proxy-", "zq-")
+
+
+def check_subscriber(uri: object, types: tuple[str, ...] = TYPES) -> str:
+    """The URI, if it has the form of one that may be subscribed. Raises ``Invalid``."""
+    if uri is None:
+        raise Invalid("Missing parameter subscriber: it must be a URI.")
+    if not isinstance(uri, str) or not uri:
+        raise Invalid("subscriber must be a URI.")
+    if len(uri) > MAX_URI:
+        raise Invalid(f"subscriber must be at most {MAX_URI} characters; it has {len(uri)}.")
+    scheme = uri.partition(":")[0].lower()
+    if ":" not in uri or scheme not in types:
+        raise Invalid(f"The scheme of subscriber must be supported in the list {', '.join(types)}.")
+    if _UNPRINTED.search(uri):
+        raise Invalid("subscriber must hold no spaces and no control characters.")
+    if scheme == "mailto":
+        mail_of(uri)
+    else:
+        _check_url(uri.removeprefix(TRUST))
+    return uri
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        host, _port = parts.hostname, parts.port
+    except ValueError:
+        raise Invalid("subscriber is no URL.") from None
+    if not host or not url.partition(":")[2].startswith("//"):
+        raise Invalid("subscriber must name a host.")
+    if "@" in parts.netloc or "\\" in url:
+        raise Invalid("subscriber must hold no user, no password and no backslash.")
+
+
+def mail_of(uri: str) -> tuple[str, str]:
+    """Address and subject of a ``mailto`` URI. Raises ``Invalid``."""
+    path, _, query = uri.partition(":")[2].partition("?")
+    to = unquote(path)
+    try:
+        address = Address(addr_spec=to)
+    except (ValueError, IndexError, MessageError):
+        raise Invalid("subscriber must name one mail address.") from None
+    if not address.username or not address.domain or "," in to or not to.isprintable():
+        raise Invalid("subscriber must name one mail address.")
+    given = {name.lower(): values[0] for name, values in parse_qs(query, max_num_fields=20).items()}
+    return to, _printable("the subject of subscriber", given.get("subject", ""))
+
+
+def check_options(options: object) -> dict[str, Any]:
+    """The options, if they are in order; null is none. Raises ``Invalid``."""
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise Invalid("options must be a dict, that is, a JSON object.")
+    nesting("options", options)
+    if len(size := wire.encode(options)) > MAX_OPTIONS:
+        raise Invalid(f"options must be at most {MAX_OPTIONS} bytes; they have {len(size)}.")
+    check_retry_policy(options.get("_retry_policy"), "options._retry_policy")
+    _check_headers(options.get("post_headers"))
+    if not isinstance(options.get("post_data", ""), str):
+        raise Invalid("options.post_data must be a string.")
+    if options.get("trust_id", HIDDEN) != HIDDEN:
+        # The service is the trustee of others, too: whoever names a trust would have a token of its trustor.
+        raise Invalid("options must not hold trust_id: the server makes the trust.")
+    for name in ("from", "subject"):
+        _printable(f"options.{name}", options.get(name, ""))
+    return options
+
+
+def _check_headers(headers: object) -> None:
+    if headers is None:
+        return
+    if not isinstance(headers, dict):
+        raise Invalid("options.post_headers must be an object.")
+    if len(headers) > MOST_HEADERS or len(wire.encode(headers)) > MAX_HEADERS:
+        raise Invalid(f"options.post_headers may hold {MOST_HEADERS} headers, and {MAX_HEADERS} bytes.")
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name):
+            raise Invalid("options.post_headers holds what is no header's name.")
+        if name.lower() in _OURS or name.lower().startswith(_OUR_PREFIXES):
+            raise Invalid(f"options.post_headers must not hold {name}.")
+        _printable(f"options.post_headers.{name}", value)
+
+
+def _printable(field: str, value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise Invalid(f"{field} must be a string without control characters.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{field} must be text.") from None
+    return value
+
+
+class Trusts(Protocol):
+    """Makes trusts of Keystone."""
+
+    def make(self, token: str, subscriber: str, until: Seconds) -> str:
+        """The id of one from whom the token is. Raises ``Invalid``, ``Unavailable``."""
+        ...
+
+
+class NoTrusts:
+    """Where Keystone is not asked."""
+
+    def make(self, token: str, subscriber: str, until: Seconds) -> str:
+        raise Invalid("subscriber must not begin with trust+: this server's auth_strategy is not keystone.")
+
+
+def entrusted(options: dict[str, Any], trust: str) -> dict[str, Any]:
+    """Options with the trust; "" = none."""
+    given = {name: value for name, value in options.items() if name != "trust_id"}
+    return given | ({"trust_id": trust} if trust else {})
+
+
+def shown_options(options: dict[str, Any]) -> dict[str, Any]:
+    """What a reader sees of options: no value of a header, no trust."""
+    shown = dict(options)
+    if isinstance(headers := options.get("post_headers"), dict):
+        shown["post_headers"] = dict.fromkeys(headers, HIDDEN)
+    if options.get("trust_id"):
+        shown["trust_id"] = HIDDEN
+    return shown
+
+
+def moved_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for another subscriber: without headers whose values are hidden from the caller."""
+    result = {name: value for name, value in options.items() if name != "post_headers"}
+    if isinstance(headers := options.get("post_headers"), dict):
+        given = {name: value for name, value in headers.items() if value != HIDDEN}
+        return result | ({"post_headers": given} if given else {})
+    return result
+
+
+def restored_options(given: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
+    """Options as a caller means them who may have read them: what was hidden from him stays as it was."""
+    result = dict(given)
+    if isinstance(headers := given.get("post_headers"), dict):
+        kept = former.get("post_headers") or {}
+        result["post_headers"] = {
+            name: kept.get(name, value) if value == HIDDEN else value for name, value in headers.items()
+        }
+    return result
