@@ -52,7 +52,7 @@ class Listing(Struct, frozen=True):
 
 
 class Walk:
-    """How much one request has looked at, of ``most`` resources; it gives way between slices."""
+    """The bound of the resources and metadata that one request reads; it gives way to others between slices."""
 
     def __init__(self, most: int) -> None:
         self._left = most
@@ -61,7 +61,7 @@ class Walk:
         self._slice = 0
 
     def read(self, size: int) -> None:
-        """Count metadata of so many bytes, which were decoded."""
+        """Count the bytes of decoded metadata."""
         self._bytes -= size
         self._slice += size
         if self._slice >= DECODED_SLICE:
@@ -69,7 +69,7 @@ class Walk:
             turns.give_way()
 
     def ends_with_next(self) -> bool:
-        """Count one resource more; whether that was enough."""
+        """Count a resource; return whether the bound is reached."""
         self._left -= 1
         if not self._left % turns.SLICE:
             turns.give_way()

@@ -53,7 +53,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         cfg.BoolOpt(
             "trust_network",
             default=False,
-            help="Serve though nobody is authenticated: beyond this machine, with admin_mode, and with the roles that "
+            help="Serve without authentication: beyond this machine, with admin_mode, and with the roles that "
             "callers name. Each start warns of it.",
         ),
         cfg.ListOpt(
