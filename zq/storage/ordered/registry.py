@@ -9,8 +9,10 @@ that may be forgotten.
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
+from operator import is_
 
 from msgspec import structs
 
@@ -110,6 +112,42 @@ class QueueState:
         return layout.number.pack(self.number), layout.number.pack(self.number + 1)
 
 
+class LockedQueues:
+    """The context in which a verb holds the locks of its queues, in the order of their numbers.
+
+    A class, since a generator costs each verb several microseconds more.
+    """
+
+    __slots__ = ("_find", "_locks", "_refs", "_states")
+
+    def __init__(
+        self,
+        find: Callable[[QueueRef], QueueState | None],
+        states: Mapping[QueueRef, QueueState],
+        refs: Sequence[QueueRef],
+    ) -> None:
+        """``states``: the queues that exist and were asked for, which may change until the locks are held."""
+        self._find = find
+        self._states = states
+        self._refs = refs
+        self._locks: list[threading.Lock] = []
+
+    def __enter__(self) -> list[QueueState | None]:
+        while True:
+            found = [self._find(ref) for ref in self._refs]
+            locks = {state.number: state.lock for state in found if state is not None}
+            self._locks = [locks[number] for number in sorted(locks)]
+            for lock in self._locks:
+                lock.acquire()
+            if all(map(is_, found, map(self._states.get, self._refs))):
+                return found
+            self.__exit__()
+
+    def __exit__(self, *_: object) -> None:
+        for lock in self._locks:
+            lock.release()
+
+
 class Registry:
     """Every queue of one open store, and the logs of topics; states are made when first asked for."""
 
@@ -162,6 +200,9 @@ class Registry:
             finally:
                 for lock in locks:
                     lock.release()
+    def locked(self, *refs: QueueRef) -> "LockedQueues":
+        """Lock the queues; the context has them, and None for one that does not exist while the others are held."""
+        return LockedQueues(self.find, self._states, refs)
 
     @contextmanager
     def locked_or_hidden(self, ref: QueueRef) -> Iterator[QueueState | None]:
