@@ -25,6 +25,7 @@ from zq.core.subscriptions import Terms
 from zq.model.subscriptions import Source
 from zq.storage import connect as connect_store
 from zq.websocket import pushes
+from zq.websocket.notifications import Notifications
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +251,8 @@ def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest
     monkeypatch.setattr(pushes, "LOOK", 0.0)
     storage = connect_store("memory:")
     broker, source = Broker(storage, StoreClock(storage.now)), Source("acme", "queue", "orders")
-    pusher = pushes.Pusher(broker, bool)
+    notifications = Notifications(storage.claims, broker.waiters.clock, broker.sealing)
+    pusher = pushes.Pusher(broker.subscriptions, notifications, bool)
     kept, gone = (broker.subscriptions.create(source, Terms(), connection=str(n)).id for n in range(2))
     for id in (kept, gone):
         pusher.add(source, id, False)

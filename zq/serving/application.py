@@ -95,7 +95,7 @@ class Application:
             self._subscription_policy(),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self._features = features_of(chosen, self.broker, self._events)
+        self.features = features_of(chosen, self.broker, self._events)
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         sealing = chosen.sqs.key_file
         self._sqs_keys = SqsKeys(documents, self._clock, read_keys(sealing, SQS_KEY_FILE))
@@ -107,7 +107,8 @@ class Application:
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
-        self._hearers: list[Callable[[QueueRef], None]] = [self.broker.waiters.wake, self.broker.pushes.hear]
+        self._hearers: list[Callable[[QueueRef], object]] = [self.broker.waiters.wake]
+        self._hearers += [waker for feature in self.features for waker in feature.wakers]
         self._deliver(chosen)
         self._storage.listen(self._heard)
         pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
@@ -125,7 +126,7 @@ class Application:
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
         lifecycle.at_end(self.broker.trail.finish)  # runs before the store is closed
-        for feature in self._features:
+        for feature in self.features:
             feature.start()
             atexit.register(feature.stop)  # before the store is closed
         # A full collection, which many messages set off, would look through all that was imported: 25 ms for everybody.
@@ -178,7 +179,7 @@ class Application:
             pools=self._pools(),
             auth=chosen.auth.strategy,
             console=console.tree if console else "",
-            features=self._features,
+            features=self.features,
             is_stopping=lifecycle.is_stopping,
             sqs=chosen.sqs if chosen.sqs.enabled else None,
         )

@@ -16,6 +16,9 @@ from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
 from zq.serving.settings import Settings
+from zq.websocket.feature import WebSocketFeature
+from zq.websocket.notifications import Notifications
+from zq.websocket.settings import SECTION as WEBSOCKET
 
 
 def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Feature]:
@@ -24,6 +27,16 @@ def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Fe
     figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
     return [
         figures_feature(chosen.of(CONSOLE).enabled, core, observers, figures_about),
+        WebSocketFeature(
+            chosen.of(WEBSOCKET),
+            chosen.auth.strategy,
+            chosen.behind_proxy,
+            chosen.limits.max_messages_post_size,
+            core.waiters.clock,
+            core.storage.queues,
+            core.subscriptions,
+            Notifications(core.storage.claims, core.waiters.clock, core.sealing),
+        ),
     ]
 
 
