@@ -17,6 +17,7 @@ from zq.core.history import History
 from zq.core.messages import Messages
 from zq.core.move_tasks import MoveTasks
 from zq.core.publishing import Publishing, Readers
+from zq.core.pushes import Pushes
 from zq.core.queues import Queues
 from zq.core.quotas import NO_QUOTAS, Quotas
 from zq.core.rates import Rates
@@ -101,6 +102,7 @@ class Broker:
             storage, clock, limits, subscribed, quotas, queue_creation, topic_creation, subscriptions
         )
         self.following = Following(storage, clock, self.subscriptions)
+        self.pushes = Pushes(storage, clock, sealing, self.subscriptions)
         self.deliveries = Deliveries(storage, clock, limits, self.subscriptions, sealing)
 
         self.queues = Queues(

@@ -7,16 +7,17 @@ its line in that list.
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
 from zq.limits import Limits
-from zq.model import QueueRef
 
 if TYPE_CHECKING:
     import falcon
 
+# The key of the environment that holds the id of the WebSocket connection which sends a request.
+CONNECTION: Final = "zq.websocket.connection"
 # A JSON object of the OpenAPI document.
 Json = dict[str, Any]
 # The parts of an ASGI connection.
@@ -49,6 +50,13 @@ class Section(Struct, Generic[Options], frozen=True):
     read: Callable[[Any], Options]
     check: Callable[[Options, Any], None] = _accept
     line: Callable[[Options, str], str] = _no_line
+
+
+class Page(Struct, frozen=True):
+    """A page for people. ``path`` is relative to the root of the server; ``version`` changes with the page's files."""
+
+    path: str
+    version: str
 
 
 class SocketHandler(Protocol):
@@ -90,8 +98,11 @@ class Feature:
     """The tags of its operations in the OpenAPI document, with their descriptions."""
     open_paths: Collection[str] = ()
     """The paths whose operations need neither a client id nor a project."""
-    wakers: Sequence[Callable[[QueueRef], object]] = ()
-    """Functions that the server calls with each queue that may have new messages, from any thread."""
+
+    public_prefixes: Sequence[str] = ()
+    """Prefixes of paths that GET and HEAD read without a credential; nothing of a project is there."""
+    page: Page | None = None
+    """The page to which the server leads browsers."""
 
     def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
         """Return the operations by tag and path, as OpenAPI has them."""

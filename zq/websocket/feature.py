@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from zq.clock import Clock
-from zq.core.subscriptions import Subscribing
 from zq.http.features import Feature, SocketEdge, SocketHandler
 from zq.storage.api import QueueController
 from zq.websocket.connections import Bounds, Connections
-from zq.websocket.notifications import Notifications
+from zq.websocket.pushes import Subscriptions
 from zq.websocket.session import Places, Service
 from zq.websocket.settings import WebSocketOptions
 
@@ -29,8 +28,7 @@ class WebSocketFeature(Feature):
         max_post: int,
         clock: Clock,
         queues: QueueController,
-        subscriptions: Subscribing,
-        notifications: Notifications,
+        subscriptions: Subscriptions,
     ) -> None:
         """``strategy``: the value of [DEFAULT] auth_strategy. ``max_post``: bytes of the largest post of messages."""
         self._options = options
@@ -40,8 +38,6 @@ class WebSocketFeature(Feature):
         self._clock = clock
         self._queues = queues
         self._subscriptions = subscriptions
-        self._notifications = notifications
-        self.wakers = (notifications.wake,) if options.enabled else ()
 
     def sockets(self, edge: SocketEdge) -> Mapping[str, SocketHandler]:
         if not self._options.enabled:
@@ -52,7 +48,6 @@ class WebSocketFeature(Feature):
             self._clock,
             self._queues,
             self._subscriptions,
-            self._notifications,
             Places(self._options.max_connections_per_project),
         )
         return {PATH: Connections(edge, service, self._bounds, self._options.allowed_origins)}

@@ -4,15 +4,13 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
-from zq.core.subscriptions import Subscribing
 from zq.errors import ZqError
-from zq.model.subscriptions import Source
+from zq.model import QueueRef
 from zq.websocket import frames
-from zq.websocket.notifications import Notifications
 
 LOG = logging.getLogger(__name__)
 # Seconds between two looks for messages of all subscriptions, since a notice may be lost.
@@ -21,23 +19,49 @@ LOOK: Final = 5.0
 Frame = str | bytes
 
 
+class Subscriptions(Protocol):
+    """The subscriptions of connections to queues. A subscription is named by the queue and its id."""
+
+    def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
+        """Call ``notify``, from any thread, when there may be a message for the subscription; a notice may be lost."""
+        ...
+
+    def forget(self, queue: QueueRef, id: str) -> None:
+        """End ``watch``."""
+        ...
+
+    def exists(self, queue: QueueRef, id: str) -> bool:
+        """Return whether the subscription has neither expired nor been deleted. Raise ``Unavailable``."""
+        ...
+
+    def delete(self, queue: QueueRef, id: str) -> None:
+        """Delete the subscription. Raise ``Unavailable``."""
+        ...
+
+    def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
+        """Yield all messages for the subscription as JSON documents, batch by batch. Raise ``Unavailable``.
+
+        Asking for the next batch deletes the messages of the last one.
+        """
+        ...
+
+
 class Pusher:
     """The subscriptions of one connection, and the frames for them. The caller must serialize calls of its methods."""
 
-    def __init__(self, subscriptions: Subscribing, notifications: Notifications, notify: Callable[[], object]) -> None:
+    def __init__(self, subscriptions: Subscriptions, notify: Callable[[], object]) -> None:
         """``notify`` is called, from any thread, when there may be something to send."""
         self._subscriptions = subscriptions
-        self._notifications = notifications
         self._notify = notify
-        self._formats: dict[tuple[Source, str], bool] = {}
+        self._formats: dict[tuple[QueueRef, str], bool] = {}
         """Whether the frames of each subscription are binary."""
         self._notified = False
         self._looked = 0.0
 
-    def add(self, source: Source, id: str, binary: bool) -> None:
+    def add(self, queue: QueueRef, id: str, binary: bool) -> None:
         """Send the messages of the subscription from now on."""
-        self._notifications.watch(source, id, self._wake)
-        self._formats[source, id] = binary
+        self._subscriptions.watch(queue, id, self._wake)
+        self._formats[queue, id] = binary
         self._wake()
 
     def is_due(self) -> bool:
@@ -48,21 +72,21 @@ class Pusher:
         """Yield the frames to send; blocks. Asking for the next batch deletes the messages of the last one."""
         notified, self._notified, self._looked = self._notified, False, time.monotonic()
         try:
-            for (source, id), binary in list(self._formats.items()):
-                if notified or self._subscriptions.of(source).at(id) is not None:
-                    for documents in self._notifications.batches(source, id):
+            for (queue, id), binary in list(self._formats.items()):
+                if notified or self._subscriptions.exists(queue, id):
+                    for documents in self._subscriptions.batches(queue, id):
                         yield [_frame(document, binary) for document in documents]
                 else:  # the subscription has expired or was deleted
-                    self._forget(source, id)
+                    self._forget(queue, id)
         except ZqError as failure:
             LOG.warning("Messages for a connection wait until the store answers: %s", failure)
 
     def end(self) -> None:
         """Delete the subscriptions; blocks."""
-        for source, id in list(self._formats):
-            self._forget(source, id)
+        for queue, id in list(self._formats):
+            self._forget(queue, id)
             try:
-                self._subscriptions.delete(source, id)
+                self._subscriptions.delete(queue, id)
             except ZqError as failure:
                 LOG.warning("The subscription of a connection that ended stays until its ttl is over: %s", failure)
 
@@ -70,9 +94,9 @@ class Pusher:
         self._notified = True
         self._notify()
 
-    def _forget(self, source: Source, id: str) -> None:
-        self._notifications.forget(source, id)
-        self._formats.pop((source, id), None)
+    def _forget(self, queue: QueueRef, id: str) -> None:
+        self._subscriptions.forget(queue, id)
+        self._formats.pop((queue, id), None)
 
 
 def _frame(document: bytes, binary: bool) -> Frame:

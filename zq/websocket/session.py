@@ -14,16 +14,13 @@ from msgspec import Struct
 from zq import wire
 from zq.auth.signatures import moment
 from zq.clock import Clock
-from zq.core.subscriptions import Subscribing
 from zq.errors import Invalid, ZqError
 from zq.model import QueueRef
-from zq.model.subscriptions import Source
 from zq.storage.api import QueueController
 from zq.websocket import frames
 from zq.websocket.actions import Reply, Request, request_of, shown
 from zq.websocket.calls import Application, call
-from zq.websocket.notifications import Notifications
-from zq.websocket.pushes import Pusher
+from zq.websocket.pushes import Pusher, Subscriptions
 
 LOG = logging.getLogger(__name__)
 # Seconds within which a client must present a credential.
@@ -75,8 +72,7 @@ class Service(Struct, frozen=True):
     strategy: str
     clock: Clock
     queues: QueueController
-    subscriptions: Subscribing
-    notifications: Notifications
+    subscriptions: Subscriptions
     places: Places
 
 
@@ -97,8 +93,8 @@ class Session:
         self._service = service
         self._id = uuid4().hex
         self._binary = False
-        self.pushes = Pusher(service.subscriptions, service.notifications, notify)
-        self._subscribed: tuple[Source, str, bool] | None = None
+        self.pushes = Pusher(service.subscriptions, notify)
+        self._subscribed: tuple[QueueRef, str, bool] | None = None
         """The subscription that the current frame has created, and whether the frame is binary."""
         self._peer = peer
         self._handshake = handshake
@@ -251,8 +247,8 @@ class Session:
         """Return whether the action created a subscription. Without a subscriber, this connection gets its messages."""
         if body.get("subscriber") is not None:
             return "secret" in reply.document
-        source = Source(project, "queue", body["queue_name"])
-        self._subscribed = source, reply.document["subscription_id"], self._binary
+        queue = QueueRef(project, body["queue_name"])
+        self._subscribed = queue, reply.document["subscription_id"], self._binary
         return True
 
     def _stored(self, project: str, name: str) -> dict[str, Any] | None:
