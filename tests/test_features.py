@@ -18,6 +18,7 @@ from tests.servers import ZqServer
 ROOT = Path(__file__).parent.parent
 # The paths of each feature, which answer 404 without its folder.
 FEATURES = {
+    "console": ["/console", "/console/"],
     "figures": ["/v2/figures", "/v2/servers"],
     "websocket": ["/v2/ws"],
 }

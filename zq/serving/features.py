@@ -7,6 +7,7 @@
 import json
 import sys
 
+from zq.console.feature import ConsoleFeature
 from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
 from zq.events import Observers
@@ -17,7 +18,6 @@ from zq.http.openapi import document
 from zq.limits import Limits
 from zq.serving.settings import Settings
 from zq.websocket.feature import WebSocketFeature
-from zq.websocket.notifications import Notifications
 from zq.websocket.settings import SECTION as WEBSOCKET
 
 
@@ -25,8 +25,8 @@ def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Fe
     """Return the features of a server with these settings."""
     store = chosen.uri.partition(":")[0]
     figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
-    return [
-        figures_feature(chosen.of(CONSOLE).enabled, core, observers, figures_about),
+    features: list[Feature] = [
+        ConsoleFeature(chosen.of(CONSOLE)),
         WebSocketFeature(
             chosen.of(WEBSOCKET),
             chosen.auth.strategy,
@@ -34,9 +34,13 @@ def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Fe
             chosen.limits.max_messages_post_size,
             core.waiters.clock,
             core.storage.queues,
-            core.subscriptions,
-            Notifications(core.storage.claims, core.waiters.clock, core.sealing),
+            core.pushes,
         ),
+    ]
+    has_page = any(feature.page is not None for feature in features)
+    return [
+        figures_feature(has_page, core, observers, figures_about),
+        *features,
     ]
 
 
