@@ -102,7 +102,7 @@ class Broker:
             storage, clock, limits, subscribed, quotas, queue_creation, topic_creation, subscriptions
         )
         self.following = Following(storage, clock, self.subscriptions)
-        self.pushes = Pushes(storage, clock, sealing)
+        self.pushes = Pushes(storage, clock, sealing, self.subscriptions)
         self.deliveries = Deliveries(storage, clock, limits, self.subscriptions, sealing)
 
         self.queues = Queues(

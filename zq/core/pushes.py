@@ -1,63 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is for subscribers that are connections to this process (contract 14): each has a queue of ours, as other
-subscriptions have, from which no worker delivers."""
+"""Subscriptions of connections to this process (contract 14). Each has a hidden queue, from which no delivery worker
+claims."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from zq.clock import Clock
 from zq.core.encryption import Sealing
+from zq.core.subscriptions import Subscribing
 from zq.errors import MessageUnreadable
 from zq.model import ClaimRequest, Lease, Message, QueueRef, Settlement, new_ids
 from zq.model.subscriptions import Source
 from zq.storage.api import Storage
 from zq.wire.subscriptions import notice_of, notification
 
-# Seconds of a claim: longer than a connection may take to be sent what it holds.
+# Seconds of a claim: longer than sending a batch to a connection may take.
 LEASE: Final = 120
-MOST: Final = 20
-MOST_BYTES: Final = 4 << 20
+# Messages of one batch, and bytes of their bodies.
+MAX_BATCH: Final = 20
+MAX_BATCH_BYTES: Final = 4 << 20
 
 
 class Pushes:
-    """Of one process."""
+    """The subscriptions of connections to queues. A subscription is named by the queue and its id."""
 
-    def __init__(self, storage: Storage, clock: Clock, sealing: Sealing) -> None:
+    def __init__(self, storage: Storage, clock: Clock, sealing: Sealing, subscriptions: Subscribing) -> None:
         self._storage = storage
         self._clock = clock
         self._sealing = sealing
+        self._subscriptions = subscriptions
         self._watchers: dict[QueueRef, Callable[[], object]] = {}
 
-    def watch(self, source: Source, id: str, notify: Callable[[], object]) -> None:
-        """Call ``notify``, from any thread, when something may be there for the subscription; a hint may be lost."""
-        self._watchers[source.pushed(id)] = notify
+    def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
+        """Call ``notify``, from any thread, when there may be a message for the subscription; a notice may be lost."""
+        self._watchers[_source(queue).pushed(id)] = notify
 
-    def forget(self, source: Source, id: str) -> None:
-        """Watch it no longer."""
-        self._watchers.pop(source.pushed(id), None)
+    def forget(self, queue: QueueRef, id: str) -> None:
+        """End ``watch``."""
+        self._watchers.pop(_source(queue).pushed(id), None)
 
-    def hear(self, queue: QueueRef) -> None:
-        """Messages may have come to the queue; from any thread."""
+    def wake(self, queue: QueueRef) -> None:
+        """Notify the watcher of a hidden queue to which messages may have come. From any thread."""
         if (notify := self._watchers.get(queue)) is not None:
             notify()
 
-    def batches(self, source: Source, id: str) -> Iterator[Sequence[bytes]]:
-        """The documents that are for the subscription, until there are no more. Those of a batch are gone once the next
-        one is asked for."""
-        queue = source.pushed(id)
+    def exists(self, queue: QueueRef, id: str) -> bool:
+        """Return whether the subscription has neither expired nor been deleted. Raise ``Unavailable``."""
+        return self._subscriptions.of(_source(queue)).at(id) is not None
+
+    def delete(self, queue: QueueRef, id: str) -> None:
+        """Delete the subscription. Raise ``Unavailable``."""
+        self._subscriptions.delete(_source(queue), id)
+
+    def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
+        """Claim all messages for the subscription and yield them as JSON documents, batch by batch.
+
+        Asking for the next batch deletes the messages of the last one. A message that cannot be decrypted is dropped.
+        Raise ``Unavailable``.
+        """
+        hidden = _source(queue).pushed(id)
         while True:
             now = self._clock.now()
-            asked = ClaimRequest(Lease(new_ids(1, now)[0], LEASE, 0), MOST, most_bytes=MOST_BYTES)
-            claim = self._storage.claims.create(queue, asked, now).claim
+            request = ClaimRequest(Lease(new_ids(1, now)[0], LEASE, 0), MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
+            claim = self._storage.claims.create(hidden, request, now).claim
             if claim is None:
                 return
-            yield [document for each in claim.messages if (document := self._document(source, each))]
-            self._storage.claims.settle(queue, claim.id, Settlement(rest=True), self._clock.now())
+            yield [document for each in claim.messages if (document := self._document(queue.project, each))]
+            self._storage.claims.settle(hidden, claim.id, Settlement(rest=True), self._clock.now())
 
-    def _document(self, source: Source, message: Message) -> bytes | None:
-        """None of what cannot be opened."""
+    def _document(self, project: str, message: Message) -> bytes | None:
+        """Return the notification as JSON, or ``None`` if the message cannot be decrypted."""
         notice = notice_of(message.body)
         try:
-            return notification(self._sealing.opened_notice(source.project, notice))
+            return notification(self._sealing.opened_notice(project, notice))
         except MessageUnreadable:
             return None
+
+
+def _source(queue: QueueRef) -> Source:
+    return Source(queue.project, "queue", queue.name)

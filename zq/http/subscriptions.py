@@ -11,10 +11,11 @@ from zq.core.subscriptions import Subscribing, Terms
 from zq.errors import InvalidBody
 from zq.http import query
 from zq.http.authentication import SIGNATURE, token_of
+from zq.http.features import CONNECTION
 from zq.model.identity import ADMIN, Identity
 from zq.model.subscriptions import Source
 from zq.wire import answers
-from zq.wire.subscriptions import CONNECTION, shown
+from zq.wire.subscriptions import shown
 
 
 class _Resource:

@@ -26,8 +26,6 @@ from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
 from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import default_bound
 from zq.clock import Clock, StoreClock
-from zq.console.page import Console
-from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
 from zq.core.health import Pools as PoolStores
 from zq.core.pools import Pools
@@ -95,7 +93,7 @@ class Application:
             self._subscription_policy(),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self._features = features_of(chosen, self.broker, self._events)
+        self.features = features_of(chosen, self.broker, self._events)
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         sealing = chosen.sqs.key_file
         self._sqs_keys = SqsKeys(documents, self._clock, read_keys(sealing, SQS_KEY_FILE))
@@ -107,7 +105,7 @@ class Application:
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
-        self._hearers: list[Callable[[QueueRef], None]] = [self.broker.waiters.wake, self.broker.pushes.hear]
+        self._hearers: list[Callable[[QueueRef], object]] = [self.broker.waiters.wake, self.broker.pushes.wake]
         self._deliver(chosen)
         self._storage.listen(self._heard)
         pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
@@ -125,7 +123,7 @@ class Application:
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
         lifecycle.at_end(self.broker.trail.finish)  # runs before the store is closed
-        for feature in self._features:
+        for feature in self.features:
             feature.start()
             atexit.register(feature.stop)  # before the store is closed
         # A full collection, which many messages set off, would look through all that was imported: 25 ms for everybody.
@@ -152,12 +150,10 @@ class Application:
 
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
-        pages = chosen.of(CONSOLE)
-        console = Console(pages.read_only, pages.grafana_url) if pages.enabled else None
         quotas = self.broker.quotas
         bound = default_bound if quotas is None else lambda project: quotas.of(project).quota.tokens
         tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit, bound)
-        app = create_app(
+        return create_app(
             self.broker,
             policy=self._policy,
             audit=self._audit,
@@ -177,14 +173,10 @@ class Application:
             share=lambda: configuration.current.share,
             pools=self._pools(),
             auth=chosen.auth.strategy,
-            console=console.tree if console else "",
-            features=self._features,
+            features=self.features,
             is_stopping=lifecycle.is_stopping,
             sqs=chosen.sqs if chosen.sqs.enabled else None,
         )
-        if console:
-            console.add_routes(app)
-        return app
 
     def _subscription_policy(self) -> SubscriptionPolicy:
         """Return the rules for subscriptions; without the extra ``delivery`` they refuse every subscriber."""
@@ -238,7 +230,13 @@ class Application:
             return self.app
         chosen = self._configuration.current
         peer = partial(peer_of, behind_proxy=chosen.behind_proxy)
-        behind: Callable[..., Iterable[bytes]] = wrapped(self.app, set_aside, peer, self._audit.unauthenticated)
+        behind: Callable[..., Iterable[bytes]] = wrapped(
+            self.app,
+            set_aside,
+            peer,
+            self._audit.unauthenticated,
+            [prefix for feature in self.features for prefix in feature.public_prefixes],
+        )
         if not chosen.sqs.enabled:
             return behind
         return lambda env, start: (self.app if is_sqs(env) else behind)(env, start)

@@ -7,6 +7,7 @@
 import json
 import sys
 
+from zq.console.feature import ConsoleFeature
 from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
 from zq.events import Observers
@@ -16,14 +17,30 @@ from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
 from zq.serving.settings import Settings
+from zq.websocket.feature import WebSocketFeature
+from zq.websocket.settings import SECTION as WEBSOCKET
 
 
 def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Feature]:
     """Return the features of a server with these settings."""
     store = chosen.uri.partition(":")[0]
     figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
+    features: list[Feature] = [
+        ConsoleFeature(chosen.of(CONSOLE)),
+        WebSocketFeature(
+            chosen.of(WEBSOCKET),
+            chosen.auth.strategy,
+            chosen.behind_proxy,
+            chosen.limits.max_messages_post_size,
+            core.waiters.clock,
+            core.storage.queues,
+            core.pushes,
+        ),
+    ]
+    has_page = any(feature.page is not None for feature in features)
     return [
-        figures_feature(chosen.of(CONSOLE).enabled, core, observers, figures_about),
+        figures_feature(has_page, core, observers, figures_about),
+        *features,
     ]
 
 

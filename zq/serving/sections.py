@@ -5,7 +5,9 @@ from typing import Any, Final
 
 from zq.console.settings import SECTION as CONSOLE
 from zq.http.features import Section
+from zq.websocket.settings import SECTION as WEBSOCKET
 
 SECTIONS: Final[list[Section[Any]]] = [
     CONSOLE,
+    WEBSOCKET,
 ]

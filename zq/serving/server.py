@@ -100,7 +100,7 @@ def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "grani
 
     made = _open(configuration, tls)
     reload = partial(startup.reload, configuration, made.apply)
-    return granian.Serving(made.outermost(), made.app, made.broker, reload)
+    return granian.Serving(made.outermost(), made.app, made.features, made.broker.end_waiting, reload)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

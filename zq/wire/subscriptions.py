@@ -11,8 +11,6 @@ from zq.model import Seconds
 from zq.model.subscriptions import Notice, Subscription
 
 _notice_decoder: Final = msgspec.msgpack.Decoder(Notice)
-# In the environment of a request that came by a connection of WebSocket: its id.
-CONNECTION: Final = "zq.connection"
 # What stands in ``post_data`` for the document, with its quotes (contract 9.8).
 MESSAGE: Final = '"$zaqar_message$"'
 

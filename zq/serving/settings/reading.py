@@ -34,7 +34,6 @@ from zq.serving.settings.sqs import sqs_options
 from zq.serving.settings.tenants import quota_of
 from zq.serving.settings.tls import check_tls
 from zq.serving.settings.transport import BOUNDS
-from zq.serving.settings.websocket import WebSocketOptions, websocket_options
 
 T = TypeVar("T")
 # A host of allowed_hosts.
@@ -57,7 +56,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     delivery: DeliverySettings
     sections: dict[str, Any]
     """The structs of features' sections by their names; ``of`` returns one."""
-    websocket: WebSocketOptions
     sqs: SqsOptions
     policy_file: str
     quota: Quota
@@ -220,7 +218,6 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
         "share": share_options(conf),
         "delivery": delivery_settings(conf),
         "sections": {section.name: section.read(conf) for section in SECTIONS},
-        "websocket": websocket_options(conf, engine_of(conf.server.engine, conf.auth.certificates)),
         "sqs": sqs_options(conf),
         "policy_file": conf.oslo_policy.policy_file,
         "quota": quota_of(conf),
