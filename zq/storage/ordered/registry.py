@@ -8,7 +8,6 @@ that may be forgotten.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
@@ -185,21 +184,6 @@ class Registry:
         state = self.find(layout.queue_ref(key))
         return state if state is not None and state.number == number else None
 
-    @contextmanager
-    def locked(self, *refs: QueueRef) -> Iterator[list[QueueState | None]]:
-        """Lock the queues; yield None for a queue that does not exist while the others are locked."""
-        while True:
-            states = [self.find(ref) for ref in refs]
-            locks = [state.lock for state in sorted(set(filter(None, states)), key=lambda state: state.number)]
-            for lock in locks:
-                lock.acquire()
-            try:
-                if all(state is self._states.get(ref) for state, ref in zip(states, refs, strict=True)):
-                    yield states
-                    return
-            finally:
-                for lock in locks:
-                    lock.release()
     def locked(self, *refs: QueueRef) -> "LockedQueues":
         """Lock the queues; the context has them, and None for one that does not exist while the others are held."""
         return LockedQueues(self.find, self._states, refs)
