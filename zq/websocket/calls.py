@@ -10,9 +10,9 @@ from wsgiref.util import setup_testing_defaults
 import msgspec
 
 from zq.errors import Invalid
+from zq.http.authentication import CONNECTION
 from zq.websocket.actions import Reply, Request
 from zq.wire import refusals
-from zq.wire.subscriptions import CONNECTION
 
 Application = Callable[..., Iterable[bytes]]
 
