@@ -117,9 +117,8 @@ class Sealing:
 
     def opened_one(self, queue: QueueRef, message: Message) -> Message:
         """Return a message as it was posted. Raises ``MessageUnreadable``."""
-        plain = message.body[:1] != MARK or (message.extra and message.extra[:1] != MARK)
         if (
-            plain
+            is_plain(message)
             and _is_later(message.created, self._queue_since(queue))
             and _is_later(message.created, self._stored_queue_since(queue))
         ):
@@ -197,8 +196,13 @@ def extra_of(id: str) -> str:
 
 
 def is_sealed(message: Message) -> bool:
-    """Whether its body, or what stands beside it, is encrypted in the store."""
+    """Return whether the body, or the extra, is encrypted in the store."""
     return message.body[:1] == MARK or message.extra[:1] == MARK
+
+
+def is_plain(message: Message) -> bool:
+    """Return whether the body, or the extra, is not encrypted in the store."""
+    return message.body[:1] != MARK or (bool(message.extra) and message.extra[:1] != MARK)
 
 
 def _bound_to(key: str, project: str, id: str) -> bytes:

@@ -57,21 +57,21 @@ def claim(
     request: ClaimRequest,
     dead_letters: DeadLetters | None,
     now: Seconds,
-    before_move: Callable[[QueueRef, Sequence[QueueRef]], object] | None = None,
+    before_move: Callable[[QueueRef, Sequence[Move], Seconds], object] | None = None,
 ) -> Claimed:
-    """What the store claims; the messages that it met and that were handed out too often are dead letters then.
+    """Claim messages, and move those that were claimed too often to the dead-letter queue.
 
-    Each moves in one step, if it is still ready: two servers that bury the same message do no harm. A claim that met
-    nothing else looks again. ``before_move`` is called with the queue and the dead-letter queue.
+    Each dead letter moves in one step, if it is still ready: two servers that bury the same message do no harm. A claim
+    that found nothing but dead letters is repeated. ``before_move`` is called with the queue, the moves and ``now``.
     """
     for _ in range(MAX_LOOKS):
         claimed = storage.claims.create(queue, request, now)
         if dead_letters is not None and claimed.spent:
-            if before_move is not None:
-                before_move(queue, [dead_letters.queue])
             moves = [
                 Move(id, dead_letters.queue.name, dead_letters.ttl, reason=MAX_CLAIM_COUNT) for id in claimed.spent
             ]
+            if before_move is not None:
+                before_move(queue, moves, now)
             storage.messages.move(queue, moves, now, dead_letters.history)
         if claimed.claim is not None or not claimed.spent or dead_letters is None:
             break
