@@ -125,7 +125,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.conformance": [*ABOVE_STORES, "zq.core"],
     "zq.testing.plugin": ["zq.testing", "zq.client"],
     "zq.delivery": [*ABOVE_STORES, "zq.core", "zq.auth.signatures"],
-    "zq.websocket": ["zq.errors", "zq.model", "zq.wire", "zq.core", "zq.auth.signatures"],
+    "zq.websocket": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.serving": [
         *(*ABOVE_STORES, "zq.audit", "zq.logs", "zq.storage", "zq.storage.inline", "zq.core", "zq.http"),
         *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.sealing", "zq.auth.signatures", "zq.auth.sqs_keys"),
@@ -147,7 +147,10 @@ VENDORS: dict[str, list[str]] = {
     "rocksdict": ["zq.storage.rocksdb"],
     "obstore": ["zq.storage.object.cloud"],
     "sortedcontainers": ["zq.storage.memory"],
-    "oslo_config": ["zq.serving.settings", "zq.auth.policy", "zq.console.settings", "zq.delivery.settings"],
+    "oslo_config": [
+        *("zq.serving.settings", "zq.auth.policy"),
+        *(f"zq.{feature}.settings" for feature in ("console", "delivery", "websocket")),
+    ],
     "oslo_policy": ["zq.auth.policy"],
     "gunicorn": ["zq.serving"],
     "granian": ["zq.serving"],

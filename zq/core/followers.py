@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from zq.core.metadata import Metadata
 from zq.core.rules import Rules
 from zq.model import Copies, Draft, QueueRef, Seconds
-from zq.model.topics import TopicRef
 
 
 class Followers:
@@ -29,7 +28,7 @@ class Followers:
         """
         return None
 
-    def end(self, _kind: str, _ref: QueueRef | TopicRef) -> None:
+    def end(self, _kind: str, _project: str, _name: str) -> None:
         """Remove all followers of a queue or topic. ``kind``: "queue" or "topic"."""
 
     def remove(self, _project: str) -> bool:

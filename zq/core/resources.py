@@ -301,7 +301,7 @@ class MetadataResource(Generic[R, T]):
             held = self._held(ref)
             self._store.purge(ref)
         if types is None or "subscriptions" in types:
-            self._followers.end(self._schema.kind, ref)
+            self._followers.end(self._schema.kind, ref.project, ref.name)
             self._changed(ref)
         return held
 

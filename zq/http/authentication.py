@@ -23,8 +23,6 @@ PUBLIC: Final = "/console"
 USUAL: Final = ("HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_ZQ_PROXY_SECRET")
 # What makes a request a signed one, which is judged by that alone.
 SIGNATURE: Final = "HTTP_URL_SIGNATURE"
-# The key of the environment for the id of the WebSocket connection by which the request came.
-CONNECTION: Final = "zq.connection"
 # Others by which clients say who they are.
 NAMES: Final = frozenset({"HTTP_X_ROLES", "HTTP_X_IDENTITY_STATUS", "HTTP_X_ZQ_PROXY_SECRET"})
 PREFIXES: Final = ("HTTP_X_PROJECT_", "HTTP_X_TENANT", "HTTP_X_USER", "HTTP_X_DOMAIN", "HTTP_X_SERVICE_")

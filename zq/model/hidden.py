@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of queues, stages and metadata that zq reserves for itself. They begin with ``HIDDEN``, which no name of a caller
-may contain.
+"""Names of queues, stages and metadata that zq reserves. They begin with ``HIDDEN``, as no name of a caller does.
 
 A hidden queue belongs to a queue or a topic: its name is a role, the kind and the name of its owner, and more parts if
 the owner has several hidden queues of the role.

@@ -87,7 +87,7 @@ class Application:
             followers_of(chosen, storage, self._clock),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self._features = features_of(configuration, self.broker, self._events, self._strategy)
+        self.features = features_of(configuration, self.broker, self._events, self._strategy)
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         sealing = chosen.sqs.key_file
         self._sqs_keys = SqsKeys(documents, self._clock, read_keys(sealing, SQS_KEY_FILE))
@@ -99,8 +99,8 @@ class Application:
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
-        features_listen = [listener for feature in self._features for listener in feature.listeners]
-        self._listeners: Sequence[Callable[[QueueRef], object]] = (self.broker.waiters.wake, *features_listen)
+        listeners = [listener for feature in self.features for listener in feature.listeners]
+        self._listeners: Sequence[Callable[[QueueRef], object]] = (self.broker.waiters.wake, *listeners)
         self._storage.listen(self._notify)
         pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
         _listen(chosen, pages, self._metrics)
@@ -117,7 +117,7 @@ class Application:
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
         lifecycle.at_end(self.broker.trail.finish)  # runs before the store is closed
-        for feature in self._features:
+        for feature in self.features:
             feature.start()
             atexit.register(feature.stop)  # before the store is closed
         # A full collection, which many messages set off, would look through all that was imported: 25 ms for everybody.
@@ -170,7 +170,7 @@ class Application:
             pools=self._pools(),
             auth=chosen.auth.strategy,
             console=console.tree if console else "",
-            features=self._features,
+            features=self.features,
             is_stopping=lifecycle.is_stopping,
             sqs=chosen.sqs if chosen.sqs.enabled else None,
         )

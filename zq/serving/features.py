@@ -23,9 +23,14 @@ from zq.model import Seconds
 from zq.serving.settings import Configuration, Settings
 from zq.storage.api import Storage
 from zq.subscriptions.documents import postponed as subscriptions_postponed
-from zq.subscriptions.feature import SubscriptionsFeature, subscriptions_feature
+from zq.subscriptions.feature import DescribedSubscriptions as subscriptions_described
+from zq.subscriptions.feature import subscriptions_feature
 from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
+from zq.websocket.feature import WebSocketFeature
+from zq.websocket.pushes import NO_SUBSCRIPTIONS
+from zq.websocket.pushes import Subscriptions as OfConnections
+from zq.websocket.settings import SECTION as WEBSOCKET
 
 # For each feature, a function that moves the expiries in its documents: see ``postponed``.
 POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
@@ -45,9 +50,22 @@ def features_of(configuration: Configuration, core: Broker, observers: Observers
     chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.uri.partition(":")[0]
     figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
+    subscriptions_options, alone = chosen.of(SUBSCRIPTIONS), not chosen.shared_store
+    subscriptions = subscriptions_feature(subscriptions_options, core, share, strategy, alone)
+    websocket_subscriptions: OfConnections = NO_SUBSCRIPTIONS
+    websocket_subscriptions = subscriptions.connections
     return [
         figures_feature(chosen.of(CONSOLE).enabled, core, observers, figures_about),
-        subscriptions_feature(chosen.of(SUBSCRIPTIONS), core, share, strategy, alone=not chosen.shared_store),
+        subscriptions,
+        WebSocketFeature(
+            chosen.of(WEBSOCKET),
+            chosen.auth.strategy,
+            chosen.behind_proxy,
+            chosen.limits.max_messages_post_size,
+            core.waiters.clock,
+            core.storage.queues,
+            websocket_subscriptions,
+        ),
     ]
 
 
@@ -55,7 +73,7 @@ def described_features() -> list[Feature]:
     """Return features that describe their operations and serve nothing."""
     return [
         FiguresFeature(None),
-        SubscriptionsFeature(None),
+        subscriptions_described(),
     ]
 
 

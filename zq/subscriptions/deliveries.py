@@ -57,7 +57,7 @@ class Deliveries:
         self._sealing = sealing
 
     def list(self, source: Source, id: str, marker: int, limit: int | None, waiting: bool) -> Seen[Page[Delivery]]:
-        """Return a page of the dead deliveries, or of the pending ones if ``waiting``, oldest first. Raises ``Invalid``."""
+        """Return a page of dead deliveries, or of pending ones if ``waiting``, oldest first. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._at(source, id), self._clock.now()
         queue, chosen = source.dead(id), ListFilter()

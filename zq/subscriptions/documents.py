@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents that hold the subscriptions of each source, and what must change with them: the metadata of a queue, and
-the cursor of the project's topic log."""
+"""The documents that hold the subscriptions of each source.
+
+The metadata of a queue and the cursor of the project's topic log change with them.
+"""
 
 from collections.abc import Callable
 from typing import Any, Final

@@ -47,21 +47,10 @@ class UseCases:
         self.connections = ConnectionSubscriptions(storage.claims, clock, sealing, stored, self.subscriptions)
 
 
-class SubscriptionsFeature(Feature):
-    """The routes of subscriptions and deliveries, and the delivery worker of this process.
-
-    ``use_cases``: None to describe the operations only. ``deliverer``: None if other processes deliver.
-    """
+class DescribedSubscriptions(Feature):
+    """The description of subscriptions in the OpenAPI document."""
 
     tags: Mapping[str, str] = {"subscriptions": "Who is told of messages, by HTTP or by mail."}
-
-    def __init__(self, use_cases: UseCases | None, deliverer: Deliverer | None = None) -> None:
-        self._use_cases = use_cases
-        self._deliverer = deliverer
-        self.listeners = [
-            *([use_cases.connections.wake] if use_cases else []),
-            *([deliverer.notify] if deliverer else []),
-        ]
 
     def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
         return {"subscriptions": openapi.subscriptions(limits)}
@@ -69,10 +58,22 @@ class SubscriptionsFeature(Feature):
     def schemas(self, _limits: Limits) -> Mapping[str, Json]:
         return openapi.schemas()
 
+
+class SubscriptionsFeature(DescribedSubscriptions):
+    """The routes of subscriptions and deliveries, and the delivery worker of this process.
+
+    ``deliverer``: None if other processes deliver.
+    """
+
+    def __init__(self, use_cases: UseCases, deliverer: Deliverer | None = None) -> None:
+        self._use_cases = use_cases
+        self._deliverer = deliverer
+        self.connections = use_cases.connections
+        self.listeners = [use_cases.connections.wake, *([deliverer.notify] if deliverer else [])]
+
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
-        if self._use_cases is not None:
-            resources.add_routes(app, self._use_cases.subscriptions)
-            delivery_resources.add_routes(app, self._use_cases.deliveries)
+        resources.add_routes(app, self._use_cases.subscriptions)
+        delivery_resources.add_routes(app, self._use_cases.deliveries)
 
     def start(self) -> None:
         if self._deliverer is not None:
@@ -84,7 +85,7 @@ class SubscriptionsFeature(Feature):
 
 
 def subscriptions_feature(
-    options: DeliverySettings, core: Broker, share: Callable[[], ShareOptions], strategy: object, *, alone: bool
+    options: DeliverySettings, core: Broker, share: Callable[[], ShareOptions], strategy: object, alone: bool
 ) -> SubscriptionsFeature:
     """Return the feature of a server.
 

@@ -9,7 +9,6 @@ from zq.core.followers import Followers
 from zq.core.metadata import Metadata
 from zq.core.rules import Rules
 from zq.model import Copies, Draft, QueueRef, Seconds
-from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Notice, Source
@@ -43,8 +42,8 @@ class Subscribers(Followers):
         ]
         return Copies(Source(queue.project, "queue", queue.name).notices, drafts_of(notices, self._keep, now))
 
-    def end(self, kind: str, ref: QueueRef | TopicRef) -> None:
-        self._documents.end(Source(ref.project, kind, ref.name))
+    def end(self, kind: str, project: str, name: str) -> None:
+        self._documents.end(Source(project, kind, name))
 
     def remove(self, project: str) -> bool:
         return self._documents.end_some(project, SOURCES_AT_ONCE)

@@ -154,7 +154,7 @@ class SubscriptionSet(Struct, frozen=True):
         return SubscriptionSet(self.generation, tuple(each for each in self.items if each.expires > now))
 
     def replace(self, *changed: Subscription, without: str = "") -> "SubscriptionSet":
-        """Return the next generation, with subscriptions added or replaced and the one of the id ``without`` removed."""
+        """Return the next generation: subscriptions are added or replaced, the one of id ``without`` removed."""
         gone = {each.id for each in changed} | {without}
         kept = [each for each in self.items if each.id not in gone]
         return SubscriptionSet(self.generation + 1, tuple(sorted([*kept, *changed], key=lambda each: each.id)))

@@ -8,7 +8,8 @@ import falcon
 from zq import wire
 from zq.errors import InvalidBody
 from zq.http import query
-from zq.http.authentication import CONNECTION, SIGNATURE, token_of
+from zq.http.authentication import SIGNATURE, token_of
+from zq.http.features import CONNECTION
 from zq.model import Seconds
 from zq.model.identity import ADMIN, Identity
 from zq.subscriptions.model import Source, Subscription

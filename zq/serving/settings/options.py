@@ -15,7 +15,6 @@ from zq.serving.settings.sqs import SQS
 from zq.serving.settings.tenants import AUDIT, AUDIT_TTL, POLICY, QUOTA
 from zq.serving.settings.tls import CERTIFICATES, TLS
 from zq.serving.settings.transport import TRANSPORT
-from zq.serving.settings.websocket import WEBSOCKET
 
 # Defaults of [expiry].
 EXPIRY: Final = Expiry()
@@ -155,7 +154,6 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         ),
     ],
     **{section.name: [*section.options] for section in SECTIONS},
-    "websocket": WEBSOCKET,
     "sqs": SQS,
     "storage": [
         cfg.StrOpt(

@@ -33,7 +33,6 @@ from zq.serving.settings.sqs import sqs_options
 from zq.serving.settings.tenants import quota_of
 from zq.serving.settings.tls import check_tls
 from zq.serving.settings.transport import BOUNDS
-from zq.serving.settings.websocket import WebSocketOptions, websocket_options
 
 T = TypeVar("T")
 # A host of allowed_hosts.
@@ -55,7 +54,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     share: ShareOptions
     sections: dict[str, Any]
     """The structs of features' sections by their names; ``of`` returns one."""
-    websocket: WebSocketOptions
     sqs: SqsOptions
     policy_file: str
     quota: Quota
@@ -217,7 +215,6 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
         "auth": auth_options(conf),
         "share": share_options(conf),
         "sections": {section.name: section.read(conf) for section in SECTIONS},
-        "websocket": websocket_options(conf, engine_of(conf.server.engine, conf.auth.certificates)),
         "sqs": sqs_options(conf),
         "policy_file": conf.oslo_policy.policy_file,
         "quota": quota_of(conf),

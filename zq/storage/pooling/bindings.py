@@ -204,7 +204,7 @@ class Bindings:
         return pool
 
     def _delivered(self, queue: QueueRef) -> str | None:
-        """Return the pool of the queue's notices, or for a hidden queue that of its owner; None if it is not bound yet."""
+        """Return the pool of the queue's notices, or that of a hidden queue's owner; None if it is not bound."""
         owner = owner_of(queue)
         if owner is None:
             notices = self._read(Owner(queue.project, "queue", queue.name).notices)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases of subscriptions: of all workers that share a store, one delivers to a subscription at a time.
 
-The leases of a killed worker last until they expire; its subscriptions wait meanwhile. If a clock jumps, two workers may
-deliver to a subscription for a moment. A message may then be delivered twice, and none is lost.
+The leases of a killed worker last until they expire; its subscriptions wait meanwhile. If a clock jumps, two workers
+may deliver to a subscription for a moment. A message may then be delivered twice, and none is lost.
 """
 
 import threading

@@ -23,8 +23,8 @@ MAX_DELAY: Final = 43200
 class Outcome(Struct, frozen=True):
     """The outcome of one attempt.
 
-    ``status``: that of the answer, 0 for no answer. ``why``: the reason of a failure, for operators. ``final``: there is
-    no further attempt (contract 9.8: none after a status below 400).
+    ``status``: that of the answer, 0 for no answer. ``why``: the reason of a failure, for operators. ``final``: no
+    attempt follows (contract 9.8: none after a status below 400).
     """
 
     delivered: bool

@@ -66,7 +66,7 @@ class JudgingResolver(AbstractResolver):
 
 
 def guarded_socket(policy: TargetPolicy) -> Any:
-    """Return a factory of sockets for aiohttp that refuses addresses, of names and literals alike, at the last moment."""
+    """Return a factory of sockets for aiohttp that checks the address of each, of names and literals alike."""
 
     def make(info: Any) -> socket.socket:
         family, kind, protocol, _, where = info

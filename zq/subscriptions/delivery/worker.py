@@ -172,7 +172,7 @@ class Deliverer:
         await self._store(self._leases.release_all)
 
     async def _rest(self, until: float) -> None:
-        """Wait until a queue is due, until the monotonic time ``until``, or until the worker ends, but at least ``TURN``."""
+        """Wait at least ``TURN`` seconds until a queue is due, the monotonic time ``until``, or the end."""
         await asyncio.sleep(TURN)
         self._woken.clear()
         if self._ending.is_set():

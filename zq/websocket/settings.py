@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section [websocket]: whether WebSocket is served, and what bounds its connections."""
+"""The section [websocket] of the configuration."""
 
 from typing import Any, Final
 
@@ -7,6 +7,7 @@ from msgspec import Struct
 from oslo_config import cfg
 
 from zq.errors import StartRefused
+from zq.http.features import Section
 
 WEBSOCKET: Final[list[cfg.Opt]] = [
     cfg.BoolOpt("enabled", default=False, help="Serve WebSocket at /v2/ws of the port of [server]. Needs Granian."),
@@ -40,16 +41,22 @@ WEBSOCKET: Final[list[cfg.Opt]] = [
 class WebSocketOptions(Struct, frozen=True):
     """The options of the section."""
 
-    enabled: bool
-    allowed_origins: tuple[str, ...]
-    max_connections: int
-    max_connections_per_address: int
-    max_connections_per_project: int
+    enabled: bool = False
+    allowed_origins: tuple[str, ...] = ()
+    max_connections: int = 500
+    max_connections_per_address: int = 100
+    max_connections_per_project: int = 100
 
 
-def websocket_options(conf: Any, engine: str) -> WebSocketOptions:
-    """Return what the options say. Raise ``StartRefused`` if the HTTP server cannot serve WebSocket."""
+def _read(conf: Any) -> WebSocketOptions:
     given = {option.dest: conf.websocket[option.dest] for option in WEBSOCKET}
-    if given["enabled"] and engine != "granian":
-        raise StartRefused("[websocket] enabled needs [server] engine = granian, whose package must be installed.")
     return WebSocketOptions(**given | {"allowed_origins": tuple(conf.websocket.allowed_origins)})
+
+
+def _check(options: WebSocketOptions, settings: Any) -> None:
+    """Raise ``StartRefused`` if the HTTP server cannot serve WebSocket."""
+    if options.enabled and settings.engine != "granian":
+        raise StartRefused("[websocket] enabled needs [server] engine = granian, whose package must be installed.")
+
+
+SECTION: Final = Section("websocket", WEBSOCKET, _read, _check)
