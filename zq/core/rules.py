@@ -24,7 +24,7 @@ from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import MetadataConflict, QueuePaused
 from zq.limits import Limits, is_long_queue_name
 from zq.model import Move, QueueRef, Seconds
-from zq.model.subscriptions import MARK
+from zq.model.hidden import MARK
 from zq.storage.api import Storage
 
 K = TypeVar("K", bound=Hashable)
@@ -121,7 +121,7 @@ class Rules(Struct, frozen=True):
     history_ttl: int
     encrypts: bool = False
     subscribed: int = 0
-    """The generation of the subscriptions to which messages are delivered; 0 = there are none."""
+    """The generation of the queue's followers that get copies of new messages; 0 if there are none."""
     claims_paused: bool = False
     posts_paused: bool = False
     sealed_since: Seconds = 0.0

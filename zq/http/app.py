@@ -16,7 +16,7 @@ from zq.auth.tokens import Tokens
 from zq.core import Broker
 from zq.core.pools import Pools
 from zq.events import NO_EVENTS, Events
-from zq.http import deliveries, faults, subscriptions
+from zq.http import faults
 from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
@@ -236,8 +236,6 @@ def _add_routes(app: App, broker: Broker) -> None:
     _add_queue_routes(app, broker)
     _add_topic_routes(app, broker)
     _add_transaction_routes(app, broker)
-    subscriptions.add_routes(app, broker.subscriptions)
-    deliveries.add_routes(app, broker.deliveries)
     _add_administration_routes(app, broker)
 
 

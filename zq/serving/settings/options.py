@@ -5,7 +5,6 @@ from typing import Final
 
 from oslo_config import cfg
 
-from zq.delivery.settings import NOTIFICATION, SUBSCRIPTIONS
 from zq.limits import DEFAULT_KEEP, MIN_KEEP
 from zq.model.expiry import Expiry
 from zq.serving.sections import SECTIONS
@@ -212,8 +211,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "destroys messages for good. 0: believe any clock, as --force-clock does for one start.",
         ),
     ],
-    "transport": [*TRANSPORT, *SUBSCRIPTIONS],
-    "notification": NOTIFICATION,
+    "transport": [*TRANSPORT, *(option for section in SECTIONS for option in section.others.get("transport", ()))],
     "expiry": [
         cfg.BoolOpt(
             "sweep", default=EXPIRY.sweep, mutable=True, help="Sweep: remove what has expired, round by round."
