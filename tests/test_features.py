@@ -18,7 +18,13 @@ from tests.servers import ZqServer
 ROOT = Path(__file__).parent.parent
 # The paths of each feature, which answer 404 without its folder.
 FEATURES = {
+    "console": ["/console", "/console/"],
     "figures": ["/v2/figures", "/v2/servers"],
+    "subscriptions": [
+        "/v2/queues/jobs/subscriptions",
+        "/v2/topics/news/subscriptions/a/confirm",
+        "/v2/queues/jobs/subscriptions/a/deliveries",
+    ],
     "websocket": ["/v2/ws"],
 }
 # The modules of the server that list features.

@@ -116,9 +116,8 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             max_counted=max_counted,
             events=counts,
         )
-        built = create_app(
-            broker, **{"features": [FiguresFeature(Figures(broker, counts)), SubscriptionsFeature(use_cases)], **own}
-        )
+        features = [FiguresFeature(Figures(broker, counts)), SubscriptionsFeature(use_cases)]
+        built = create_app(broker, **{"features": features, **own})
         return Api(Driven(built), project_suffix)
 
     return build

@@ -250,10 +250,8 @@ def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest
     """After its ttl, or once it is deleted: a connection may stay for long."""
     monkeypatch.setattr(pushes, "LOOK", 0.0)
     storage = connect_store("memory:")
-    (_, use_cases), source = (
-        core_with_subscriptions(storage, StoreClock(storage.now)),
-        Source("acme", "queue", "orders"),
-    )
+    _, use_cases = core_with_subscriptions(storage, StoreClock(storage.now))
+    source = Source("acme", "queue", "orders")
     pusher = pushes.Pusher(use_cases.connections, bool)
     kept, gone = (use_cases.subscriptions.create(source, Terms(), connection=str(n)).id for n in range(2))
     for id in (kept, gone):

@@ -21,8 +21,6 @@ from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
 from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import default_bound
 from zq.clock import Clock, StoreClock
-from zq.console.page import Console
-from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
 from zq.core.followers import Followers
 from zq.core.health import Pools as PoolStores
@@ -144,12 +142,10 @@ class Application:
 
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
-        pages = chosen.of(CONSOLE)
-        console = Console(pages.read_only, pages.grafana_url) if pages.enabled else None
         quotas = self.broker.quotas
         bound = default_bound if quotas is None else lambda project: quotas.of(project).quota.tokens
         tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit, bound)
-        app = create_app(
+        return create_app(
             self.broker,
             policy=self._policy,
             audit=self._audit,
@@ -169,14 +165,10 @@ class Application:
             share=lambda: configuration.current.share,
             pools=self._pools(),
             auth=chosen.auth.strategy,
-            console=console.tree if console else "",
             features=self.features,
             is_stopping=lifecycle.is_stopping,
             sqs=chosen.sqs if chosen.sqs.enabled else None,
         )
-        if console:
-            console.add_routes(app)
-        return app
 
     def _notify(self, queue: QueueRef) -> None:
         """Notify waiting requests and features of a queue to which messages may have come."""
@@ -210,7 +202,13 @@ class Application:
             return self.app
         chosen = self._configuration.current
         peer = partial(peer_of, behind_proxy=chosen.behind_proxy)
-        behind: Callable[..., Iterable[bytes]] = wrapped(self.app, set_aside, peer, self._audit.unauthenticated)
+        behind: Callable[..., Iterable[bytes]] = wrapped(
+            self.app,
+            set_aside,
+            peer,
+            self._audit.unauthenticated,
+            [prefix for feature in self.features for prefix in feature.public_prefixes],
+        )
         if not chosen.sqs.enabled:
             return behind
         return lambda env, start: (self.app if is_sqs(env) else behind)(env, start)
