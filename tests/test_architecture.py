@@ -132,7 +132,7 @@ MAY_IMPORT: dict[str, list[str]] = {
 }
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
-    "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.storage"],
+    "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.storage", "zq.subscriptions"],
     "aiohttp": ["zq.subscriptions.delivery"],
     "falcon": ["zq.console", "zq.figures", "zq.http", "zq.subscriptions"],
     "jwt": ["zq.auth"],
@@ -147,7 +147,7 @@ VENDORS: dict[str, list[str]] = {
     "sortedcontainers": ["zq.storage.memory"],
     "oslo_config": [
         *("zq.serving.settings", "zq.auth.policy"),
-        *(f"zq.{feature}.settings" for feature in ("console", "delivery", "websocket")),
+        *(f"zq.{feature}.settings" for feature in ("console", "subscriptions", "websocket")),
     ],
     "oslo_policy": ["zq.auth.policy"],
     "gunicorn": ["zq.serving"],
