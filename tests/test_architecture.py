@@ -125,18 +125,20 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.conformance": [*ABOVE_STORES, "zq.core"],
     "zq.testing.plugin": ["zq.testing", "zq.client"],
     "zq.delivery": [*ABOVE_STORES, "zq.core", "zq.auth.signatures"],
+    "zq.administration": [*ABOVE_STORES, "zq.audit", "zq.core", "zq.http"],
+    "zq.pools": [*ABOVE_STORES, "zq.core", "zq.http"],
     "zq.websocket": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.serving": [
         *(*ABOVE_STORES, "zq.audit", "zq.logs", "zq.storage", "zq.storage.inline", "zq.core", "zq.http"),
         *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.sealing", "zq.auth.signatures", "zq.auth.sqs_keys"),
-        *("zq.auth.tokens", "zq.console", "zq.delivery", "zq.figures", "zq.websocket"),
+        *("zq.administration", "zq.auth.tokens", "zq.console", "zq.delivery", "zq.figures", "zq.pools", "zq.websocket"),
     ],
 }
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
     "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.storage"],
     "aiohttp": ["zq.delivery"],
-    "falcon": ["zq.console", "zq.figures", "zq.http"],
+    "falcon": ["zq.administration", "zq.console", "zq.figures", "zq.http", "zq.pools"],
     "jwt": ["zq.auth"],
     "keystoneauth1": ["zq.auth.keystone", "zq.auth.trusts"],
     "keystonemiddleware": ["zq.auth.keystone", "zq.auth.trusts"],
@@ -155,7 +157,7 @@ VENDORS: dict[str, list[str]] = {
     "gunicorn": ["zq.serving"],
     "granian": ["zq.serving"],
     "uvloop": ["zq.serving"],
-    "jsonschema": ["zq.core"],
+    "jsonschema": ["zq.core", "zq.pools"],
     "prometheus_client": ["zq.serving.metrics"],
     "click": ["zq.cli", "zq.jobs"],
     "jmespath": ["zq.cli"],

@@ -33,7 +33,7 @@ from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP, Limits
 from zq.model.identity import ShareOptions
 from zq.model.topics import Retention
-from zq.serving.features import described_features
+from zq.serving.features import command_features, described_features
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -115,7 +115,9 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             events=counts,
             subscriptions=policy,
         )
-        built = create_app(broker, **{"features": [FiguresFeature(Figures(broker, counts))], **own})
+        built = create_app(
+            broker, **{"features": [FiguresFeature(Figures(broker, counts)), *command_features(broker)], **own}
+        )
         return Api(Driven(built), project_suffix)
 
     return build
@@ -152,7 +154,7 @@ def gate() -> Callable[..., Api]:
 
     def build(error: Callable[[], Exception] = untouched, limits: Limits = Limits(), **options: Any) -> Api:  # noqa: B008
         broker = Broker(BrokenStore(error), ManualClock(time.time()), limits=limits)
-        return Api(create_app(broker, **{"features": described_features(), **options}))
+        return Api(create_app(broker, **{"features": described_features(broker), **options}))
 
     return build
 

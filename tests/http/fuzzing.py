@@ -43,6 +43,7 @@ from zq.model.documents import DocumentRef
 from zq.model.identity import ShareOptions
 from zq.model.subscriptions import Source, Subscription
 from zq.model.topics import TOPIC, Entry, TopicRef
+from zq.serving.features import command_features
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -252,7 +253,9 @@ def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, 
     share = partial(ShareOptions, secrets=("k" * 32,))
     policy = SubscriptionPolicy(sealer=SecretSealer(share))
     broker = Broker(store, clock, LIMITS, checksum=True, subscriptions=policy)
-    operation.schema.app = app = create_app(broker, share=share, features=[FiguresFeature(Figures(broker, Counts()))])
+    operation.schema.app = app = create_app(
+        broker, share=share, features=[FiguresFeature(Figures(broker, Counts())), *command_features(broker)]
+    )
     came = Counter[tuple[int, str]]()
 
     def one(case: Any) -> None:

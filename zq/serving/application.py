@@ -6,7 +6,7 @@ import atexit
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib.util import find_spec
@@ -28,7 +28,6 @@ from zq.auth.tokens import default_bound
 from zq.clock import Clock, StoreClock
 from zq.core import Broker
 from zq.core.health import Pools as PoolStores
-from zq.core.pools import Pools
 from zq.core.rates import Exchange, Rates
 from zq.core.subscriptions import DEFAULT_POLICY, SubscriptionPolicy
 from zq.delivery.settings import DeliverySettings
@@ -93,7 +92,7 @@ class Application:
             self._subscription_policy(),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self.features = features_of(chosen, self.broker, self._events)
+        self.features = features_of(configuration, self.broker, self._events, documents, partial(_probe, chosen))
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         sealing = chosen.sqs.key_file
         self._sqs_keys = SqsKeys(documents, self._clock, read_keys(sealing, SQS_KEY_FILE))
@@ -129,25 +128,6 @@ class Application:
         # A full collection, which many messages set off, would look through all that was imported: 25 ms for everybody.
         gc.freeze()
 
-    def _pools(self) -> Pools | None:
-        """What administrators do with pools, if there may be any."""
-        chosen = self._configuration.current
-        if chosen.pooling is None:
-            return None
-        return Pools(
-            self._storage.documents,
-            self._clock,
-            chosen.limits,
-            partial(_probe, chosen),
-            self._allowed,
-            chosen.uri,
-        )
-
-    def _allowed(self) -> Sequence[str]:
-        """Which hosts URIs of pools may name now."""
-        pooling = self._configuration.current.pooling
-        return pooling.hosts if pooling else ()
-
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
         quotas = self.broker.quotas
@@ -171,7 +151,6 @@ class Application:
             tokens=tokens,
             sqs_keys=self._sqs_keys,
             share=lambda: configuration.current.share,
-            pools=self._pools(),
             auth=chosen.auth.strategy,
             features=self.features,
             is_stopping=lifecycle.is_stopping,

@@ -6,7 +6,10 @@
 
 import json
 import sys
+from collections.abc import Callable, Sequence
 
+from zq.administration.feature import AdministrationFeature
+from zq.clock import StoreClock
 from zq.console.feature import ConsoleFeature
 from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
@@ -16,16 +19,31 @@ from zq.figures.feature import FiguresFeature, figures_feature
 from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
-from zq.serving.settings import Settings
+from zq.pools.administration import Pools
+from zq.pools.feature import PoolsFeature
+from zq.serving.settings import Configuration
+from zq.storage import connect
+from zq.storage.api import DocumentController
 from zq.websocket.feature import WebSocketFeature
 from zq.websocket.settings import SECTION as WEBSOCKET
 
 
-def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Feature]:
-    """Return the features of a server with these settings."""
+def features_of(
+    configuration: Configuration,
+    core: Broker,
+    observers: Observers,
+    documents: DocumentController,
+    probe: Callable[[str], None],
+) -> list[Feature]:
+    """Return the features of a server with these settings.
+
+    ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``.
+    """
+    chosen = configuration.current
     store = chosen.uri.partition(":")[0]
     figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
     features: list[Feature] = [
+        *command_features(core),
         ConsoleFeature(chosen.of(CONSOLE)),
         WebSocketFeature(
             chosen.of(WEBSOCKET),
@@ -37,6 +55,14 @@ def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Fe
             core.pushes,
         ),
     ]
+    if chosen.admin_mode and chosen.pooling is not None:
+
+        def allowed() -> Sequence[str]:
+            pooling = configuration.current.pooling
+            return pooling.hosts if pooling else ()
+
+        pools = Pools(documents, core.waiters.clock, chosen.limits, probe, allowed, chosen.uri)
+        features += [PoolsFeature(pools)]
     has_page = any(feature.page is not None for feature in features)
     return [
         figures_feature(has_page, core, observers, figures_about),
@@ -44,13 +70,24 @@ def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Fe
     ]
 
 
-def described_features() -> list[Feature]:
-    """Return features that describe their operations and serve nothing."""
+def command_features(core: Broker) -> list[Feature]:
+    """Return the features whose routes the commands of ``zq-server`` use, on a store that no server has open, too."""
     return [
+        AdministrationFeature(core.quotas, core.removal, core.sealing.keys, core.trail),
+    ]
+
+
+def described_features(core: Broker) -> list[Feature]:
+    """Return all features that have operations in the OpenAPI document."""
+    return [
+        *command_features(core),
         FiguresFeature(None),
+        PoolsFeature(Pools(core.storage.documents, core.waiters.clock, core.limits, lambda _uri: None, list)),
     ]
 
 
 if __name__ == "__main__":
-    json.dump(document(Limits(), pools=True, features=described_features()), sys.stdout, indent=1)
+    empty = connect("memory:")
+    features = described_features(Broker(empty, StoreClock(empty.now)))
+    json.dump(document(Limits(), features=features), sys.stdout, indent=1)
     sys.stdout.write("\n")

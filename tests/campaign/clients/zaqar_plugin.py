@@ -29,7 +29,6 @@ from tests.http.stores import BrokenStore, down
 from zq.auth import strategy_of
 from zq.auth.sealing import SecretSealer
 from zq.clock import StoreClock
-from zq.core.pools import Pools
 from zq.core.subscriptions import SubscriptionPolicy
 from zq.errors import Conflict
 from zq.events import NO_EVENTS
@@ -37,6 +36,8 @@ from zq.http.app import create_app
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.pools import POOL, each
 from zq.model.subscriptions import pending_of
+from zq.pools.administration import Pools
+from zq.pools.feature import PoolsFeature
 from zq.serving.application import make_broker
 from zq.serving.settings import Configuration
 from zq.storage import connect
@@ -166,7 +167,7 @@ class Bootstrap:
             admin_mode=True,
             trusting=True,
             allowed_hosts=lambda: ("*",),
-            pools=pools,
+            features=[] if pools is None else [PoolsFeature(pools)],
             share=lambda: share,
             strategy=strategy_of(lambda: AuthOptions(strategy=guard), storage.documents, clock) if guard else None,
         )
