@@ -53,6 +53,9 @@ def without_lines_of(name: str, source: str) -> str:
     kinds = ast.Import | ast.ImportFrom | ast.Assign | ast.If
     removable: list[ast.stmt | ast.expr] = [node for node in ast.walk(tree) if isinstance(node, kinds)]
     removable += [item for node in ast.walk(tree) if isinstance(node, ast.List) for item in node.elts]
+    removable += [
+        node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and named.match(ast.unparse(node.target))
+    ]
     for node in removable:
         if named.search(ast.unparse(node)):
             lines[node.lineno - 1 : node.end_lineno] = [""] * (1 + (node.end_lineno or 0) - node.lineno)

@@ -107,7 +107,7 @@ def test_the_routes_are_there_with_both_options_only(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, "true")
     storage = connect("memory:")
     core = Broker(storage, ManualClock(1.0))
-    features = features_of(Configuration(), core, Observers(), storage.documents, lambda _uri: None)
+    features = features_of(Configuration(), core, Observers(), None, storage.documents, lambda _uri: None)
     api = Api(create_app(core, admin_mode=True, trusting=True, features=features))
     for path in ("/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"):
         api.get(path, 404, ADMIN)

@@ -18,7 +18,6 @@ from keystonemiddleware.auth_token import AuthProtocol, ksm_exceptions
 from webob.exc import HTTPException
 
 from zq.auth.credentials import MOST, FailureLimit
-from zq.auth.trusts import Trusts
 from zq.clock import Clock
 from zq.errors import NotAuthenticated, StartRefused, TooManyRequests, Unavailable, ZqError
 from zq.limits import PROJECT_ID
@@ -99,9 +98,10 @@ class Keystone:
 
         return call
 
-    def trusts(self, http: bool, targets: Iterable[str]) -> Trusts:
-        """What makes trusts, and tokens of them."""
-        return Trusts(self._middleware, http, targets)
+    @property
+    def middleware(self) -> AuthProtocol:
+        """The middleware, with its session and its own credential."""
+        return self._middleware
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
         """Who asks, as the middleware has found. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from zq.limits import Limits
+from zq.model import QueueRef
 
 if TYPE_CHECKING:
     import falcon
@@ -41,7 +42,8 @@ class Section(Struct, Generic[Options], frozen=True):
 
     ``options``: those of oslo.config, as the server declares and documents them. ``read`` checks the values of a
     configuration and returns them as one struct. It raises ``StartRefused``. ``check`` raises ``StartRefused`` if the
-    struct does not go with all settings of the server. ``line`` returns a line for the log of a server's start, "" for
+    struct does not go with all settings of the server. ``others``: options of the feature in sections of the server, by
+    section. ``line`` returns a line for the log of a server's start, "" for
     none; its second argument is the URL of the server as a client on this machine reaches it.
     """
 
@@ -49,6 +51,7 @@ class Section(Struct, Generic[Options], frozen=True):
     options: Sequence[Any]
     read: Callable[[Any], Options]
     check: Callable[[Options, Any], None] = _accept
+    others: Mapping[str, Sequence[Any]] = {}
     line: Callable[[Options, str], str] = _no_line
 
 
@@ -98,6 +101,8 @@ class Feature:
     """The tags of its operations in the OpenAPI document, with their descriptions."""
     open_paths: Collection[str] = ()
     """The paths whose operations need neither a client id nor a project."""
+    listeners: Sequence[Callable[[QueueRef], object]] = ()
+    """Functions to call with each queue to which messages may have come, from any thread."""
 
     public_prefixes: Sequence[str] = ()
     """Prefixes of paths that GET and HEAD read without a credential; nothing of a project is there."""

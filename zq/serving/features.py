@@ -7,44 +7,72 @@
 import json
 import sys
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from zq.administration.feature import AdministrationFeature
-from zq.clock import StoreClock
+from zq.clock import Clock, StoreClock
 from zq.console.feature import ConsoleFeature
 from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
+from zq.core.followers import Followers
 from zq.events import Observers
 from zq.figures.exchange import About
 from zq.figures.feature import FiguresFeature, figures_feature
 from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
+from zq.model import Seconds
 from zq.pools.administration import Pools
 from zq.pools.feature import PoolsFeature
-from zq.serving.settings import Configuration
+from zq.serving.settings import Configuration, Settings
 from zq.storage import connect
-from zq.storage.api import DocumentController
+from zq.storage.api import DocumentController, Storage
+from zq.subscriptions.documents import postponed as subscriptions_postponed
+from zq.subscriptions.feature import DescribedSubscriptions as subscriptions_described
+from zq.subscriptions.feature import subscriptions_feature
+from zq.subscriptions.followers import Subscribers
+from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
 from zq.websocket.feature import WebSocketFeature
+from zq.websocket.pushes import NO_SUBSCRIPTIONS
+from zq.websocket.pushes import Subscriptions as OfConnections
 from zq.websocket.settings import SECTION as WEBSOCKET
+
+# For each feature, a function that moves the expiries in its documents: see ``postponed``.
+POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
+    subscriptions_postponed,
+]
+
+
+def followers_of(chosen: Settings, storage: Storage, clock: Clock) -> Followers:
+    """Return the followers of queues and topics."""
+    followers = Followers()
+    followers = Subscribers(storage, clock, chosen.of(SUBSCRIPTIONS).keep)
+    return followers
 
 
 def features_of(
     configuration: Configuration,
     core: Broker,
     observers: Observers,
+    strategy: object,
     documents: DocumentController,
     probe: Callable[[str], None],
 ) -> list[Feature]:
-    """Return the features of a server with these settings.
+    """Return the features of a server with this configuration. ``strategy``: that of authentication.
 
     ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``.
     """
-    chosen = configuration.current
+    chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.uri.partition(":")[0]
     figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
+    subscriptions_options, alone = chosen.of(SUBSCRIPTIONS), not chosen.shared_store
+    subscriptions = subscriptions_feature(subscriptions_options, core, share, strategy, alone)
+    websocket_subscriptions: OfConnections = NO_SUBSCRIPTIONS
+    websocket_subscriptions = subscriptions.connections
     features: list[Feature] = [
         *command_features(core),
         ConsoleFeature(chosen.of(CONSOLE)),
+        subscriptions,
         WebSocketFeature(
             chosen.of(WEBSOCKET),
             chosen.auth.strategy,
@@ -52,7 +80,7 @@ def features_of(
             chosen.limits.max_messages_post_size,
             core.waiters.clock,
             core.storage.queues,
-            core.pushes,
+            websocket_subscriptions,
         ),
     ]
     if chosen.admin_mode and chosen.pooling is not None:
@@ -83,7 +111,16 @@ def described_features(core: Broker) -> list[Feature]:
         *command_features(core),
         FiguresFeature(None),
         PoolsFeature(Pools(core.storage.documents, core.waiters.clock, core.limits, lambda _uri: None, list)),
+        subscriptions_described(),
     ]
+
+
+def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
+    """Return a feature's document with its expiries later by ``seconds``; None for a document without expiries."""
+    for postpone in POSTPONEMENTS:
+        if (document := postpone(kind, stored, seconds)) is not None:
+            return document
+    return None
 
 
 if __name__ == "__main__":

@@ -46,6 +46,28 @@ class Subscriptions(Protocol):
         ...
 
 
+class NoSubscriptions:
+    """The subscriptions of a server without that feature."""
+
+    def watch(self, _queue: QueueRef, _id: str, _notify: Callable[[], object]) -> None:
+        pass
+
+    def forget(self, _queue: QueueRef, _id: str) -> None:
+        pass
+
+    def exists(self, _queue: QueueRef, _id: str) -> bool:
+        return False
+
+    def delete(self, _queue: QueueRef, _id: str) -> None:
+        pass
+
+    def batches(self, _queue: QueueRef, _id: str) -> Iterator[Sequence[bytes]]:
+        return iter(())
+
+
+NO_SUBSCRIPTIONS: Final = NoSubscriptions()
+
+
 class Pusher:
     """The subscriptions of one connection, and the frames for them. The caller must serialize calls of its methods."""
 

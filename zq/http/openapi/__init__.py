@@ -15,7 +15,7 @@ import falcon
 
 from zq import __version__, wire
 from zq.http.features import Feature
-from zq.http.openapi import messages, resources, schemas, subscriptions
+from zq.http.openapi import messages, resources, schemas
 from zq.http.openapi.access import administration, sharing, tokens
 from zq.http.openapi.access import schemas as access_schemas
 from zq.http.openapi.operations import (
@@ -47,7 +47,6 @@ TAGS = {
     "claims": "Work on messages: claim, renew, release, settle.",
     "transactions": "Fences, staged posts and commits of batch jobs.",
     "topics": "Topics, their messages and live streams.",
-    "subscriptions": "Who is told of messages, by HTTP or by mail.",
     "tokens": "Tokens and signed URLs, by which callers prove who they are.",
     "service": "Versions, limits, probes and metrics.",
     "administration": "Quotas, and the projects of the deployment.",
@@ -81,7 +80,7 @@ class OpenApiDocument:
 def document(limits: Limits, strict_client_id: bool = True, features: Sequence[Feature] = ()) -> dict[str, Any]:
     """Return the document of a server with these limits and features."""
     named = dict(TAGS)
-    bodies = schemas.schemas(limits) | access_schemas() | subscriptions.schemas()
+    bodies = schemas.schemas(limits) | access_schemas()
     for feature in features:
         named |= feature.tags
         bodies |= feature.schemas(limits)
@@ -117,7 +116,6 @@ def _paths(limits: Limits, features: Sequence[Feature]) -> Json:
         "messages": messages.messages(limits),
         "claims": messages.claims(limits),
         "transactions": messages.transactions(),
-        "subscriptions": subscriptions.subscriptions(limits),
         "tokens": tokens() | sharing(),
         "topics": resources.topics(limits) | resources.publishing(limits) | resources.streams(),
     }

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from oslo_config import cfg
 
-from zq.delivery.settings import DeliverySettings, delivery_settings
 from zq.errors import StartRefused
 from zq.http.features import Section
 from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MAX_SQS_BODY, MIN_TTL, Limits
@@ -53,7 +52,6 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     auth: AuthOptions
     share: ShareOptions
-    delivery: DeliverySettings
     sections: dict[str, Any]
     """The structs of features' sections by their names; ``of`` returns one."""
     sqs: SqsOptions
@@ -216,7 +214,6 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
     return {
         "auth": auth_options(conf),
         "share": share_options(conf),
-        "delivery": delivery_settings(conf),
         "sections": {section.name: section.read(conf) for section in SECTIONS},
         "sqs": sqs_options(conf),
         "policy_file": conf.oslo_policy.policy_file,

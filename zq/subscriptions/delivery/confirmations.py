@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a subscriber is sent who is asked whether it agrees (contract 9.11): a signed document, or a mail."""
+"""Requests for confirmation to subscribers (contract 9.11): a signed document, or a mail."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,16 +8,16 @@ from msgspec import Struct
 
 from zq import wire
 from zq.model import Seconds
-from zq.model.subscriptions import Notice, Source, Subscription
+from zq.subscriptions.model import Notice, Source, Subscription
 
-# (project, path, until when) -> a signature for PUT there.
+# Takes a project, a path and an expiry; returns a signature for PUT on the path.
 Sign = Callable[[str, str, Seconds], str]
 Shown = Callable[[Seconds], str]
 JOINS = "SubscriptionConfirmation"
 
 
 class Template(Struct, frozen=True):
-    """Of a mail. In ``body``, {0} is the source, {1} its project, {2} the link."""
+    """A template of a mail. In ``body``, {0} is the source, {1} its project, {2} the link."""
 
     topic: str
     sender: str
@@ -25,8 +25,11 @@ class Template(Struct, frozen=True):
 
 
 class Places(Struct, frozen=True):
-    """``service``: where this service is for its subscribers, ``page``: where people confirm who got a mail; "" = it
-    is not said. The templates are those of mail."""
+    """The URLs in requests for confirmation, and the templates of mails.
+
+    ``service``: the URL of this service for subscribers. ``page``: the page to which the link of a mail leads. Both may
+    be "".
+    """
 
     service: str = ""
     page: str = ""
@@ -43,7 +46,7 @@ class Letter(Struct, frozen=True):
 
 
 class Confirmations:
-    """Writes what asks for confirmation."""
+    """The composer of requests for confirmation."""
 
     def __init__(self, sign: Sign, shown: Shown, places: Places) -> None:
         self._sign = sign
@@ -51,10 +54,10 @@ class Confirmations:
         self._places = places
 
     def document(self, source: Source, one: Subscription, notice: Notice) -> bytes:
-        """The document, signed for the path that it names and nothing else."""
+        """Return the document for a webhook. Its signature is valid for the named path only."""
         path = _path(source, one)
         asked = "receive" if notice.confirmation == JOINS else "receive no more of"
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "Message_Type": notice.confirmation,
             "Message": f"You are asked to confirm that you want to {asked} the messages of the {source.kind} "
             f"{source.name}: send SubscribeBody to URL-Paths by PUT, with the headers URL-Signature, URL-Expires, "
@@ -69,16 +72,16 @@ class Confirmations:
             f"{source.kind}_name": source.name,
         }
         if url := self._url(path):
-            told["WSGISubscribeURL"] = url
-        return wire.encode(told)
+            document["WSGISubscribeURL"] = url
+        return wire.encode(document)
 
     def letter(self, source: Source, one: Subscription, notice: Notice) -> Letter | None:
-        """The mail; None where no page is named to which its link could lead."""
+        """Return the mail; None if the server has no page to which its link could lead."""
         places = self._places
         if not places.page:
             return None
         path = _path(source, one)
-        # Verbatim and in this order, as the pages that were made for Zaqar read it.
+        # Verbatim and in this order, since pages for Zaqar read it so.
         link = (
             f"{places.page}?Signature={self._sign(source.project, path, one.expires)}&Methods=PUT&Paths={path}"
             f"&Project={source.project}&Expires={self._shown(one.expires)}&Url={self._url(path)}&Queue={source.name}"

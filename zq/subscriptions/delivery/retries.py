@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of a delivery, and when it is tried again (contract 9.8). Seconds, whole."""
+"""The outcome of a delivery, and the delays of its retries in whole seconds (contract 9.8)."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,14 +14,18 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "maximum_delay_retries": 3,
     "retry_backoff_function": "linear",
 }
-# Of any policy: tries of one phase, and seconds between two tries.
-MOST_TRIES: Final = 100
-LONGEST: Final = 43200
+# Attempts of one phase of a policy, at most.
+MAX_ATTEMPTS: Final = 100
+# Seconds between two attempts, at most.
+MAX_DELAY: Final = 43200
 
 
 class Outcome(Struct, frozen=True):
-    """``status``: of the answer, 0 = none came; ``why``: what an operator sees of a failure; ``final``: another try
-    is not made (contract 9.8: any status below 400 ends them)."""
+    """The outcome of one attempt.
+
+    ``status``: that of the answer, 0 for no answer. ``why``: the reason of a failure, for operators. ``final``: no
+    attempt follows (contract 9.8: none after a status below 400).
+    """
 
     delivered: bool
     status: int = 0
@@ -30,26 +34,26 @@ class Outcome(Struct, frozen=True):
 
 
 def policy_of(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Which of both counts: the subscription's, unless it has none, or one of them says that the queue's does."""
+    """Return the policy in force: the subscription's, unless it has none or one of both names the queue's."""
     own, queues = own or {}, queues or {}
     overridden = own.get("ignore_subscription_override") or queues.get("ignore_subscription_override")
     return {**DEFAULTS, **(queues if overridden or not own else own)}
 
 
 def waits(policy: Mapping[str, Any]) -> list[int]:
-    """How long to wait before each try but the first."""
-    low, high = _bounded(policy["minimum_delay"], LONGEST), _bounded(policy["maximum_delay"], LONGEST)
+    """Return the delay before each attempt except the first."""
+    low, high = _bounded(policy["minimum_delay"], MAX_DELAY), _bounded(policy["maximum_delay"], MAX_DELAY)
     return [
-        *[0] * _bounded(policy["retries_with_no_delay"], MOST_TRIES),
-        *[low] * _bounded(policy["minimum_delay_retries"], MOST_TRIES),
+        *[0] * _bounded(policy["retries_with_no_delay"], MAX_ATTEMPTS),
+        *[low] * _bounded(policy["minimum_delay_retries"], MAX_ATTEMPTS),
         *backoff(policy["retry_backoff_function"], low, high),
-        *[high] * _bounded(policy["maximum_delay_retries"], MOST_TRIES),
+        *[high] * _bounded(policy["maximum_delay_retries"], MAX_ATTEMPTS),
     ]
 
 
 def backoff(function: str, low: int, high: int) -> list[int]:
-    """The waits that grow from the shortest to the longest, of which there is one for every five seconds between."""
-    count = min((high - low) // 5, MOST_TRIES)
+    """Return the delays that grow from ``low`` to ``high``, one for every five seconds of the difference."""
+    count = min((high - low) // 5, MAX_ATTEMPTS)
     if count <= 0:
         return []
     steps = range(count)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on deliveries: see those that wait and those that were given up, have these tried again, drop them, and
-try a subscriber."""
+"""Use cases on deliveries: list pending and dead ones, redrive or delete dead ones, and send a test."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,25 +9,28 @@ from msgspec import Struct
 from zq.clock import Clock
 from zq.core.encryption import Sealing
 from zq.core.redriving import Redriven
-from zq.core.subscriptions import Subscribing
 from zq.core.values import Seen
 from zq.errors import MessageUnreadable, NotAgreed, SubscriptionNotFound
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, within
-from zq.model import Draft, ListFilter, Message, Move, Page, QueueRef, new_ids
-from zq.model.subscriptions import Notice, Source, Subscription
+from zq.model import ListFilter, Message, Move, Page, QueueRef, new_ids
 from zq.storage.api import Storage
-from zq.wire.subscriptions import notice_body, notice_of
+from zq.subscriptions.documents import SubscriptionDocuments
+from zq.subscriptions.model import Notice, Source, Subscription
+from zq.subscriptions.notices import drafts_of, notice_of, opened_notice
+from zq.subscriptions.policy import SubscriptionPolicy
 
-# How many are moved in one step.
+# Deliveries that are moved in one step.
 _CHUNK: Final = 100
-# What a subscriber is tried with, and how many seconds it is tried for at most.
+# The body of a test, and its ttl in seconds.
 _TEST: Final = b'{"test":true}'
 _TEST_TTL: Final = 3600
 
 
 class Delivery(Struct, frozen=True):
-    """``stored`` as it lies among what waits or was given up, with the number of attempts; ``body``: the message's,
-    None where it cannot be opened."""
+    """A delivery: the stored message with its number of attempts, its notice, and the decrypted body of the notice.
+
+    ``body``: None if it cannot be decrypted.
+    """
 
     stored: Message
     notice: Notice
@@ -36,22 +38,26 @@ class Delivery(Struct, frozen=True):
 
 
 class Deliveries:
-    """What a caller can do with what is to be delivered to a subscription, or could not be.
-
-    Each raises ``SubscriptionNotFound`` where there is none of the id.
-    """
+    """The use cases of deliveries. Each raises ``SubscriptionNotFound`` if the subscription does not exist."""
 
     def __init__(
-        self, storage: Storage, clock: Clock, limits: Limits, subscriptions: Subscribing, sealing: Sealing
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        subscriptions: SubscriptionDocuments,
+        policy: SubscriptionPolicy,
+        sealing: Sealing,
     ) -> None:
         self._storage = storage
         self._clock = clock
         self._limits = limits
         self._subscriptions = subscriptions
+        self._policy = policy
         self._sealing = sealing
 
     def list(self, source: Source, id: str, marker: int, limit: int | None, waiting: bool) -> Seen[Page[Delivery]]:
-        """A page of what was given up, or of what is ``waiting``, the first first. Raises ``Invalid``."""
+        """Return a page of dead deliveries, or of pending ones if ``waiting``, oldest first. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._at(source, id), self._clock.now()
         queue, chosen = source.dead(id), ListFilter()
@@ -62,7 +68,7 @@ class Deliveries:
         return Seen(Page([self._seen(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
-        """Drop these, or all if none are named. Raises ``Invalid``."""
+        """Delete these dead deliveries, or all if ``ids`` is empty. Raises ``Invalid``."""
         dead = self._dead(source, id)
         if ids:
             count_within("ids", len(ids), MAX_IDS)
@@ -71,7 +77,7 @@ class Deliveries:
             self._storage.queues.purge(dead)
 
     def redrive(self, source: Source, id: str, limit: int | None) -> Redriven:
-        """Have so many tried again, the first first: each with all attempts anew. Raises ``Invalid``."""
+        """Move up to ``limit`` dead deliveries back, oldest first; each gets all attempts again. Raises ``Invalid``."""
         most = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
         dead, pending = self._dead(source, id), source.pending(id)
         moved = marker = 0
@@ -86,14 +92,13 @@ class Deliveries:
         return Redriven(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
 
     def test(self, source: Source, id: str) -> str:
-        """Have ``_TEST`` delivered to this subscriber alone; its ``message_id``. Raises ``NotAgreed``."""
+        """Send a test to this subscriber alone and return its message id. Raises ``NotAgreed``."""
         one, now = self._at(source, id), self._clock.now()
-        if one.confirmed is None or not self._subscriptions.is_sent_to(one):
+        if one.confirmed is None or not one.is_sent_to(self._policy.confirm):
             raise NotAgreed()
-        message, draft = new_ids(2, now)
+        message = new_ids(1, now)[0]
         notice = Notice(message, source.kind, source.name, _TEST, _TEST_TTL, generation=one.confirmed)
-        drafts = [Draft(draft, notice_body(notice), _TEST_TTL, 0, "")]
-        self._storage.messages.post(source.outgoing(one), drafts, now)
+        self._storage.messages.post(source.outgoing(one), drafts_of([notice], _TEST_TTL, now), now)
         return message
 
     def _dead(self, source: Source, id: str) -> QueueRef:
@@ -109,7 +114,7 @@ class Deliveries:
     def _seen(self, project: str, stored: Message) -> Delivery:
         notice = notice_of(stored.body)
         try:
-            body = None if notice.confirmation else self._sealing.opened_notice(project, notice).body
+            body = None if notice.confirmation else opened_notice(self._sealing, project, notice).body
         except MessageUnreadable:
             body = None
         return Delivery(stored, notice, body)

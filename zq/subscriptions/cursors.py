@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Up to where the logs of topics were followed for their subscribers: a document of each project, decimal digits."""
+"""The cursors of the fan-out in topic logs: a document for each project that holds decimal digits."""
 
 from typing import Final
 
@@ -11,38 +11,40 @@ from zq.storage.api import Storage
 
 # The kind of the documents.
 CURSOR: Final = "following"
-# A sequence above all that are given.
+# A sequence above all that the store assigns.
 BEYOND: Final = 2**62
-TRIES: Final = 20
+MAX_ATTEMPTS: Final = 20
 
 
 class Cursors:
-    """Those of all projects. A version that somebody has read is good for one change."""
+    """The cursors of all projects. A version that a caller has read is valid for one change."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
         self._clock = clock
 
     def last(self, project: str) -> int:
-        """The last sequence of the log."""
+        """Return the last sequence of the log."""
         return self._storage.topics.read(project, BEYOND, 1, Pattern(EVERYTHING)).last
 
     def get(self, project: str) -> Document | None:
-        """The cursor; None where nobody follows."""
+        """Return the cursor; None if the log has no subscribers."""
         return self._storage.documents.get(_document(project), self._clock.now())
 
     def move(self, project: str, position: int, version: str) -> bool:
-        """Whether it was of that version; "" = there was none."""
+        """Set the cursor if it has the version, "" for no cursor. Return whether it had."""
         return self._storage.documents.put(_document(project), b"%d" % position, self._clock.now(), expected=version)
 
     def remove(self, project: str, version: str) -> bool:
-        """Whether it was of that version."""
+        """Remove the cursor if it has the version. Return whether it had."""
         return self._storage.documents.delete(_document(project), self._clock.now(), expected=version)
 
     def renew(self, project: str, first: int) -> None:
-        """Begin at ``first`` where there is none, else give it another version, so that whoever is about to move it
-        fails."""
-        for _ in range(TRIES):
+        """Give the cursor another version, so that a concurrent move fails; create it at ``first`` if it is missing.
+
+        Raises ``MetadataConflict``.
+        """
+        for _ in range(MAX_ATTEMPTS):
             cursor = self.get(project)
             if self.move(project, int(cursor.value) if cursor else first, cursor.version if cursor else ""):
                 return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who delivers to a subscription: one worker of all that share a store, so that one delivery is under way at a time.
+"""Leases of subscriptions: of all workers that share a store, one delivers to a subscription at a time.
 
-A worker that is killed keeps its leases until they end; meanwhile nobody delivers what it had. Two may deliver side by
-side for a moment where a clock leaps, which doubles a delivery at worst: nothing is lost by it.
+The leases of a killed worker last until they expire; its subscriptions wait meanwhile. If a clock jumps, two workers
+may deliver to a subscription for a moment. A message may then be delivered twice, and none is lost.
 """
 
 import threading
@@ -16,12 +16,12 @@ from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
 
 KIND: Final = "delivering"
-# Seconds of a lease; it is renewed when half of it is over.
-LASTING: Final = 10.0
+# Seconds of a lease. Its worker renews it after half of the time.
+TTL: Final = 10.0
 
 
 class Leases:
-    """Of one worker. ``alone``: no other process has the store, so that none are needed."""
+    """The leases of one worker. ``alone``: no other process has the store, so leases are not needed."""
 
     def __init__(self, documents: DocumentController, clock: Clock, alone: bool) -> None:
         self._documents = documents
@@ -33,9 +33,9 @@ class Leases:
         self._others: dict[QueueRef, float] = {}
 
     def hold(self, queue: QueueRef) -> bool:
-        """Whether this worker may deliver now. Raises ``Unavailable``."""
+        """Acquire or renew the lease of a queue. Return whether this worker may deliver. Raises ``Unavailable``."""
         asked = time.monotonic()
-        if self._alone or self._held.get(queue, 0.0) > asked + LASTING / 2:
+        if self._alone or self._held.get(queue, 0.0) > asked + TTL / 2:
             return True
         if self._others.get(queue, 0.0) > asked:
             return False
@@ -46,19 +46,19 @@ class Leases:
                 self._others[queue] = asked + max(0.1, (found.expires or now) - now)
             return False
         version = found.version if found else ""
-        if not self._documents.put(ref, self._owner, now, expected=version, expires=now + LASTING):
+        if not self._documents.put(ref, self._owner, now, expected=version, expires=now + TTL):
             return False
         with self._lock:
-            self._held[queue] = asked + LASTING
+            self._held[queue] = asked + TTL
             self._others.pop(queue, None)
         return True
 
     def left(self, queue: QueueRef) -> float:
-        """In how many seconds to ask again."""
+        """Return the seconds after which to try again to acquire a lease that another worker holds."""
         return max(0.1, self._others.get(queue, 0.0) - time.monotonic())
 
     def release_all(self) -> None:
-        """Let others deliver at once."""
+        """Release all leases, so that other workers need not wait."""
         with self._lock:
             held, self._held = list(self._held), {}
         for queue in held:

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions of connections to this process (contract 14). Each has a hidden queue, from which no delivery worker
-claims."""
+"""Notifications for WebSocket connections of this process (contract 14). Each subscription of a connection has a hidden
+queue, from which no delivery worker claims."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from zq.clock import Clock
 from zq.core.encryption import Sealing
-from zq.core.subscriptions import Subscribing
 from zq.errors import MessageUnreadable
 from zq.model import ClaimRequest, Lease, Message, QueueRef, Settlement, new_ids
-from zq.model.subscriptions import Source
-from zq.storage.api import Storage
-from zq.wire.subscriptions import notice_of, notification
+from zq.storage.api import ClaimController
+from zq.subscriptions.documents import SubscriptionDocuments
+from zq.subscriptions.model import Source
+from zq.subscriptions.notices import notice_of, notification, opened_notice
+from zq.subscriptions.subscriptions import Subscriptions
 
 # Seconds of a claim: longer than sending a batch to a connection may take.
 LEASE: Final = 120
@@ -21,13 +22,21 @@ MAX_BATCH: Final = 20
 MAX_BATCH_BYTES: Final = 4 << 20
 
 
-class Pushes:
-    """The subscriptions of connections to queues. A subscription is named by the queue and its id."""
+class ConnectionSubscriptions:
+    """The subscriptions of this process's connections to queues."""
 
-    def __init__(self, storage: Storage, clock: Clock, sealing: Sealing, subscriptions: Subscribing) -> None:
-        self._storage = storage
+    def __init__(
+        self,
+        claims: ClaimController,
+        clock: Clock,
+        sealing: Sealing,
+        stored: SubscriptionDocuments,
+        subscriptions: Subscriptions,
+    ) -> None:
+        self._claims = claims
         self._clock = clock
         self._sealing = sealing
+        self._stored = stored
         self._subscriptions = subscriptions
         self._watchers: dict[QueueRef, Callable[[], object]] = {}
 
@@ -39,40 +48,38 @@ class Pushes:
         """End ``watch``."""
         self._watchers.pop(_source(queue).pushed(id), None)
 
-    def wake(self, queue: QueueRef) -> None:
+    def wake(self, hidden: QueueRef) -> None:
         """Notify the watcher of a hidden queue to which messages may have come. From any thread."""
-        if (notify := self._watchers.get(queue)) is not None:
+        if (notify := self._watchers.get(hidden)) is not None:
             notify()
 
     def exists(self, queue: QueueRef, id: str) -> bool:
-        """Return whether the subscription has neither expired nor been deleted. Raise ``Unavailable``."""
-        return self._subscriptions.of(_source(queue)).at(id) is not None
+        """Return whether the subscription has neither expired nor been deleted."""
+        return self._stored.of(_source(queue)).at(id) is not None
 
     def delete(self, queue: QueueRef, id: str) -> None:
-        """Delete the subscription. Raise ``Unavailable``."""
+        """Delete the subscription and its messages."""
         self._subscriptions.delete(_source(queue), id)
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
         """Claim all messages for the subscription and yield them as JSON documents, batch by batch.
 
         Asking for the next batch deletes the messages of the last one. A message that cannot be decrypted is dropped.
-        Raise ``Unavailable``.
         """
         hidden = _source(queue).pushed(id)
         while True:
             now = self._clock.now()
             request = ClaimRequest(Lease(new_ids(1, now)[0], LEASE, 0), MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
-            claim = self._storage.claims.create(hidden, request, now).claim
+            claim = self._claims.create(hidden, request, now).claim
             if claim is None:
                 return
             yield [document for each in claim.messages if (document := self._document(queue.project, each))]
-            self._storage.claims.settle(hidden, claim.id, Settlement(rest=True), self._clock.now())
+            self._claims.settle(hidden, claim.id, Settlement(rest=True), self._clock.now())
 
     def _document(self, project: str, message: Message) -> bytes | None:
-        """Return the notification as JSON, or ``None`` if the message cannot be decrypted."""
-        notice = notice_of(message.body)
+        """Return the notification as JSON, or None if the message cannot be decrypted."""
         try:
-            return notification(self._sealing.opened_notice(project, notice))
+            return notification(opened_notice(self._sealing, project, notice_of(message.body)))
         except MessageUnreadable:
             return None
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""To which addresses anything is sent (criterion E1): public ones, and those that the operator allows.
+"""The addresses to which zq sends (criterion E1): public ones, and those that the operator allows.
 
-A name is looked up once for a connection, all its addresses must be allowed, and the connection goes to one of these:
-no second look, so that no name means something else by then.
+A name is looked up once for a connection, all its addresses must be allowed, and the connection goes to one of them.
+There is no second lookup, which could return other addresses.
 """
 
 import ipaddress
@@ -13,19 +13,20 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from zq.delivery.threads import Threads
 from zq.errors import Invalid
 from zq.model.addresses import Address, Network, carried, is_public
+from zq.subscriptions.delivery.threads import Threads
 
-# Ports below 1024 that are open to all.
+# Ports below 1024 that every subscriber may have.
 PORTS: Final = (80, 443)
 
 
 class TargetPolicy(Struct, frozen=True):
-    """``networks``: allowed though they are not public; ``ports``: besides those of the web, and those from 1024 on.
+    """The rules for addresses.
 
-    ``own``: ports at which this service listens, on this machine. ``stores``: names and addresses of the stores, with
-    their ports, to which nothing is sent whatever the networks are.
+    ``networks``: networks that are allowed although they are not public. ``ports``: allowed ports below 1024 besides 80
+    and 443. ``own``: ports at which this service listens on this machine. ``stores``: names and addresses of the stores
+    with their ports; they are refused in every network.
     """
 
     networks: tuple[Network, ...] = ()
@@ -34,7 +35,7 @@ class TargetPolicy(Struct, frozen=True):
     stores: tuple[tuple[str, int], ...] = ()
 
     def allows(self, address: str, port: int) -> bool:
-        """Whether anything is sent to this address."""
+        """Return whether zq may send to this address."""
         try:
             found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
@@ -46,7 +47,7 @@ class TargetPolicy(Struct, frozen=True):
         return is_public(found) and not (port in self.own and _is_here(found))
 
     def check_url(self, url: str) -> None:
-        """Raise ``Invalid`` for a port to which nothing is sent, and for a store's name."""
+        """Raise ``Invalid`` for a port that is not allowed, and for the name of a store."""
         parts = urlsplit(url)
         port = port_of(url)
         if port < 1024 and port not in (*PORTS, *self.ports):
@@ -56,13 +57,13 @@ class TargetPolicy(Struct, frozen=True):
 
 
 def port_of(url: str) -> int:
-    """The port that a URL names, or that of its scheme."""
+    """Return the port that a URL names, or the default port of its scheme."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _is_here(address: Address) -> bool:
-    """Whether it is one of this machine's."""
+    """Return whether the address is one of this machine."""
     with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((str(address), 0))
@@ -72,24 +73,24 @@ def _is_here(address: Address) -> bool:
 
 
 class Forbidden(OSError):
-    """Nothing is sent there."""
+    """The address is not allowed."""
 
 
 def addresses(host: str, port: int) -> Sequence[tuple[int, str]]:
-    """Family and address of each of a host. Raises ``OSError``."""
+    """Return the family and the address of each address of a host. Raises ``OSError``."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in found))
 
 
 class Judge:
-    """Judges subscribers when they subscribe. A name that nobody knows now is judged when something is sent there."""
+    """The check of a new subscriber's address. A name that cannot be resolved now is checked at the delivery."""
 
     def __init__(self, policy: TargetPolicy) -> None:
         self._policy = policy
         self._threads = Threads(8, "zq-judge")
 
     def __call__(self, subscriber: str) -> None:
-        """Raise ``Invalid`` where nothing is sent."""
+        """Raise ``Invalid`` for a subscriber at an address that is not allowed."""
         if subscriber.startswith("mailto:"):
             return
         url = subscriber.removeprefix("trust+")

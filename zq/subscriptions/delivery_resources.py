@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``…/subscriptions/{subscription}/deliveries``: what waits, what could not be delivered, and trying it again."""
+"""The resource ``…/subscriptions/{subscription}/deliveries``: pending and dead deliveries, tests, and redriving."""
 
 from typing import Any, Final
 
@@ -7,21 +7,21 @@ import falcon
 from msgspec import UNSET, Raw
 
 from zq import wire
-from zq.core.deliveries import Deliveries, Delivery
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query
 from zq.limits import within
 from zq.model import Seconds
-from zq.model.subscriptions import Source
+from zq.subscriptions.deliveries import Deliveries, Delivery
+from zq.subscriptions.model import Source
 from zq.wire import answers, extensions
 
 _LAST: Final = 2**63 - 1
-# The values of ``state``: by whether what waits is meant.
+# The values of ``state``: whether pending deliveries are meant.
 _STATES: Final = {"dead": False, "waiting": True}
 
 
 def _shown(one: Delivery, now: Seconds) -> dict[str, Any]:
-    """Without ``body`` where it has none, or cannot be opened."""
+    """Return the representation of a delivery, without ``body`` if it cannot be decrypted."""
     stored = one.stored
     shown = {
         "id": stored.id,
@@ -40,16 +40,16 @@ class DeliveryCollection:
 
     policy = {"GET": "subscription:get", "POST": "subscription:update", "DELETE": "subscription:update"}
 
-    def __init__(self, deliveries: Deliveries, word: str) -> None:
+    def __init__(self, deliveries: Deliveries, kind: str) -> None:
         self._deliveries = deliveries
-        self._word = word
+        self._kind = kind
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         limit, marker = query.integer(req, "limit"), within("marker", query.integer(req, "marker") or 0, 0, _LAST)
         state = query.text(req, "state")
         if state and state not in _STATES:
             raise InvalidParameter("state must be dead or waiting.")
-        source, waiting = _source(req, self._word), _STATES[state or "dead"]
+        source, waiting = _source(req, self._kind), _STATES[state or "dead"]
         seen = self._deliveries.list(source, subscription, marker, limit, waiting)
         links = []
         if seen.value.next is not None:
@@ -59,12 +59,12 @@ class DeliveryCollection:
         resp.data = wire.encode({"deliveries": items, "links": links})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        """Try the subscriber."""
-        message = self._deliveries.test(_source(req, self._word), subscription)
+        """Send a test to the subscriber."""
+        message = self._deliveries.test(_source(req, self._kind), subscription)
         resp.status, resp.data = falcon.HTTP_202, wire.encode({"message_id": message})
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        self._deliveries.delete(_source(req, self._word), subscription, query.values(req, "ids"))
+        self._deliveries.delete(_source(req, self._kind), subscription, query.values(req, "ids"))
         resp.status = falcon.HTTP_204
 
 
@@ -73,9 +73,9 @@ class DeliveryRedrive:
 
     policy = {"POST": "subscription:update"}
 
-    def __init__(self, deliveries: Deliveries, word: str) -> None:
+    def __init__(self, deliveries: Deliveries, kind: str) -> None:
         self._deliveries = deliveries
-        self._word = word
+        self._kind = kind
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         raw = query.body(req)
@@ -83,19 +83,19 @@ class DeliveryRedrive:
         if terms.to is not UNSET:
             raise Invalid("to must not be given: deliveries go back to their subscription.")
         limit = None if terms.limit is UNSET else terms.limit
-        redriven = self._deliveries.redrive(_source(req, self._word), subscription, limit)
+        redriven = self._deliveries.redrive(_source(req, self._kind), subscription, limit)
         req.context.messages = redriven.moved
         resp.data = wire.encode(redriven)
 
 
-def _source(req: falcon.Request, word: str) -> Source:
-    ref = getattr(req.context, word)
-    return Source(ref.project, word, ref.name)
+def _source(req: falcon.Request, kind: str) -> Source:
+    ref = getattr(req.context, kind)
+    return Source(ref.project, kind, ref.name)
 
 
 def add_routes(app: "falcon.App[Any, Any]", deliveries: Deliveries) -> None:
-    """The routes of both."""
-    for word in ("queue", "topic"):
-        path = f"/v2/{word}s/{{{word}}}/subscriptions/{{subscription}}/deliveries"
-        app.add_route(path, DeliveryCollection(deliveries, word))
-        app.add_route(f"{path}/redrive", DeliveryRedrive(deliveries, word))
+    """Add the routes of queues and of topics."""
+    for kind in ("queue", "topic"):
+        path = f"/v2/{kind}s/{{{kind}}}/subscriptions/{{subscription}}/deliveries"
+        app.add_route(path, DeliveryCollection(deliveries, kind))
+        app.add_route(f"{path}/redrive", DeliveryRedrive(deliveries, kind))

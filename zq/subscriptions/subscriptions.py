@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on subscriptions (contract 9): who gets told of a source's messages, and who has agreed to be.
+"""Use cases on subscriptions (contract 9): create, confirm, change and end them.
 
-All subscriptions of a source are one document, so that two never have the same subscriber. A queue that has some to
-deliver to says so in its metadata, under ``MARK``: a post that does not know it is refused by the store as any post
-that expects other metadata, so no message is accepted without what is to be delivered of it.
+All subscriptions of a source are one document, so that no two have the same subscriber. A queue with subscribers has
+``MARK`` in its metadata. A post expects the metadata that its server remembers, and the store refuses it if another
+server has added the mark meanwhile. So no message is accepted without its notices.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hashlib import blake2b
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -16,12 +16,19 @@ from msgspec import UNSET, Struct
 from zq.clock import Clock
 from zq.core.creation import QueueCreation, TopicCreation
 from zq.core.quotas import AnyQuotas
-from zq.core.rules import Rules
-from zq.core.subscribers import (
+from zq.core.values import Seen
+from zq.errors import Invalid, InvalidBody, NotAuthorized, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
+from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.model import Page, QueueRef, Seconds, new_ids
+from zq.model.documents import DocumentRef
+from zq.model.topics import TopicRef
+from zq.storage.api import Storage
+from zq.subscriptions.documents import MAX_ATTEMPTS, SubscriptionDocuments
+from zq.subscriptions.model import CONNECTION, Notice, Source, Subscription, SubscriptionSet
+from zq.subscriptions.notices import drafts_of
+from zq.subscriptions.policy import SubscriptionPolicy
+from zq.subscriptions.subscribers import (
     TRUST,
-    TYPES,
-    NoTrusts,
-    Trusts,
     check_options,
     check_subscriber,
     entrusted,
@@ -29,61 +36,27 @@ from zq.core.subscribers import (
     restored_options,
     shown_options,
 )
-from zq.core.subscription_documents import TRIES, SubscriptionDocuments
-from zq.core.values import Seen
-from zq.errors import Invalid, InvalidBody, NotAuthorized, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
-from zq.limits import DEFAULT_PAGE, Limits, within
-from zq.model import Copies, Draft, Page, QueueRef, Seconds, new_ids
-from zq.model.documents import DocumentRef
-from zq.model.subscriptions import CONNECTION, Notice, Source, Subscription, Subscriptions
-from zq.model.topics import TopicRef
-from zq.storage.api import Storage
-from zq.wire.subscriptions import notice_body
 from zq.wire.webhooks import new_secret
 
-# The kind of the documents that count what was sent to a target that has not agreed.
-ASKED: Final = "confirmations"
+# The kind of the documents that count the requests for confirmation to each subscriber.
+CONFIRMATIONS: Final = "confirmations"
 MIN_TTL: Final = 60
-# Seconds since the epoch until which a subscription may last: the end of the year 9999.
-LAST_MOMENT: Final = 253402300799
-MOST_OF_SOURCE: Final = 100
-# Confirmations that one target is asked for in an hour (criterion E4).
-MOST_ASKED: Final = 3
+# The latest expiry of a subscription, in seconds since 1970: the end of the year 9999.
+LATEST_EXPIRY: Final = 253402300799
+MAX_SUBSCRIPTIONS: Final = 100
+# Requests for confirmation that a subscriber gets in an hour (criterion E4).
+MAX_CONFIRMATIONS: Final = 3
 HOUR: Final = 3600.0
-# Deliveries of which each was posted by the one before; what comes by so many is not delivered any further.
-MOST_HOPS: Final = 5
-# The sentence of a 403 of an owner who confirms in the subscriber's place.
+# The sentence of a 403 for an owner who confirms in the subscriber's place.
 NOT_THE_SUBSCRIBER: Final = (
     "Only the subscriber, by the signature of its confirmation, or an administrator may confirm this subscription."
 )
-# Seconds for which a former secret signs, too.
+# Seconds for which a former secret signs too.
 ROTATION: Final = 86400
 
 
-class Sealer(Protocol):
-    """Keeps secrets from those who read the store."""
-
-    def seal(self, secret: str) -> bytes:
-        """A sealed secret. Raises ``Invalid`` where there is no key."""
-        ...
-
-    def open(self, sealed: bytes) -> str:
-        """The secret; "" where no key opens it."""
-        ...
-
-
-class NoKey:
-    """Where no key is configured."""
-
-    def seal(self, secret: str) -> bytes:
-        raise Invalid("This server takes no subscriptions: [signed_url] secret_key is not set.")
-
-    def open(self, sealed: bytes) -> str:
-        return ""
-
-
 class Terms(Struct):
-    """What a caller says of a subscription; unset = it stays, or the default."""
+    """The terms of a subscription that a caller names. Unset: the default, or no change."""
 
     subscriber: Any = None
     ttl: Any = UNSET
@@ -91,37 +64,13 @@ class Terms(Struct):
 
 
 class Subscribed(Struct, frozen=True):
-    """``secret``: of a new subscription, else ""."""
+    """The id of a subscription, and the secret of a new one ("" otherwise)."""
 
     id: str
     secret: str = ""
 
 
-def accept_any(_subscriber: str) -> None:
-    """Accept every subscriber's address."""
-
-
-class SubscriptionPolicy(Struct, frozen=True):
-    """The server's rules for subscriptions."""
-
-    types: tuple[str, ...] = TYPES
-    """The accepted schemes of subscribers."""
-    default_ttl: int = 3600
-    """The ttl in seconds of a subscription that names none."""
-    confirm: bool = True
-    """Whether a subscriber must agree before anything is delivered to it."""
-    lasting: int = 345600
-    """Seconds for which an undelivered notice is kept."""
-    sealer: Sealer = NoKey()
-    trusts: Trusts = NoTrusts()
-    check_address: Callable[[str], None] = accept_any
-    """Raises ``Invalid`` for a subscriber at an address to which the server sends nothing."""
-
-
-DEFAULT_POLICY: Final = SubscriptionPolicy()
-
-
-class Subscribing:
+class Subscriptions:
     """The use cases of subscriptions."""
 
     def __init__(
@@ -133,9 +82,9 @@ class Subscribing:
         quotas: AnyQuotas,
         queues: QueueCreation,
         topics: TopicCreation,
-        policy: SubscriptionPolicy = DEFAULT_POLICY,
+        policy: SubscriptionPolicy,
     ) -> None:
-        self._storage = storage
+        self._messages = storage.messages
         self._documents = storage.documents
         self._stored = stored
         self._clock = clock
@@ -146,10 +95,10 @@ class Subscribing:
         self._policy = policy
 
     def create(self, source: Source, terms: Terms, token: str = "", connection: str = "") -> Subscribed:
-        """Subscribe. The same subscriber, as long as it has not agreed, is asked again (contract 9.2).
+        """Create a subscription. A subscriber that has not agreed yet is asked again instead (contract 9.2).
 
-        ``token``: the caller's, for a trust. ``connection``: who subscribes where the terms name no subscriber
-        (contract 14); it has agreed, and what goes there is not signed.
+        ``token``: the caller's, to create a trust. ``connection``: the WebSocket connection that subscribes if the
+        terms name no subscriber (contract 14). A connection has agreed, and its messages are not signed.
         Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
         """
         self._ensure(source)
@@ -163,16 +112,16 @@ class Subscribing:
         sealed = b"" if pushed else self._policy.sealer.seal(secret)
         made = msgspec.structs.replace(made, secret=sealed, agreed=pushed or None)
         made = self._started(made)
-        made = self._judged(made)
+        made = self._bounded(made)
         known = any(each.subscriber == uri for each in self._stored.of(source).items)
         trust = "" if known else self._trust(uri, token, made.expires)
         made = msgspec.structs.replace(made, options=entrusted(options, trust))
 
-        def add(all: Subscriptions) -> tuple[Subscriptions, Subscription]:
+        def add(all: SubscriptionSet) -> tuple[SubscriptionSet, Subscription]:
             same = next((each for each in all.items if each.subscriber == uri), None)
             if same is None:
-                if len(all.items) >= MOST_OF_SOURCE:
-                    raise QuotaExceeded(f"A {source.kind} may have {MOST_OF_SOURCE} subscriptions.")
+                if len(all.items) >= MAX_SUBSCRIPTIONS:
+                    raise QuotaExceeded(f"A {source.kind} may have {MAX_SUBSCRIPTIONS} subscriptions.")
                 new = self._stored.from_next(source, all, made)
                 return all.replace(new), new
             if pushed or same.has_agreed:
@@ -182,30 +131,29 @@ class Subscribing:
                 return all.replace(new), new
             return all, same
 
-        found = self._stored.change(source, add)
+        found = self._change(source, add)
         self._ask(source, found, "SubscriptionConfirmation")
         return Subscribed(found.id, secret if found.id == made.id else "")
 
     def list(self, source: Source, marker: str, limit: int | None) -> Seen[Page[Subscription]]:
-        """A page of them, by their ids."""
+        """Return a page of the subscriptions, sorted by id. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
         items = [each for each in self._stored.of(source).items if each.id > marker][:size]
         return Seen(Page(items, items[-1].id if items else None), now)
 
     def get(self, source: Source, id: str) -> Seen[Subscription]:
-        """One. Raises ``SubscriptionNotFound``."""
+        """Return a subscription. Raises ``SubscriptionNotFound``."""
         found = self._stored.of(source).at(id)
         if found is None:
             raise SubscriptionNotFound()
         return Seen(found, self._clock.now())
 
     def update(self, source: Source, id: str, terms: Terms, token: str = "") -> None:
-        """Change what the terms name (contract 9.5). Another subscriber has to agree anew.
+        """Change the subscription by the terms (contract 9.5).
 
-        Another subscriber gets a new secret, and only those values of headers that the terms give.
-
-        ``token``: the caller's, whose trust takes the place of the former one: what he changes goes in his name.
+        Another subscriber has to agree anew. It gets a new secret, and only the values of headers that the terms name.
+        ``token``: the caller's; a trust of the caller replaces the former one.
 
         Raises ``Invalid``, ``SubscriptionNotFound``, ``SubscriptionExists``.
         """
@@ -221,7 +169,7 @@ class Subscribing:
             lasts = former.expires if ttl in (None, UNSET) else now + ttl
             trust = self._trust(uri or former.subscriber, token, lasts)
 
-        def change(all: Subscriptions) -> tuple[Subscriptions, tuple[Subscription, bool]]:
+        def change(all: SubscriptionSet) -> tuple[SubscriptionSet, tuple[Subscription, bool]]:
             found = _there(all, id)
             changes: dict[str, Any] = {}
             if ttl not in (None, UNSET):
@@ -236,28 +184,28 @@ class Subscribing:
                 known = shown_options(found.options) if options in (None, UNSET) else options
                 changes |= {"subscriber": uri, "confirmed": None, "options": moved_options(known)}
                 changes |= {"agreed": None, "secret": self._policy.sealer.seal(new_secret()), "former": None}
-            new = self._judged(msgspec.structs.replace(found, **changes))
+            new = self._bounded(msgspec.structs.replace(found, **changes))
             new = self._started(new) if moved else new
             new = msgspec.structs.replace(new, options=entrusted(new.options, trust))
             new = self._stored.from_next(source, all, new) if moved else new
             return all.replace(new), (new, moved)
 
-        new, moved = self._stored.change(source, change)
+        new, moved = self._change(source, change)
         if moved:
             self._ask(source, new, "SubscriptionConfirmation")
 
     def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
-        """Record that the subscriber agrees, or does not any more (contract 9.6).
+        """Record whether the subscriber agrees (contract 9.6).
 
         ``by_owner``: the caller may manage the source, and is neither the subscriber nor an administrator. Raises
         ``SubscriptionNotFound``, and ``NotAuthorized`` if an owner confirms where the subscriber has to.
         """
 
-        def change(all: Subscriptions) -> tuple[Subscriptions, Subscription | None]:
+        def change(all: SubscriptionSet) -> tuple[SubscriptionSet, Subscription | None]:
             found = _there(all, id)
             if by_owner and agreed and found.must_agree(self._policy.confirm):
                 raise NotAuthorized(NOT_THE_SUBSCRIBER)
-            is_sent_to = self.is_sent_to(found)
+            is_sent_to = found.is_sent_to(self._policy.confirm)
             declined = not agreed and found.confirmed is not None  # with another option it may be sent to
             if found.agreed == agreed == is_sent_to and not declined:
                 return all, None
@@ -268,75 +216,35 @@ class Subscribing:
                 new = self._stored.from_next(source, all, new)
             return all.replace(new), new if heard and not agreed else None
 
-        if (left := self._stored.change(source, change)) is not None:
+        if (left := self._change(source, change)) is not None:
             self._ask(source, left, "UnsubscribeConfirmation")
 
     def rotate(self, source: Source, id: str) -> str:
-        """A new secret; for a day, deliveries are signed with the former one, too. Raises ``SubscriptionNotFound``."""
+        """Replace the secret and return the new one; the former one signs for another day.
+
+        Raises ``Invalid``, ``SubscriptionNotFound``.
+        """
         secret = new_secret()
         sealed, until = self._policy.sealer.seal(secret), self._clock.now() + ROTATION
 
-        def change(all: Subscriptions) -> tuple[Subscriptions, None]:
+        def change(all: SubscriptionSet) -> tuple[SubscriptionSet, None]:
             found = _there(all, id)
             return all.replace(msgspec.structs.replace(found, secret=sealed, former=(found.secret, until))), None
 
-        self._stored.change(source, change)
+        self._change(source, change)
         return secret
 
     def delete(self, source: Source, id: str) -> None:
-        """End a subscription, and what was to be delivered; one that is not there is fine."""
+        """Delete a subscription and its deliveries; a missing subscription is no error."""
         if self._stored.of(source).at(id) is not None:
-            self._stored.change(source, lambda all: (all.replace(without=id), None))
-            self._drop(source, id)
+            self._change(source, lambda all: (all.replace(without=id), None))
+            self._stored.drop_deliveries(source, id)
 
-    def delete_all(self, source: Source) -> None:
-        """End all of a source (contract 6.8)."""
-        gone = self._stored.of(source)
-        if gone.items:
-            self._stored.change(source, lambda all: (Subscriptions(all.generation + 1), None))
-        for each in gone.items:
-            self._drop(source, each.id)
-
-    def gets(self, one: Subscription, notice: Notice) -> bool:
-        """Return whether a notice goes to the subscription under this server's options."""
-        return one.gets(notice, self._policy.confirm)
-
-    def is_sent_to(self, one: Subscription) -> bool:
-        """Return whether notices go to the subscription under this server's options."""
-        return one.is_sent_to(self._policy.confirm)
-
-    def of(self, source: Source) -> Subscriptions:
-        """All of a source that have not ended."""
-        return self._stored.of(source)
-
-    def end_queue(self, queue: QueueRef) -> None:
-        """``delete_all`` of a queue."""
-        self.delete_all(Source(queue.project, "queue", queue.name))
-
-    def end_topic(self, topic: TopicRef) -> None:
-        """``delete_all`` of a topic."""
-        self.delete_all(Source(topic.project, "topic", topic.name))
-
-    def copies(
-        self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int = 0
-    ) -> Copies | None:
-        """What is to be delivered of a post: a notice of each message, which is fanned out later; None where it goes in
-        circles."""
-        if hops >= MOST_HOPS:
-            return None
-        delayed = bool(rules.default_delay)
-        notices = [
-            Notice(each.id, "queue", queue.name, each.body, each.ttl, delay, rules.subscribed, hops=hops)
-            for each in drafts
-            for delay in [each.delay if delayed else None]
-        ]
-        return Copies(Source(queue.project, "queue", queue.name).notices, self.drafts(notices, now))
-
-    def secrets(self, subscription: Subscription) -> Sequence[str]:
-        """With which its deliveries are signed now; none where the key that sealed them is gone."""
-        former = subscription.former
-        sealed = [subscription.secret] + ([former[0]] if former and former[1] > self._clock.now() else [])
-        return [secret for secret in map(self._policy.sealer.open, sealed) if secret]
+    def _change(self, source: Source, change: Callable[[SubscriptionSet], tuple[SubscriptionSet, Any]]) -> Any:
+        result = self._stored.change(source, change)
+        if source.kind == "queue":
+            self._queues.forget(QueueRef(source.project, source.name))
+        return result
 
     def _ensure(self, source: Source) -> None:
         if source.kind == "queue":
@@ -350,18 +258,18 @@ class Subscribing:
         return checked
 
     def _trust(self, uri: str, token: str, until: Seconds) -> str:
-        """A new trust for the subscriber; "" where it needs none."""
-        return self._policy.trusts.make(token, uri, min(until, LAST_MOMENT)) if uri.startswith(TRUST) else ""
+        """Return the id of a new trust for the subscriber; "" if it needs none."""
+        return self._policy.trusts.make(token, uri, min(until, LATEST_EXPIRY)) if uri.startswith(TRUST) else ""
 
     def _ttl(self, ttl: object) -> int:
         if type(ttl) is not int:
             raise Invalid("ttl must be an integer.")
         return within("ttl", ttl, MIN_TTL, 1 << 62)
 
-    def _judged(self, one: Subscription) -> Subscription:
-        """Raises ``Invalid`` for one that would last too long."""
-        if one.expires > LAST_MOMENT:
-            raise Invalid(f"ttl must be at most {int(LAST_MOMENT - one.started)} seconds: until the year 9999.")
+    def _bounded(self, one: Subscription) -> Subscription:
+        """Return the subscription. Raises ``Invalid`` if it expires too late."""
+        if one.expires > LATEST_EXPIRY:
+            raise Invalid(f"ttl must be at most {int(LATEST_EXPIRY - one.started)} seconds: until the year 9999.")
         return one
 
     def _started(self, one: Subscription) -> Subscription:
@@ -379,38 +287,28 @@ class Subscribing:
             raise QuotaExceeded(f"The project may have {most} subscriptions.")
 
     def _ask(self, source: Source, one: Subscription, confirmation: str) -> None:
-        """Leave a notice that asks for confirmation, unless its target was asked often enough."""
+        """Store a notice that asks for confirmation, unless the subscriber was asked often enough."""
         if not one.must_agree(self._policy.confirm) or not self._may_ask(one.subscriber):
             return
         now = self._clock.now()
         notice = Notice(new_ids(1, now)[0], source.kind, source.name, b"null", one.ttl, confirmation=confirmation)
-        self._storage.messages.post(source.pending(one.id), self.drafts([notice], now), now)
+        self._messages.post(source.pending(one.id), drafts_of([notice], self._policy.keep, now), now)
 
     def _may_ask(self, subscriber: str) -> bool:
-        ref = DocumentRef("", ASKED, blake2b(subscriber.encode(), digest_size=16).hexdigest())
-        for _ in range(TRIES):
+        ref = DocumentRef("", CONFIRMATIONS, blake2b(subscriber.encode(), digest_size=16).hexdigest())
+        for _ in range(MAX_ATTEMPTS):
             now = self._clock.now()
             document = self._documents.get(ref, now)
             asked = [when for when in msgspec.json.decode(document.value) if when > now - HOUR] if document else []
-            if len(asked) >= MOST_ASKED:
+            if len(asked) >= MAX_CONFIRMATIONS:
                 return False
             value, version = msgspec.json.encode([*asked, now]), document.version if document else ""
             if self._documents.put(ref, value, now, expected=version, expires=now + HOUR):
                 return True
         return False
 
-    def drafts(self, notices: Sequence[Notice], now: Seconds) -> Sequence[Draft]:
-        """The notices as messages of a queue of ours."""
-        lasting = self._policy.lasting
-        ids = new_ids(len(notices), now)
-        return [Draft(id, notice_body(each), lasting, 0, "") for id, each in zip(ids, notices, strict=True)]
 
-    def _drop(self, source: Source, id: str) -> None:
-        for queue in (source.pending(id), source.pushed(id), source.dead(id)):
-            self._storage.queues.delete(queue)
-
-
-def _there(all: Subscriptions, id: str) -> Subscription:
+def _there(all: SubscriptionSet, id: str) -> Subscription:
     found = all.at(id)
     if found is None:
         raise SubscriptionNotFound()

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker is told of how to deliver."""
+"""The options of a delivery worker."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from msgspec import Struct
 
-from zq.delivery.targets import TargetPolicy
+from zq.subscriptions.delivery.targets import TargetPolicy
 
 
 class MailOptions(Struct, frozen=True):
-    """How mail goes out: by ``command``, or to a server of SMTP if it has a ``host``."""
+    """How mail is sent: by ``command``, or to an SMTP server if ``host`` is set."""
 
     command: str = "/usr/sbin/sendmail -t -oi"
     host: str = ""
@@ -19,19 +19,23 @@ class MailOptions(Struct, frozen=True):
     password: str = ""
     tls: bool = True
     senders: tuple[str, ...] = ()
-    """Addresses that ``options.from`` may name."""
+    """The addresses that ``options.from`` of a subscription may name."""
 
 
 class Tokens(Protocol):
-    """Gives what a subscriber gets that is trusted."""
+    """The source of tokens for subscribers with a trust."""
 
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Raises ``Invalid``."""
+        """Return the headers that carry the token. Raises ``Invalid``."""
         ...
 
 
 class DeliveryOptions(Struct, frozen=True):
-    """``rate``: deliveries a second of one subscription, 0 = unbounded; ``threads`` ask the store."""
+    """The options of a worker.
+
+    ``rate``: deliveries per second to one subscription, 0 for any number. ``threads``: the number of threads that query
+    the store. ``agent``: the User-Agent of requests. ``trusts``: None if the server has no Keystone.
+    """
 
     targets: TargetPolicy = TargetPolicy()
     mail: MailOptions = MailOptions()

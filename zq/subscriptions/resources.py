@@ -1,42 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/queues/{queue}/subscriptions`` and below, and the same of topics (contract 9)."""
+"""The resources at ``/v2/queues/{queue}/subscriptions`` and below, and at the same paths of topics (contract 9)."""
 
 from typing import Any
 
 import falcon
 
 from zq import wire
-from zq.core.subscribers import shown_options
-from zq.core.subscriptions import Subscribing, Terms
 from zq.errors import InvalidBody
 from zq.http import query
 from zq.http.authentication import SIGNATURE, token_of
 from zq.http.features import CONNECTION
+from zq.model import Seconds
 from zq.model.identity import ADMIN, Identity
-from zq.model.subscriptions import Source
+from zq.subscriptions.model import Source, Subscription
+from zq.subscriptions.subscribers import shown_options
+from zq.subscriptions.subscriptions import Subscriptions, Terms
 from zq.wire import answers
-from zq.wire.subscriptions import shown
 
 
 class _Resource:
-    """Of a source of the ``word``, queue or topic, that the path names."""
+    """A resource below a source. ``kind``: "queue" or "topic"."""
 
-    def __init__(self, subscriptions: Subscribing, word: str) -> None:
+    def __init__(self, subscriptions: Subscriptions, kind: str) -> None:
         self._subscriptions = subscriptions
-        self._word = word
+        self._kind = kind
 
     def _source(self, req: falcon.Request) -> Source:
-        ref = getattr(req.context, self._word)
-        return Source(ref.project, self._word, ref.name)
+        ref = getattr(req.context, self._kind)
+        return Source(ref.project, self._kind, ref.name)
 
 
 def _terms(req: falcon.Request, needed: bool) -> Terms:
-    """Members that mean nothing here are ignored. Clients compare the sentences (contract 0.2)."""
+    """Read the terms and ignore unknown members. Clients compare the sentences (contract 0.2)."""
     raw = query.needed_body(req) if needed else query.body(req)
     given = wire.json_value(raw) if raw else {}
     if not isinstance(given, dict):
         raise InvalidBody("Subscriptions must be a dict.")
     return Terms(**{name: given[name] for name in Terms.__struct_fields__ if name in given})
+
+
+def _shown(source: Source, subscription: Subscription, now: Seconds) -> dict[str, Any]:
+    """Return the representation of a subscription (contract 9.1)."""
+    return {
+        "id": subscription.id,
+        "source": source.name,
+        "subscriber": subscription.subscriber,
+        "ttl": subscription.ttl,
+        "age": max(0, int(now - subscription.started)),
+        "options": shown_options(subscription.options),
+        "confirmed": subscription.has_agreed,
+    }
 
 
 class SubscriptionCollection(_Resource):
@@ -51,7 +64,7 @@ class SubscriptionCollection(_Resource):
         if seen.value.next is not None:
             given = query.repeated({"limit": limit}) | {"marker": seen.value.next}
             links = [answers.next_link(req.path, given)]
-        items = [shown(source.name, each, shown_options(each.options), seen.now) for each in seen.value.items]
+        items = [_shown(source, each, seen.now) for each in seen.value.items]
         resp.data = wire.encode({"subscriptions": items, "links": links})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
@@ -70,7 +83,7 @@ class SubscriptionItem(_Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         source = self._source(req)
         seen = self._subscriptions.get(source, subscription)
-        resp.data = wire.encode(shown(source.name, seen.value, shown_options(seen.value.options), seen.now))
+        resp.data = wire.encode(_shown(source, seen.value, seen.now))
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         self._subscriptions.update(self._source(req), subscription, _terms(req, needed=True), token_of(req))
@@ -112,11 +125,11 @@ class SubscriptionSecret(_Resource):
         resp.data = wire.encode({"secret": self._subscriptions.rotate(self._source(req), subscription)})
 
 
-def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscribing) -> None:
-    """The routes of both."""
-    for word in ("queue", "topic"):
-        path = f"/v2/{word}s/{{{word}}}/subscriptions"
-        app.add_route(path, SubscriptionCollection(subscriptions, word))
-        app.add_route(f"{path}/{{subscription}}", SubscriptionItem(subscriptions, word))
-        app.add_route(f"{path}/{{subscription}}/confirm", SubscriptionConfirmation(subscriptions, word))
-        app.add_route(f"{path}/{{subscription}}/secret", SubscriptionSecret(subscriptions, word))
+def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscriptions) -> None:
+    """Add the routes of queues and of topics."""
+    for kind in ("queue", "topic"):
+        path = f"/v2/{kind}s/{{{kind}}}/subscriptions"
+        app.add_route(path, SubscriptionCollection(subscriptions, kind))
+        app.add_route(f"{path}/{{subscription}}", SubscriptionItem(subscriptions, kind))
+        app.add_route(f"{path}/{{subscription}}/confirm", SubscriptionConfirmation(subscriptions, kind))
+        app.add_route(f"{path}/{{subscription}}/secret", SubscriptionSecret(subscriptions, kind))

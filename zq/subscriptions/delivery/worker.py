@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The worker: finds what is to be delivered, and delivers it.
+"""The delivery worker.
 
-One event loop in one thread; the store is asked from a few others. For each queue of ours with work there is one task
-at most, so a subscription has one delivery under way, and one that does not answer holds up nobody else.
+The worker is one event loop in one thread; a few other threads query the store. Each hidden queue with work has at most
+one task, so a subscription has one delivery under way, and a subscriber that does not answer delays no other one.
 """
 
 import asyncio
@@ -15,77 +15,97 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from zq import wire
-from zq.core import Broker
-from zq.core.subscription_documents import PROJECTS
-from zq.delivery.confirmations import Confirmations
-from zq.delivery.leases import Leases
-from zq.delivery.options import DeliveryOptions
-from zq.delivery.retries import Outcome, policy_of, waits
-from zq.delivery.shares import Shares
-from zq.delivery.threads import Threads
+from zq.clock import Clock
+from zq.core.encryption import Sealing
 from zq.errors import MessageUnreadable, Unavailable, ZqError
 from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
-from zq.model.subscriptions import Notice, Source, Subscription, is_log, is_notices, log_of, pending_of
-from zq.wire.subscriptions import notice_of, notification, posted
+from zq.storage.api import Storage
+from zq.subscriptions.delivery.confirmations import Confirmations
+from zq.subscriptions.delivery.leases import Leases
+from zq.subscriptions.delivery.options import DeliveryOptions
+from zq.subscriptions.delivery.retries import Outcome, policy_of, waits
+from zq.subscriptions.delivery.shares import Shares
+from zq.subscriptions.delivery.threads import Threads
+from zq.subscriptions.documents import PROJECTS, SubscriptionDocuments
+from zq.subscriptions.fan_out import FanOut
+from zq.subscriptions.model import Notice, Source, Subscription, is_log, is_notices, log_of, pending_of
+from zq.subscriptions.notices import notice_of, notification, opened_notice, posted
+from zq.subscriptions.policy import SubscriptionPolicy
 
 if TYPE_CHECKING:
-    from zq.delivery.senders import Senders
+    from zq.subscriptions.delivery.senders import Senders
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-# Seconds of a claim, for so long nobody delivers what a killed worker had; and after how many it is renewed.
+# Seconds of a claim. The deliveries of a killed worker wait until it lapses.
 LEASE: Final = 10
+# Seconds after which a claim is renewed.
 RENEWED: Final = 3.0
-# Notices that are fanned out, and deliveries that are claimed, at a time.
+# Notices that are fanned out at a time.
 BATCH: Final = 100
-MOST: Final = 20
-# Failures in a row after which a subscription is left alone for a while: so many seconds, and at most so many.
-FAILURES: Final = 5
+# Deliveries of a subscription that are claimed at a time, at most.
+MAX_CLAIMED: Final = 20
+# Failures in a row after which the worker pauses a subscription.
+MAX_FAILURES: Final = 5
+# Seconds of the first pause; each further failure doubles it.
 PAUSE: Final = 30.0
-LONGEST_PAUSE: Final = 600.0
-# Queues whose work begins at a time, so that a thousand that begin leave the processor to whom they should not delay.
-STARTS: Final = 50
-# Seconds from one beginning to the next, at least.
+MAX_PAUSE: Final = 600.0
+# Tasks that begin at a time, so that a thousand of them leave processor time to other threads.
+MAX_STARTS: Final = 50
+# Seconds between two such beginnings, at least.
 TURN: Final = 0.05
-# Seconds between two looks at all that might have work.
+# Seconds between two scans of all hidden queues.
 SCAN: Final = 10.0
-# Seconds after which a store that failed is asked again.
+# Seconds after which the worker queries a store that failed again.
 AGAIN: Final = 2.0
 
 
 class Health:
-    """How a subscription's last deliveries went."""
+    """The outcomes of a subscription's last deliveries."""
 
-    __slots__ = ("failures", "grow", "next", "subscriber", "until")
+    __slots__ = ("claim_limit", "failures", "next", "subscriber", "until")
 
     def __init__(self) -> None:
         self.failures = 0
         self.until = 0.0
-        """Of the monotonic clock: until when nothing is sent."""
-        self.grow = 1
-        """How many messages are claimed at a time."""
+        """The monotonic time until which the subscription is paused."""
+        self.claim_limit = 1
+        """Messages that are claimed at a time."""
         self.next = 0.0
-        """When the next one may be sent."""
+        """The monotonic time of the next delivery at the earliest, by the rate limit."""
         self.subscriber = ""
-        """Where it was sent."""
+        """The URI of the subscriber when it was last read."""
 
     def count(self, delivered: bool) -> None:
-        """Count an attempt."""
+        """Count an attempt, and pause the subscription after many failures."""
         if delivered:
-            self.failures, self.until, self.grow = 0, 0.0, min(2 * self.grow, MOST)
+            self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
             return
-        self.failures, self.grow = self.failures + 1, 1
-        if self.failures >= FAILURES:
-            self.until = time.monotonic() + min(PAUSE * 2 ** (self.failures - FAILURES), LONGEST_PAUSE)
+        self.failures, self.claim_limit = self.failures + 1, 1
+        if self.failures >= MAX_FAILURES:
+            self.until = time.monotonic() + min(PAUSE * 2 ** (self.failures - MAX_FAILURES), MAX_PAUSE)
 
 
 class Deliverer:
-    """Delivers until ``stop``."""
+    """A worker that delivers from ``start`` to ``stop``."""
 
-    def __init__(self, broker: Broker, options: DeliveryOptions, leases: Leases, confirmations: Confirmations) -> None:
-        self._broker = broker
-        self._storage = broker.storage
-        self._clock = broker.waiters.clock
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        subscriptions: SubscriptionDocuments,
+        policy: SubscriptionPolicy,
+        sealing: Sealing,
+        options: DeliveryOptions,
+        leases: Leases,
+        confirmations: Confirmations,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._subscriptions = subscriptions
+        self._policy = policy
+        self._sealing = sealing
+        self._fan_outs = FanOut(storage, clock, subscriptions, policy)
         self._options = options
         self._leases = leases
         self._confirmations = confirmations
@@ -93,21 +113,21 @@ class Deliverer:
         self._due: dict[QueueRef, float] = {}
         self._running: dict[QueueRef, asyncio.Task[None]] = {}
         self._logs: dict[str, Callable[[], None]] = {}
-        """Projects whose logs are followed; each ends it."""
+        """The projects whose topic logs this worker follows, with a function that ends the notices for each."""
         self._health: dict[QueueRef, Health] = {}
         self._senders: Senders | None = None
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
         self._woken = asyncio.Event()
-        """Something is to be looked at sooner than was known."""
+        """Set when a queue is due earlier than the worker knew."""
         self._thread = threading.Thread(target=self._work, name="zq-delivery", daemon=True)
 
     def start(self) -> None:
-        """Begin, in a thread of its own."""
+        """Begin to deliver, in a thread of its own."""
         self._thread.start()
 
-    def hear(self, queue: QueueRef) -> None:
-        """Messages may have come to the queue; from any thread."""
+    def notify(self, queue: QueueRef) -> None:
+        """Look at the queue, to which messages may have come, if it has notices or deliveries. From any thread."""
         at = pending_of(queue)
         if (at or is_notices(queue) or is_log(queue)) and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._look_at, queue, 0.0)
@@ -115,7 +135,7 @@ class Deliverer:
                 self._loop.call_soon_threadsafe(self._look_at, log_of(queue.project), 0.0)
 
     def stop(self, within: float = 10.0) -> None:
-        """Finish what is under way; what is not done then is delivered again by another."""
+        """Finish the deliveries under way. Another worker repeats those that are not done within these seconds."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._finish)
             self._thread.join(within)
@@ -142,7 +162,7 @@ class Deliverer:
                 scanned = now
                 await self._scan()
             due = [queue for queue, at in self._due.items() if at <= now and queue not in self._running]
-            for queue in sorted(due, key=self._rank)[:STARTS]:
+            for queue in sorted(due, key=self._rank)[:MAX_STARTS]:
                 del self._due[queue]
                 self._running[queue] = self._loop.create_task(self._attend(queue))
             await self._rest(scanned + SCAN)
@@ -152,8 +172,7 @@ class Deliverer:
         await self._store(self._leases.release_all)
 
     async def _rest(self, until: float) -> None:
-        """Return when something is to be looked at, or then, or in the end; after a moment at least, in which many that
-        begin leave the processor to others."""
+        """Wait at least ``TURN`` seconds until a queue is due, the monotonic time ``until``, or the end."""
         await asyncio.sleep(TURN)
         self._woken.clear()
         if self._ending.is_set():
@@ -163,14 +182,14 @@ class Deliverer:
             await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
-        """Who goes first: those that succeed, then those of which nothing is known, then those that fail."""
+        """Return the order of queues: subscriptions that succeed, then unknown ones, then those that fail."""
         health = self._health.get(queue)
         if health is None:
             return 1 if pending_of(queue) else 0, self._due[queue]
-        return 2 if health.failures else 0 if health.grow > 1 else 1, self._due[queue]
+        return 2 if health.failures else 0 if health.claim_limit > 1 else 1, self._due[queue]
 
     async def _end(self) -> None:
-        """Let what is under way finish; not what waits."""
+        """Wait for the tasks that run, and cancel those that take too long."""
         if self._running:
             _, left = await asyncio.wait(self._running.values(), timeout=5)
             for task in left:
@@ -187,13 +206,13 @@ class Deliverer:
         return await self._loop.run_in_executor(self._threads, call, *arguments)
 
     async def _scan(self) -> None:
-        """Look at all queues of ours, for a hint may be lost."""
+        """Look at all hidden queues, since a notice may be lost."""
         try:
             for queue in await self._store(self._all_queues):
                 if queue not in self._due and queue not in self._running:
                     self._look_at(queue, 0.0)
         except Unavailable as absence:
-            LOG.warning("What is to be delivered cannot be looked for: %s", absence)
+            LOG.warning("Pending deliveries cannot be listed: %s", absence)
 
     def _all_queues(self) -> list[QueueRef]:
         now, after = self._clock.now(), ""
@@ -201,13 +220,13 @@ class Deliverer:
         while True:
             page = self._storage.documents.list("", PROJECTS, "", after, BATCH, now)
             for document in page.items:
-                found += self._broker.following.work_of(document.ref.name)
+                found += self._fan_outs.work_of(document.ref.name)
             if page.next is None or len(page.items) < BATCH:
                 return found
             after = page.next
 
     async def _attend(self, queue: QueueRef) -> None:
-        """Do what is to be done in the queue now, and remember when there will be more."""
+        """Do the work of the queue that is ready now, and schedule the rest."""
         try:
             if is_log(queue):
                 await self._follow(queue)
@@ -234,7 +253,7 @@ class Deliverer:
             self._woken.set()
 
     async def _has_work(self, queue: QueueRef) -> bool:
-        """Whether something is ready; what will be is looked at then."""
+        """Return whether a message is ready; schedule a look at one that becomes ready later."""
         ready = await self._store(self._storage.queues.ready, queue, 1, self._clock.now())
         if ready.next is not None and not ready.count:
             self._look_at(queue, max(0.01, ready.next - self._clock.now()))
@@ -246,24 +265,26 @@ class Deliverer:
         return self._storage.claims.create(queue, ClaimRequest(lease, limit, most_bytes=4 << 20), now).claim
 
     async def _fan_out(self, queue: QueueRef) -> None:
-        """Give each subscription what is for it of the notices."""
+        """Fan out the notices of the queue."""
         while not self._ending.is_set():
             claim = await self._store(self._claim, queue, BATCH)
             if claim is None:
                 return
-            reached = await self._store(self._broker.following.fan_out, queue, claim)
+            reached = await self._store(self._fan_outs.fan_out, queue, claim)
             for pending in reached:
                 self._look_at(pending, 0.0)
 
     async def _follow(self, log: QueueRef) -> None:
-        """Give each subscription what is for it of a project's topics."""
+        """Fan out the messages of a project's topics."""
         if log.project not in self._logs:
-            self._logs[log.project] = await self._store(self._storage.topics.subscribe, log.project, self._hear_of(log))
+            self._logs[log.project] = await self._store(
+                self._storage.topics.subscribe, log.project, self._notifier_of(log)
+            )
         while not self._ending.is_set():
             if not await self._store(self._leases.hold, log):
                 self._look_at(log, self._leases.left(log))
                 return
-            followed = await self._store(self._broker.following.follow, log.project)
+            followed = await self._store(self._fan_outs.follow, log.project)
             if followed is None:
                 await self._store(self._logs.pop(log.project))
                 return
@@ -272,11 +293,11 @@ class Deliverer:
             if not followed.more:
                 return
 
-    def _hear_of(self, log: QueueRef) -> Callable[[object, int], None]:
-        return lambda _batch, _before: self.hear(log)
+    def _notifier_of(self, log: QueueRef) -> Callable[[object, int], None]:
+        return lambda _batch, _before: self.notify(log)
 
     async def _deliver(self, queue: QueueRef) -> None:
-        """Deliver what is pending of a subscription, until nothing is left or it fails too often."""
+        """Deliver the pending messages of a subscription until none is left or it fails too often."""
         at = pending_of(queue)
         if at is None:
             return
@@ -288,20 +309,20 @@ class Deliverer:
             async with self._shares.of(source.project, health.subscriber, failed=health.failures > 0):
                 if self._ending.is_set() or not await self._store(self._leases.hold, queue):
                     return
-                claim = await self._store(self._claim, queue, health.grow)
+                claim = await self._store(self._claim, queue, health.claim_limit)
                 if claim is None:
                     return
                 async with self._renewing(queue, claim):
                     await self._deliver_claimed(queue, source, id, claim, health)
 
     async def _subscription(self, source: Source, id: str, health: Health) -> Subscription | None:
-        one = (await self._store(self._broker.subscriptions.of, source)).at(id)
+        one = (await self._store(self._subscriptions.of, source)).at(id)
         health.subscriber = one.subscriber if one else ""
         return one
 
     @asynccontextmanager
     async def _renewing(self, queue: QueueRef, claim: Claim) -> AsyncIterator[None]:
-        """Keep the claim and the lease, however long it takes."""
+        """Renew the claim and the lease until the end of the block."""
 
         async def renew() -> None:
             while True:
@@ -320,7 +341,7 @@ class Deliverer:
             renewing.cancel()
 
     async def _deliver_claimed(self, queue: QueueRef, source: Source, id: str, claim: Claim, health: Health) -> None:
-        # Read behind the claim: whoever has agreed since is not taken for one that has not.
+        # Read after the claim, so that an agreement before the claim is seen.
         one = await self._subscription(source, id, health)
         done: list[str] = []
         again: list[Release] = []
@@ -330,7 +351,7 @@ class Deliverer:
                 again.append(Release(message.id, 0))
                 continue
             notice = notice_of(message.body)
-            if one is None or not self._broker.subscriptions.gets(one, notice):
+            if one is None or not one.gets(notice, self._policy.confirm):
                 done.append(message.id)
                 continue
             outcome = await self._attempt(source, one, notice, health)
@@ -376,18 +397,18 @@ class Deliverer:
             document = await self._store(self._confirmations.document, source, one, notice)
         else:
             try:
-                document = notification(self._broker.sealing.opened_notice(source.project, notice))
+                document = notification(opened_notice(self._sealing, source.project, notice))
             except MessageUnreadable:
                 return Outcome(False, why="the message cannot be opened", final=True)
         if one.subscriber.startswith("mailto:"):
             return await self._sending().mail(one, document.decode())
-        secrets = self._broker.subscriptions.secrets(one)
+        secrets = self._policy.secrets(one, self._clock.now())
         template = None if notice.confirmation else one.options.get("post_data")
         return await self._sending().post(one, notice.message, posted(document, template), secrets, notice.hops + 1)
 
     def _sending(self) -> "Senders":
         if self._senders is None:
-            from zq.delivery.senders import Senders
+            from zq.subscriptions.delivery.senders import Senders
 
             options = self._options
             self._senders = Senders(options.targets, options.mail, options.agent, options.trusts)

@@ -1,34 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be subscribed: the forms of a subscriber's URI and of its options (contract 9.2, criteria E1 and E3).
+"""The URIs and options that a subscriber may have (contract 9.2, criteria E1 and E3).
 
-Where a host lies is judged elsewhere, by whoever is going to connect to it.
+The module checks their form only. ``zq.subscriptions.delivery.targets`` judges the addresses of hosts.
 """
 
 import re
 from email.errors import MessageError
 from email.headerregistry import Address
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from zq import wire
 from zq.core.metadata import check_retry_policy
 from zq.errors import Invalid
 from zq.limits import nesting
-from zq.model import Seconds
 
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
-# Prefix of those to whom a token of Keystone goes along.
+# The prefix of subscribers that get a token of Keystone with each delivery.
 TRUST: Final = "trust+"
 MAX_URI: Final = 2048
-# Bytes of options as JSON, of the headers among them, and how many of these.
+# Bytes of options as JSON.
 MAX_OPTIONS: Final = 16384
-MAX_HEADERS: Final = 4096
-MOST_HEADERS: Final = 20
-# What a reader sees instead of what is written only (criterion E6).
+# Bytes of ``post_headers`` as JSON, and their number.
+MAX_HEADER_BYTES: Final = 4096
+MAX_HEADERS: Final = 20
+# The value that a reader sees in place of a secret one (criterion E6).
 HIDDEN: Final = "***"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _UNPRINTED: Final = re.compile(r"[\x00-\x20\x7f]")
-_OURS: Final = frozenset(
+_RESERVED: Final = frozenset(
     [
         "host",
         "connection",
@@ -42,11 +42,11 @@ _OURS: Final = frozenset(
         "x-auth-token",
     ]
 )
-_OUR_PREFIXES: Final = ("content-", "webhook-", "proxy-", "zq-")
+_RESERVED_PREFIXES: Final = ("content-", "webhook-", "proxy-", "zq-")
 
 
 def check_subscriber(uri: object, types: tuple[str, ...] = TYPES) -> str:
-    """The URI, if it has the form of one that may be subscribed. Raises ``Invalid``."""
+    """Return the URI of a subscriber if its form is valid. Raises ``Invalid``."""
     if uri is None:
         raise Invalid("Missing parameter subscriber: it must be a URI.")
     if not isinstance(uri, str) or not uri:
@@ -78,7 +78,7 @@ def _check_url(url: str) -> None:
 
 
 def mail_of(uri: str) -> tuple[str, str]:
-    """Address and subject of a ``mailto`` URI. Raises ``Invalid``."""
+    """Return the address and the subject of a ``mailto`` URI. Raises ``Invalid``."""
     path, _, query = uri.partition(":")[2].partition("?")
     to = unquote(path)
     try:
@@ -92,7 +92,7 @@ def mail_of(uri: str) -> tuple[str, str]:
 
 
 def check_options(options: object) -> dict[str, Any]:
-    """The options, if they are in order; null is none. Raises ``Invalid``."""
+    """Return the options if they are valid; null means none. Raises ``Invalid``."""
     if options is None:
         return {}
     if not isinstance(options, dict):
@@ -105,7 +105,7 @@ def check_options(options: object) -> dict[str, Any]:
     if not isinstance(options.get("post_data", ""), str):
         raise Invalid("options.post_data must be a string.")
     if options.get("trust_id", HIDDEN) != HIDDEN:
-        # The service is the trustee of others, too: whoever names a trust would have a token of its trustor.
+        # The service's user is the trustee of other trusts too: a caller that names one would use its trustor's roles.
         raise Invalid("options must not hold trust_id: the server makes the trust.")
     for name in ("from", "subject"):
         _printable(f"options.{name}", options.get(name, ""))
@@ -117,12 +117,12 @@ def _check_headers(headers: object) -> None:
         return
     if not isinstance(headers, dict):
         raise Invalid("options.post_headers must be an object.")
-    if len(headers) > MOST_HEADERS or len(wire.encode(headers)) > MAX_HEADERS:
-        raise Invalid(f"options.post_headers may hold {MOST_HEADERS} headers, and {MAX_HEADERS} bytes.")
+    if len(headers) > MAX_HEADERS or len(wire.encode(headers)) > MAX_HEADER_BYTES:
+        raise Invalid(f"options.post_headers may hold {MAX_HEADERS} headers, and {MAX_HEADER_BYTES} bytes.")
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
             raise Invalid("options.post_headers holds what is no header's name.")
-        if name.lower() in _OURS or name.lower().startswith(_OUR_PREFIXES):
+        if name.lower() in _RESERVED or name.lower().startswith(_RESERVED_PREFIXES):
             raise Invalid(f"options.post_headers must not hold {name}.")
         _printable(f"options.post_headers.{name}", value)
 
@@ -137,29 +137,14 @@ def _printable(field: str, value: object) -> str:
     return value
 
 
-class Trusts(Protocol):
-    """Makes trusts of Keystone."""
-
-    def make(self, token: str, subscriber: str, until: Seconds) -> str:
-        """The id of one from whom the token is. Raises ``Invalid``, ``Unavailable``."""
-        ...
-
-
-class NoTrusts:
-    """Where Keystone is not asked."""
-
-    def make(self, token: str, subscriber: str, until: Seconds) -> str:
-        raise Invalid("subscriber must not begin with trust+: this server's auth_strategy is not keystone.")
-
-
 def entrusted(options: dict[str, Any], trust: str) -> dict[str, Any]:
-    """Options with the trust; "" = none."""
+    """Return the options with the trust; "" means none."""
     given = {name: value for name, value in options.items() if name != "trust_id"}
     return given | ({"trust_id": trust} if trust else {})
 
 
 def shown_options(options: dict[str, Any]) -> dict[str, Any]:
-    """What a reader sees of options: no value of a header, no trust."""
+    """Return the options as a reader sees them: without values of headers, and without the trust."""
     shown = dict(options)
     if isinstance(headers := options.get("post_headers"), dict):
         shown["post_headers"] = dict.fromkeys(headers, HIDDEN)
@@ -178,7 +163,7 @@ def moved_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def restored_options(given: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
-    """Options as a caller means them who may have read them: what was hidden from him stays as it was."""
+    """Return the options that a caller means who has read them: a hidden value stays the former one."""
     result = dict(given)
     if isinstance(headers := given.get("post_headers"), dict):
         kept = former.get("post_headers") or {}

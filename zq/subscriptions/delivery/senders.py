@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt of one delivery: by HTTP, or by mail. It is imported when something is first delivered, for its library
-takes long."""
+"""The attempts of deliveries by HTTP and mail. The worker imports the module at its first delivery, since aiohttp takes
+long to import."""
 
 import asyncio
 import shlex
@@ -16,42 +16,44 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from zq.clock import own
-from zq.core.subscribers import TRUST, mail_of
-from zq.delivery.options import MailOptions, Tokens
-from zq.delivery.retries import Outcome
-from zq.delivery.targets import Forbidden, TargetPolicy, addresses
-from zq.delivery.threads import Threads
 from zq.errors import Invalid
-from zq.model.subscriptions import Subscription
+from zq.subscriptions.delivery.options import MailOptions, Tokens
+from zq.subscriptions.delivery.retries import Outcome
+from zq.subscriptions.delivery.targets import Forbidden, TargetPolicy, addresses
+from zq.subscriptions.delivery.threads import Threads
+from zq.subscriptions.model import Subscription
+from zq.subscriptions.subscribers import TRUST, mail_of
 from zq.wire import webhooks
 
 T = TypeVar("T")
-# Lookups of names at once, and seconds that one may take.
-LOOKUPS: Final = 64
-PATIENCE: Final = 3.0
-CONNECT: Final = 3.0
-WHOLE: Final = 10.0
-# Bytes of an answer that are read; and characters of a refusal that its subscription's owner is told.
-ANSWER: Final = 65536
-TOLD: Final = 120
-# Mails that are sent, and tokens that Keystone is asked for, at a time.
+# Name lookups at a time.
+MAX_LOOKUPS: Final = 64
+# Seconds that a lookup, a connection, and an attempt as a whole may take.
+LOOKUP_TIMEOUT: Final = 3.0
+CONNECT_TIMEOUT: Final = 3.0
+TIMEOUT: Final = 10.0
+# Bytes of an answer that are read.
+MAX_ANSWER: Final = 65536
+# Characters of a refusal that the owner of the subscription sees.
+MAX_SHOWN: Final = 120
+# Threads that send mail and query Keystone.
 THREADS: Final = 8
 
 
 class JudgingResolver(AbstractResolver):
-    """Looks names up for aiohttp, and refuses those of which an address is not allowed. ``OSError`` says so."""
+    """A resolver for aiohttp that raises ``OSError`` for a name with an address that is not allowed."""
 
     def __init__(self, policy: TargetPolicy) -> None:
         self._policy = policy
-        self._threads = Threads(LOOKUPS, "zq-lookup")
+        self._threads = Threads(MAX_LOOKUPS, "zq-lookup")
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """All addresses of the host."""
+        """Return all addresses of the host."""
         loop = asyncio.get_running_loop()
-        ask = loop.run_in_executor(self._threads, lambda: addresses(host, port))
-        found = await asyncio.wait_for(ask, PATIENCE)
+        lookup = loop.run_in_executor(self._threads, lambda: addresses(host, port))
+        found = await asyncio.wait_for(lookup, LOOKUP_TIMEOUT)
         if not all(self._policy.allows(address, port) for _, address in found):
             raise Forbidden(f"The host {host} has an address to which nothing is sent.")
         return [
@@ -64,7 +66,7 @@ class JudgingResolver(AbstractResolver):
 
 
 def guarded_socket(policy: TargetPolicy) -> Any:
-    """Makes sockets for aiohttp: the last judge, who sees the very address, of names and of literals alike."""
+    """Return a factory of sockets for aiohttp that checks the address of each, of names and literals alike."""
 
     def make(info: Any) -> socket.socket:
         family, kind, protocol, _, where = info
@@ -76,18 +78,18 @@ def guarded_socket(policy: TargetPolicy) -> Any:
 
 
 class Senders:
-    """Of one worker; used in its event loop."""
+    """The senders of one worker, for use in its event loop."""
 
     def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str, trusts: Tokens | None = None) -> None:
         connector = aiohttp.TCPConnector(
-            limit=0,  # whoever waits for a connection waits in ``Shares``, where no time of the attempt passes
+            limit=0,  # ``Shares`` limits connections, before the time of an attempt begins
             resolver=JudgingResolver(policy),
             use_dns_cache=False,
             socket_factory=guarded_socket(policy),
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
-            timeout=aiohttp.ClientTimeout(total=WHOLE, sock_connect=CONNECT),
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT, sock_connect=CONNECT_TIMEOUT),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             trust_env=False,
@@ -103,7 +105,7 @@ class Senders:
         self._threads.shutdown()
 
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
-        """By HTTP. A redirection is not followed, and not a success."""
+        """Deliver by HTTP. A redirection is not followed, and is no success."""
         try:
             trusted = await self._authority(one)
         except (Invalid, TimeoutError) as refusal:
@@ -119,9 +121,11 @@ class Senders:
         try:
             self._policy.check_url(url)
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
-                said = await answer.content.read(ANSWER)
+                content = await answer.content.read(MAX_ANSWER)
                 good = answer.status < 300
-                return Outcome(good, answer.status, "" if good else _refusal(answer.status, said), answer.status < 400)
+                return Outcome(
+                    good, answer.status, "" if good else _refusal(answer.status, content), answer.status < 400
+                )
         except Invalid as refusal:
             return Outcome(False, 0, str(refusal), final=True)
         except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as failure:
@@ -130,17 +134,17 @@ class Senders:
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
 
     async def _authority(self, one: Subscription) -> Mapping[str, str]:
-        """Headers of the trust that a subscriber has; from a thread, for Keystone is asked. Raises ``Invalid``."""
+        """Return the headers with a token of the subscriber's trust; a thread queries Keystone. Raises ``Invalid``."""
         if not one.subscriber.startswith(TRUST):
             return {}
         if self._trusts is None:
             raise Invalid("This service's auth_strategy is not keystone.")
-        return await self._in_thread(WHOLE, self._trusts.headers, one.subscriber, one.options)
+        return await self._in_thread(TIMEOUT, self._trusts.headers, one.subscriber, one.options)
 
     async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
-        """By mail, from a thread. ``subject`` and ``sender``: the operator's, before those of the subscription."""
+        """Deliver by mail, from a thread. ``subject`` and ``sender`` override those of the subscription."""
         try:
-            await self._in_thread(3 * WHOLE, self._send, one, text, subject, sender)
+            await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)
         except Invalid as refusal:
             return Outcome(False, 0, str(refusal), final=True)
         except (TimeoutError, OSError, smtplib.SMTPException, subprocess.SubprocessError, ValueError) as failure:
@@ -148,7 +152,7 @@ class Senders:
         return Outcome(True)
 
     async def _in_thread(self, within: float, call: Callable[..., T], *arguments: Any) -> T:
-        """Raises ``TimeoutError`` after so many seconds."""
+        """Call in a thread. Raises ``TimeoutError`` after ``within`` seconds."""
         return await asyncio.wait_for(
             asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments), within
         )
@@ -169,15 +173,15 @@ class Senders:
             return
         # The operator chose the command, and no part of it comes from a subscriber.
         command = shlex.split(chosen.command)
-        subprocess.run(command, input=message.as_bytes(), check=True, timeout=WHOLE, capture_output=True)  # noqa: S603
+        subprocess.run(command, input=message.as_bytes(), check=True, timeout=TIMEOUT, capture_output=True)  # noqa: S603
 
     def _hand_over(self, message: EmailMessage, to: str) -> None:
-        """To the server of SMTP, whose certificate is looked at."""
+        """Send a mail to the SMTP server, and verify its certificate."""
         chosen, trusted = self._mail, ssl.create_default_context()
         with (
-            smtplib.SMTP_SSL(chosen.host, chosen.port, timeout=WHOLE, context=trusted)
+            smtplib.SMTP_SSL(chosen.host, chosen.port, timeout=TIMEOUT, context=trusted)
             if chosen.tls
-            else smtplib.SMTP(chosen.host, chosen.port, timeout=WHOLE)
+            else smtplib.SMTP(chosen.host, chosen.port, timeout=TIMEOUT)
         ) as server:
             server.ehlo_or_helo_if_needed()
             if not chosen.tls and server.has_extn("starttls"):
@@ -188,10 +192,10 @@ class Senders:
             server.send_message(message, from_addr=sender, to_addrs=[to])
 
 
-def _refusal(status: int, said: bytes) -> str:
-    """The status, and how the answer begins, on one line."""
-    start = "".join(each if each.isprintable() else " " for each in said[: 4 * TOLD].decode(errors="replace"))
-    return f"status {status}: {' '.join(start.split())[:TOLD]}".removesuffix(": ")
+def _refusal(status: int, content: bytes) -> str:
+    """Return the status and the beginning of the answer, on one line."""
+    start = "".join(each if each.isprintable() else " " for each in content[: 4 * MAX_SHOWN].decode(errors="replace"))
+    return f"status {status}: {' '.join(start.split())[:MAX_SHOWN]}".removesuffix(": ")
 
 
 def _text(headers: Any) -> Mapping[str, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads for what a worker's event loop must not wait for: the store, name servers, mail, Keystone."""
+"""Threads for calls that would block a worker's event loop: to the store, name servers, mail servers, Keystone."""
 
 import threading
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from typing import Any
 
 
 class Threads(Executor):
-    """So many, which work until the process is gone.
+    """A fixed number of threads that work until the process has ended.
 
-    Those of ``ThreadPoolExecutor`` take nothing any more as soon as the interpreter begins to end, which is before
-    anybody is asked to stop: a worker could not give back what it holds.
+    ``ThreadPoolExecutor`` refuses calls as soon as the interpreter begins to shut down, before ``atexit`` functions
+    run. A worker could not release its claims then.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -28,7 +28,7 @@ class Threads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads behind what was submitted; nobody waits for them."""
+        """End the threads after the calls that were submitted, without waiting."""
         for _ in range(self._count):
             self._calls.put(None)
 
@@ -39,7 +39,7 @@ class Threads(Executor):
                 continue
             try:
                 result = function()
-            except BaseException as failure:  # noqa: BLE001 - whoever waits for the result gets it
+            except BaseException as failure:  # noqa: BLE001 - the future hands it to its waiter
                 future.set_exception(failure)
             else:
                 future.set_result(result)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions in OpenAPI (contract 9)."""
+"""The operations and schemas of subscriptions in the OpenAPI document (contract 9)."""
 
-from zq.core.subscriptions import MIN_TTL
 from zq.http.openapi.operations import (
     QUEUE,
     SEQUENCES,
@@ -17,10 +16,11 @@ from zq.http.openapi.operations import (
     several,
 )
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits
+from zq.subscriptions.subscriptions import MIN_TTL
 
 
 def subscriptions(limits: Limits) -> Json:
-    """By path and method, of queues and of topics."""
+    """Return the operations by path and method, of queues and of topics."""
     return _of("queue", QUEUE, limits) | _of("topic", TOPIC, limits)
 
 
@@ -82,7 +82,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
 
 
 def _deliveries(word: str, path: str, most: Json) -> Json:
-    """What is delivered to one subscriber."""
+    """Return the operations on the deliveries of a subscription."""
     return {
         path: {
             "get": operation(
@@ -123,7 +123,7 @@ def _deliveries(word: str, path: str, most: Json) -> Json:
 
 
 def schemas() -> Json:
-    """The bodies of these."""
+    """Return the schemas of the bodies."""
     ttl = {"type": "integer", "minimum": MIN_TTL}
     one = {
         "id": TEXT,

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be delivered to whom: the notices of queues are fanned out; of topics, the log of a project is read from a
-cursor on, a document, for its subscriptions.
+"""The fan-out of notices to subscriptions, and of a project's topic log from a cursor on.
 
-Whoever moves the cursor has stored before what is to be delivered of the messages that it goes past, and has read the
-subscriptions after the cursor. Whoever changes subscriptions stores the cursor anew afterwards, so that a move that did
-not know of the change fails, and the same messages are looked at again.
+The worker that moves the cursor has read the subscriptions after the cursor, and has stored the deliveries of the
+messages that the cursor passes. Each change of subscriptions gives the cursor a new version afterwards. So a move that
+does not know of the change fails, and the worker reads the same messages again.
 """
 
 import logging
@@ -14,45 +13,50 @@ from typing import Final
 from msgspec import Struct
 
 from zq.clock import Clock
-from zq.core.cursors import Cursors
-from zq.core.subscription_documents import KIND
-from zq.core.subscriptions import MOST_HOPS, Subscribing
 from zq.core.tails import ALL
 from zq.model import Claim, QueueRef, Seconds, Settlement
-from zq.model.subscriptions import HIDDEN, Notice, Source, Subscriptions, is_notices, log_of, pending_of
+from zq.model.hidden import HIDDEN
 from zq.model.topics import Batch, Pattern
 from zq.storage.api import Storage
-from zq.wire.subscriptions import notice_of
+from zq.subscriptions.cursors import Cursors
+from zq.subscriptions.documents import KIND, SubscriptionDocuments
+from zq.subscriptions.followers import MAX_HOPS
+from zq.subscriptions.model import Notice, Source, SubscriptionSet, is_notices, log_of, pending_of
+from zq.subscriptions.notices import drafts_of, notice_of
+from zq.subscriptions.policy import SubscriptionPolicy
 
 LOG = logging.getLogger(__name__)
-# Things that are looked at in one step.
+# Entries of a listing or of the log that one step reads.
 BATCH: Final = 100
-# What the names of topics' subscriptions begin with, among their documents.
+# The prefix of the names of topics' documents.
 TOPICS: Final = "topic/"
 
 
 class Followed(Struct, frozen=True):
-    """``pending``: the queues that got something; ``more``: whether the log goes on."""
+    """The result of a step along a log: the queues that got deliveries, and whether the log has more messages."""
 
     pending: Sequence[QueueRef]
     more: bool
 
 
-class Following:
-    """What a worker does before it delivers."""
+class FanOut:
+    """Copies notices and messages of topics into the queues of pending deliveries."""
 
-    def __init__(self, storage: Storage, clock: Clock, subscriptions: Subscribing) -> None:
+    def __init__(
+        self, storage: Storage, clock: Clock, subscriptions: SubscriptionDocuments, policy: SubscriptionPolicy
+    ) -> None:
         self._storage = storage
         self._clock = clock
         self._subscriptions = subscriptions
+        self._policy = policy
         self._cursors = Cursors(storage, clock)
 
     def work_of(self, project: str) -> Sequence[QueueRef]:
-        """The project's queues in which something may be to be delivered, and its log if it is followed."""
+        """Return the project's queues that may hold notices or deliveries, and its log if it has subscribers."""
         return [*self._queues(project), *([log_of(project)] if self._cursors.get(project) else [])]
 
     def _queues(self, project: str) -> Sequence[QueueRef]:
-        """The project's queues that deliveries go through."""
+        """Return the project's queues of notices and pending deliveries."""
         found, after = [], HIDDEN
         while True:
             page = self._storage.queues.list(project, after, 100)
@@ -62,25 +66,25 @@ class Following:
             after = page.next
 
     def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
-        """Give each subscription what is for it of the claimed ``notices``; the queues that got something."""
+        """Store the deliveries of the claimed notices, delete the notices, and return the queues of the deliveries."""
         now = self._clock.now()
-        known: dict[Source, Subscriptions] = {}
+        known: dict[Source, SubscriptionSet] = {}
         pending: dict[QueueRef, list[Notice]] = {}
         for message in claim.messages:
             notice = notice_of(message.body)
             source = Source(notices.project, notice.kind, notice.name)
             known[source] = known.get(source) or self._subscriptions.of(source)
             for each in known[source].items:
-                if self._subscriptions.gets(each, notice):
+                if each.gets(notice, self._policy.confirm):
                     pending.setdefault(source.outgoing(each), []).append(notice)
         for queue, its in pending.items():
-            self._storage.messages.post(queue, self._subscriptions.drafts(its, now), now)
-        # Who is killed before this does the same again: a subscriber gets it twice, under one id.
+            self._storage.messages.post(queue, drafts_of(its, self._policy.keep, now), now)
+        # If the process is killed here, the fan-out is repeated: a subscriber gets a message twice, with the same id.
         self._storage.claims.settle(notices, claim.id, Settlement(rest=True), self._clock.now())
         return list(pending)
 
     def follow(self, project: str) -> Followed | None:
-        """Give each subscription what is for it of the next messages; None = nobody has subscribed."""
+        """Store the deliveries of the next messages of topics; None if the project has no subscribers of topics."""
         now, cursor = self._clock.now(), self._cursors.get(project)
         if cursor is None:
             return None
@@ -94,9 +98,9 @@ class Following:
             LOG.warning("Messages of topics of project %s were trimmed before their delivery.", project)
         pending: dict[QueueRef, list[Notice]] = {}
         for batch in read.batches:
-            self._add(project, batch, position, topics.get(batch.topic, Subscriptions()), pending, now)
+            self._add(project, batch, position, topics.get(batch.topic, SubscriptionSet()), pending, now)
         for queue, its in pending.items():
-            self._storage.messages.post(queue, self._subscriptions.drafts(its, now), now)
+            self._storage.messages.post(queue, drafts_of(its, self._policy.keep, now), now)
         if read.position == position:
             return Followed(list(pending), read.more)
         moved = self._cursors.move(project, read.position, cursor.version)
@@ -107,24 +111,24 @@ class Following:
         project: str,
         batch: Batch,
         after: int,
-        all: Subscriptions,
+        all: SubscriptionSet,
         pending: dict[QueueRef, list[Notice]],
         now: Seconds,
     ) -> None:
         source = Source(project, "topic", batch.topic)
         for message in batch.messages(after, now) if all.deliverable else ():
             entry, sequence = message.entry, message.sequence
-            id = f"{sequence}-{int(message.created * 1000):x}"  # the same, should it be read twice
+            id = f"{sequence}-{int(message.created * 1000):x}"  # the same if the message is read again
             notice = Notice(
                 id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops, seal=entry.seal
             )
-            for each in all.items if entry.hops < MOST_HOPS else ():
-                if self._subscriptions.gets(each, notice):
+            for each in all.items if entry.hops < MAX_HOPS else ():
+                if each.gets(notice, self._policy.confirm):
                     pending.setdefault(source.outgoing(each), []).append(notice)
 
-    def _subscribed(self, project: str) -> dict[str, Subscriptions]:
-        """The subscriptions of each topic that has some."""
-        found: dict[str, Subscriptions] = {}
+    def _subscribed(self, project: str) -> dict[str, SubscriptionSet]:
+        """Return the subscriptions of each topic that has any."""
+        found: dict[str, SubscriptionSet] = {}
         after = ""
         while True:
             page = self._storage.documents.list(project, KIND, TOPICS, after, BATCH, self._clock.now())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of subscriptions and their deliveries: ``[notification]``, and ``[transport]``'s of subscriptions."""
+"""The section [notification] of the configuration, and the options of subscriptions in [transport]."""
 
 import ipaddress
 import re
@@ -11,12 +11,13 @@ from msgspec import Struct
 from oslo_config import cfg
 
 from zq.errors import StartRefused
+from zq.http.features import Section
 from zq.model import store_uri
 
-# Ports of stores whose URIs name none.
-STORES: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+srv": 27017}
+# The default ports of stores.
+STORE_PORTS: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+srv": 27017}
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
-# Mails that ask for confirmation, in the form of a dictionary of Zaqar's; commas within a member are its own.
+# The mails that ask for confirmation, in Zaqar's form of a dictionary. The text of a member may hold commas.
 JOINING: Final = (
     "topic:Do you want the messages of a queue?,sender:,body:Somebody asks that messages of the queue {0} of the "
     "project {1} be sent to you. If you want them, follow this link: {2} If not, do nothing."
@@ -96,7 +97,7 @@ NOTIFICATION: Final[list[cfg.Opt]] = [
 
 
 class DeliverySettings(Struct, frozen=True, kw_only=True):
-    """What the options say."""
+    """The checked options."""
 
     deliver: bool
     confirm: bool
@@ -105,8 +106,9 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
     public_url: str
     confirmation_page: str
     joining: tuple[str, str, str]
-    """Topic, sender and body of a mail; so ``leaving``."""
+    """The topic, sender and body of the mail to a new subscriber."""
     leaving: tuple[str, str, str]
+    """The same members of the mail to a subscriber that has left."""
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
     ports: tuple[int, ...]
     rate: float
@@ -114,9 +116,9 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
     trust_http: bool
     trust_targets: tuple[str, ...]
     own: tuple[int, ...]
-    """Ports at which this service listens."""
+    """The ports at which this service listens."""
     stores: tuple[tuple[str, int], ...]
-    """Hosts and ports of its stores."""
+    """The hosts and ports of its stores."""
     smtp_command: str
     smtp_host: str
     smtp_port: int
@@ -127,7 +129,7 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
 
 
 def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
-    """What is configured. Raises ``StartRefused``."""
+    """Return the options of a configuration. Raises ``StartRefused``."""
     given = conf.notification
     types = tuple(each.lower() for each in conf.transport.subscriber_types)
     if unknown := set(types) - set(TYPES):
@@ -168,7 +170,7 @@ def _members(text: str) -> dict[str, str]:
 
 
 def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
-    """Topic, sender and body; a member that is not given is the default's. Raises ``StartRefused``."""
+    """Return the topic, sender and body; a missing member is the default's. Raises ``StartRefused``."""
     if not (values := _members(given[option])):
         raise StartRefused(f"[notification] {option} must be as topic:A subject,sender:a@example.org,body:A text.")
     topic, sender, body = ({**_members(default), **values}[name] for name in MEMBERS)
@@ -184,16 +186,16 @@ def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
 
 
 def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
-    """Hosts and ports of the store, and of what may be pools."""
+    """Yield the hosts and ports of the store and of possible pools."""
     named = [conf.storage.uri, *(f"{scheme}://{host}" for host in _pools(conf) for scheme in ("redis", "mongodb"))]
     for uri in named:
-        default = STORES.get(uri.partition(":")[0])
+        default = STORE_PORTS.get(uri.partition(":")[0])
         for host in store_uri.split(uri).netloc.rpartition("@")[2].split(",") if default else ():
             try:
                 parts = urlsplit(f"//{host}")
                 name, port = parts.hostname, parts.port
             except ValueError:
-                continue  # the driver says what is wrong with it
+                continue  # the driver refuses the URI
             if name:
                 yield name, port or default or 0
 
@@ -215,3 +217,6 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
         raise StartRefused(f"[notification] allowed_ports must hold ports; {text!r} is none.")
     return int(text)
+
+
+SECTION: Final = Section("notification", NOTIFICATION, delivery_settings, others={"transport": SUBSCRIPTIONS})

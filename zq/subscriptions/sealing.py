@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seals what the store must keep and nobody may read there: secrets of subscriptions."""
+"""Encryption of the secrets of subscriptions in the store."""
 
 import os
 from collections.abc import Callable
@@ -13,13 +13,16 @@ NONCE = 12
 
 
 class SecretSealer:
-    """AES-256-GCM. The first key seals, all open; ``options`` is asked each time, for keys may change meanwhile."""
+    """Encrypts with AES-256-GCM under the first key, and decrypts with any key.
+
+    ``options`` returns the current keys, which a reload may change.
+    """
 
     def __init__(self, options: Callable[[], ShareOptions]) -> None:
         self._options = options
 
     def seal(self, secret: str) -> bytes:
-        """A sealed secret. Raises ``Invalid`` where there is no key."""
+        """Encrypt a secret. Raises ``Invalid`` if there is no key."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         secrets = self._options().secrets
@@ -29,7 +32,7 @@ class SecretSealer:
         return nonce + AESGCM(derived(secrets[0].encode(), LABEL)).encrypt(nonce, secret.encode(), None)
 
     def open(self, sealed: bytes) -> str:
-        """The secret; "" where no key opens it."""
+        """Decrypt a secret; "" if no key decrypts it."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
