@@ -22,6 +22,11 @@ FEATURES = {
     "console": ["/console", "/console/"],
     "figures": ["/v2/figures", "/v2/servers"],
     "pools": ["/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"],
+    "subscriptions": [
+        "/v2/queues/jobs/subscriptions",
+        "/v2/topics/news/subscriptions/a/confirm",
+        "/v2/queues/jobs/subscriptions/a/deliveries",
+    ],
     "websocket": ["/v2/ws"],
 }
 # The paths that take handshakes of WebSocket only.

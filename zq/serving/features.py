@@ -28,13 +28,11 @@ from zq.serving.settings import Configuration, Settings
 from zq.storage import connect
 from zq.storage.api import DocumentController, Storage
 from zq.subscriptions.documents import postponed as subscriptions_postponed
-from zq.subscriptions.feature import DescribedSubscriptions as subscriptions_described
-from zq.subscriptions.feature import subscriptions_feature
+from zq.subscriptions.feature import SubscriptionsFeature, UseCases, subscriptions_feature
 from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
 from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
-from zq.websocket.pushes import Subscriptions as OfConnections
 from zq.websocket.settings import SECTION as WEBSOCKET
 
 # For each feature, a function that moves the expiries in its documents: see ``postponed``.
@@ -67,12 +65,12 @@ def features_of(
     figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
     subscriptions_options, alone = chosen.of(SUBSCRIPTIONS), not chosen.shared_store
     subscriptions = subscriptions_feature(subscriptions_options, core, share, strategy, alone)
-    websocket_subscriptions: OfConnections = NO_SUBSCRIPTIONS
+    websocket_subscriptions = NO_SUBSCRIPTIONS
     websocket_subscriptions = subscriptions.connections
     features: list[Feature] = [
         *command_features(core),
-        ConsoleFeature(chosen.of(CONSOLE)),
         subscriptions,
+        ConsoleFeature(chosen.of(CONSOLE)),
         WebSocketFeature(
             chosen.of(WEBSOCKET),
             chosen.auth.strategy,
@@ -111,7 +109,7 @@ def described_features(core: Broker) -> list[Feature]:
         *command_features(core),
         FiguresFeature(None),
         PoolsFeature(Pools(core.storage.documents, core.waiters.clock, core.limits, lambda _uri: None, list)),
-        subscriptions_described(),
+        SubscriptionsFeature(UseCases(core)),
     ]
 
 
