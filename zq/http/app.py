@@ -16,7 +16,7 @@ from zq.auth.tokens import Tokens
 from zq.core import Broker
 from zq.core.pools import Pools
 from zq.events import NO_EVENTS, Events
-from zq.http import deliveries, faults, subscriptions
+from zq.http import faults
 from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
@@ -169,7 +169,6 @@ def create_app(
     share: Callable[[], ShareOptions] = ShareOptions,
     pools: Pools | None = None,
     auth: str = "",
-    console: str = "",
     features: Sequence[Feature] = (),
     sqs: SqsOptions | None = None,
     is_stopping: Callable[[], bool] = bool,
@@ -184,8 +183,7 @@ def create_app(
     ``tokens`` and ``sqs_keys``: of all projects; by default those of the broker's store. ``share``: how URLs are
     signed now.
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
-    ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
-    ``features``: those of the server. ``sqs``: None = that protocol is not served.
+    ``auth``: the name of the strategy. ``features``: those of the server. ``sqs``: None = that protocol is not served.
     ``is_stopping``: whether ``/readyz`` sends clients to other servers.
     ``monotonic``: the clock that limits how often an address may send wrong signatures.
 
@@ -198,7 +196,9 @@ def create_app(
     keys = sqs_keys or SqsKeys(documents, clock, {})
     signed = SignedCallers(SqsKeyLookup(keys, clock), clock.now, behind_proxy) if sqs and sqs.auth == "sigv4" else None
     apart: dict[str, Any] = {"apart": is_sqs, "judge": signed} if sqs else {}
-    authentication = Authentication(strategy, proxy, behind_proxy, signatures, **apart)
+    public = [prefix for feature in features for prefix in feature.public_prefixes]
+    page = next((feature.page for feature in features if feature.page is not None), None)
+    authentication = Authentication(strategy, proxy, behind_proxy, signatures, public=public, **apart)
     authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
@@ -213,8 +213,8 @@ def create_app(
     app.add_route("/readyz", Readiness(broker.health, is_stopping))
     if sqs is not None:
         add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))
-    app.add_route("/", Versions("console/" if console else ""))
-    app.add_route("/v2/me", Me(auth, console))
+    app.add_route("/", Versions(page))
+    app.add_route("/v2/me", Me(auth, page))
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
     app.add_route(
@@ -236,8 +236,6 @@ def _add_routes(app: App, broker: Broker) -> None:
     _add_queue_routes(app, broker)
     _add_topic_routes(app, broker)
     _add_transaction_routes(app, broker)
-    subscriptions.add_routes(app, broker.subscriptions)
-    deliveries.add_routes(app, broker.deliveries)
     _add_administration_routes(app, broker)
 
 
