@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Up to where the logs of topics were followed for their subscribers: a document of each project, decimal digits."""
+"""The fan-out cursor of each project: the log position up to which notices for topic subscribers were created.
+
+It is stored as a document with decimal digits.
+"""
 
 from typing import Final
 
@@ -9,40 +12,40 @@ from zq.model.documents import Document, DocumentRef
 from zq.model.topics import EVERYTHING, Pattern
 from zq.storage.api import Storage
 
-# The kind of the documents.
+# Kind of the documents.
 CURSOR: Final = "following"
-# A sequence above all that are given.
+# A sequence that is greater than every assigned one.
 BEYOND: Final = 2**62
-TRIES: Final = 20
+# Attempts of a compare-and-set.
+MAX_ATTEMPTS: Final = 20
 
 
 class Cursors:
-    """Those of all projects. A version that somebody has read is good for one change."""
+    """The fan-out cursors of all projects, changed by compare-and-set on the document's version."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
         self._clock = clock
 
     def last(self, project: str) -> int:
-        """The last sequence of the log."""
+        """Return the last sequence of the project's log."""
         return self._storage.topics.read(project, BEYOND, 1, Pattern(EVERYTHING)).last
 
     def get(self, project: str) -> Document | None:
-        """The cursor; None where nobody follows."""
+        """Return the cursor, or ``None`` if the project has no topic subscriptions."""
         return self._storage.documents.get(_document(project), self._clock.now())
 
     def move(self, project: str, position: int, version: str) -> bool:
-        """Whether it was of that version; "" = there was none."""
+        """Set the cursor if it still has ``version`` ("" = it does not exist). Return whether it was set."""
         return self._storage.documents.put(_document(project), b"%d" % position, self._clock.now(), expected=version)
 
     def remove(self, project: str, version: str) -> bool:
-        """Whether it was of that version."""
+        """Delete the cursor if it still has ``version``. Return whether it was deleted."""
         return self._storage.documents.delete(_document(project), self._clock.now(), expected=version)
 
     def renew(self, project: str, first: int) -> None:
-        """Begin at ``first`` where there is none, else give it another version, so that whoever is about to move it
-        fails."""
-        for _ in range(TRIES):
+        """Create the cursor at ``first``, or give an existing one a new version so that concurrent moves fail."""
+        for _ in range(MAX_ATTEMPTS):
             cursor = self.get(project)
             if self.move(project, int(cursor.value) if cursor else first, cursor.version if cursor else ""):
                 return

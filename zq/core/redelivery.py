@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of messages that were claimed and not finished: redelivery delays with back-off, and dead letters
-(contract 8.6, extensions 4). No driver knows either rule."""
+"""Rules for messages that were claimed and not deleted: redelivery delays with back-off, and dead letters.
+
+Contract 8.6, extensions 4. Drivers implement neither rule.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -10,16 +12,16 @@ from msgspec import Struct
 from zq.model import MAX_LOOKS, Claimed, ClaimRequest, Move, QueueRef, Seconds
 from zq.storage.api import Storage
 
-# Doublings of a redelivery delay after which any bound is reached.
+# Number of doublings after which a delay exceeds every possible cap.
 MAX_DOUBLINGS: Final = 31
-# The reason that a message remembers which was handed out too often.
+# The reason stored with a message that became a dead letter because of its claim count.
 MAX_CLAIM_COUNT: Final = "max_claim_count"
 
 
 class Redelivery(Struct, frozen=True):
-    """How long a message stays away after a claim of it lapsed, or gave it back without a delay of its own.
+    """The delay before a message is redelivered after its claim lapsed, or released it without an explicit delay.
 
-    Seconds; ``cap`` bounds what the back-off makes of ``delay``.
+    ``delay`` and ``cap`` are seconds; ``cap`` limits an exponential delay.
     """
 
     delay: int = 0
@@ -27,7 +29,7 @@ class Redelivery(Struct, frozen=True):
     cap: int = 0
 
     def waits(self) -> tuple[int, ...]:
-        """Seconds after the first, second, … claim, as ``ClaimRequest.waits`` has them."""
+        """Return the delays after the first, second, … claim in seconds, for ``ClaimRequest.waits``."""
         if not self.delay:
             return ()
         waits = [min(self.delay, self.cap)]
@@ -40,9 +42,11 @@ AT_ONCE: Final = Redelivery()
 
 
 class DeadLetters(Struct, frozen=True):
-    """Where a message goes that was handed out ``max_claims`` times; ``ttl`` None = its own, counted anew.
+    """The dead-letter queue of a queue, and the number of claims after which a message moves there.
 
-    ``history``: seconds for which the queue that it leaves keeps an entry of it; 0 = none.
+    Attributes:
+        ttl: Seconds that a message lives there; ``None`` = the message's own ttl, starting again.
+        history: Seconds for which the source queue keeps a history entry; 0 = none.
     """
 
     queue: QueueRef
@@ -59,10 +63,10 @@ def claim(
     now: Seconds,
     before_move: Callable[[QueueRef, Sequence[QueueRef]], object] | None = None,
 ) -> Claimed:
-    """What the store claims; the messages that it met and that were handed out too often are dead letters then.
+    """Claim messages, and move messages with too many claims to the dead-letter queue.
 
-    Each moves in one step, if it is still ready: two servers that bury the same message do no harm. A claim that met
-    nothing else looks again. ``before_move`` is called with the queue and the dead-letter queue.
+    Each message moves only if it is still ready, so two servers may safely do so at once. If a claim found only such
+    messages, it is repeated. ``before_move`` is called with the queue and the dead-letter queues before each move.
     """
     for _ in range(MAX_LOOKS):
         claimed = storage.claims.create(queue, request, now)
