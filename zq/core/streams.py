@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live streams: readers that are sent what is published as it comes, from any position in the log (extensions 8).
+"""Live streams: send messages to readers as they are published, from any position in the log (extensions 8).
 
-A stream holds a thread of the server for as long as it lasts, if its engine knows no other way to wait, so their number
-is bounded. A slow reader does not hold up publishers: what it cannot take stays in the log, and a reader that takes
-nothing is disconnected and may resume.
+On an edge without asynchronous streams, a stream holds a thread, so the number of streams is limited. A slow reader
+does not delay publishers: unsent messages stay in the log. A reader that takes nothing is disconnected and may resume.
 """
 
 import logging
@@ -26,39 +25,42 @@ from zq.model.topics import Batch, LogSlice, Pattern
 from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
-# Messages read from the store at a time, for a reader that is far behind.
+# Messages read from the store at a time for a reader that lags behind.
 PORTION: Final = 500
-# Seconds after which the store is asked again if it did not answer.
+# Seconds after which a failed read of the store is repeated.
 RETRY: Final = 0.5
 # Seconds after which a reader that takes nothing is disconnected.
 PATIENCE: Final = 30.0
-# Seconds after which such a reader is disconnected when the server ends.
+# Seconds after which such a reader is disconnected while the server stops.
 LAST_PATIENCE: Final = 1.0
-# Seconds between two looks for such readers.
-LOOK: Final = 0.5
+# Seconds between two checks for such readers.
+CHECK_INTERVAL: Final = 0.5
 
 
 class Gap(Struct, frozen=True):
-    """The log has no messages any more of sequences above ``after`` and below ``resumes``, maybe of the reader's."""
+    """The sequences above ``after`` and below ``resumes``, which the log no longer has."""
 
     after: int
     resumes: int
 
 
 class EventData(Struct, frozen=True):
-    """Rendered events, and their number."""
+    """Rendered server-sent events, and their number."""
 
     data: bytes = b""
     count: int = 0
 
 
 Portion = EventData | Gap
-# What a stream sends where nothing was published.
+# The result if nothing was published.
 NO_EVENTS: Final = EventData()
 
 
 class Stream:
-    """One reader's way through the log. ``position``: up to there it has everything. ``gap``: what it is sent first."""
+    """One reader's position in the log.
+
+    ``position``: the reader has everything up to it. ``gap``: a gap that the reader is sent first.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Stream:
         gap: Gap | None = None,
         visible: Callable[[str], bool] | None = None,
     ) -> None:
-        """``visible``: of which of the topics that match the reader may see messages; None = of all."""
+        """Initialize; ``visible`` returns whether the reader may see a topic's messages (``None`` = all topics)."""
         self._matches = pattern.matches if visible is None else _both(pattern.matches, visible)
         self._owner = owner
         self._project = project
@@ -82,13 +84,13 @@ class Stream:
         self._lost = tail.lost
         self.position = position
         self.sending_since: float | None = None
-        """Since when the reader is being sent something; None while it waits for more."""
+        """Time since which data is being sent to the reader; ``None`` while there is nothing to send."""
         self._callback: Callable[[], object] | None = None
         self.disconnect: Callable[[], None] | None = None
-        """Ends the connection of a reader that takes nothing."""
+        """Closes the connection of a reader that takes nothing."""
 
     def next(self, seconds: float) -> Portion:
-        """Return the reader's next events, or its gap; no events if there is nothing within so many seconds."""
+        """Return the reader's next events or its gap; no events if nothing is published within ``seconds``."""
         self._failed = False
         try:
             return self._next(seconds)
@@ -101,30 +103,30 @@ class Stream:
 
     @property
     def over(self) -> bool:
-        """Whether it is to end: the server does."""
+        """Whether the stream must end, because the server stops."""
         return self._owner.closing
 
     def notify_when(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once, when ``next`` may have something; see ``Tail.notify_when``."""
+        """Call ``callback`` once when ``next`` may return something; see ``Tail.notify_when``."""
         self._callback = callback
         self._tail.notify_when(self.position, self._matches, callback)
 
     def rest(self) -> float:
-        """Seconds after which to ask ``next`` without a notification."""
+        """Return the seconds after which to call ``next`` without a notification."""
         return RETRY if self._failed or self._tail.unsure else RECHECK
 
     @property
     def patience(self) -> float:
-        """Seconds after which a reader that takes nothing is to be disconnected."""
+        """Seconds after which a reader that takes nothing is disconnected."""
         return LAST_PATIENCE if self._owner.closing else PATIENCE
 
     def dropped(self) -> None:
-        """The reader was disconnected."""
+        """Log and count that the reader was disconnected."""
         LOG.info("A reader of a stream has taken nothing for %.0f seconds and is disconnected.", self.patience)
         self._owner.events.stream_dropped()
 
     def close(self) -> None:
-        """Give the slot back. May be called twice."""
+        """Release the slot. Idempotent."""
         if self._callback is not None:
             self._tail.cancel_notify(self._callback)
         if self._open:
@@ -141,7 +143,7 @@ class Stream:
         return self._chosen(batches, batches[-1].last) if batches else NO_EVENTS
 
     def _lost_meanwhile(self) -> Gap | None:
-        """What the log has lost of its end since this was asked last, if the reader stands there."""
+        """Return the gap if the log lost its tail since the last call and the reader was in it."""
         lost = self._tail.lost
         if lost is None or lost == self._lost or self.position < lost[0]:
             return None
@@ -157,7 +159,7 @@ class Stream:
         return self._chosen(reading.batches, reading.position)
 
     def _chosen(self, batches: list[Batch], position: int) -> EventData:
-        """Return the events of the batches that the reader wants and has not; its position moves on."""
+        """Return the events that the reader wants and does not have yet; move its position."""
         owner, now, after = self._owner, self._owner.now(), self.position
         render = self._tail.renderings.render
         wanted = [batch for batch in batches if self._matches(batch.topic)]
@@ -170,7 +172,7 @@ class Stream:
 
 
 class Streams:
-    """The streams of one server, at most ``most`` of them at a time, and of one project ``share`` percent of that."""
+    """The streams of one server: at most ``most`` in total, and ``share`` percent of that for one project."""
 
     def __init__(
         self,
@@ -197,16 +199,16 @@ class Streams:
         self.closing = False
 
     def now(self) -> Seconds:
-        """The present moment, by which messages expire."""
+        """Return the current time, which decides whether messages have expired."""
         return self._clock.now()
 
     def open(
         self, project: str, pattern: Pattern, after: int | None, visible: Callable[[str], bool] | None = None
     ) -> Stream:
-        """A stream of what is published in the topics that match, behind ``after``; None = from now on. ``visible``:
-        which of these topics the reader may see; None = all.
+        """Open a stream of the topics that match, after the position ``after`` (``None`` = the log's end).
 
-        Raises ``Crowded``, ``Invalid`` if ``after`` lies beyond the log's end, ``Unavailable``.
+        ``visible`` returns whether the reader may see a topic (``None`` = all). Raises ``Crowded``, ``Invalid`` if
+        ``after`` is beyond the log's end, ``Unavailable``.
         """
         own = self._quotas.share_of(project)
         with self._lock:
@@ -232,7 +234,7 @@ class Streams:
         return stream
 
     def left(self, stream: Stream, project: str, tail: Tail) -> None:
-        """A stream has ended."""
+        """Release the slot of a stream that has ended."""
         with self._lock:
             self._streams.discard(stream)
             self._slots.give_back(project)
@@ -240,7 +242,7 @@ class Streams:
         self.events.streams(-1)
 
     def close(self) -> None:
-        """End all streams, and open no more. May be called twice."""
+        """End all streams and refuse new ones. Idempotent."""
         self.closing = True
         self._tails.close()
 
@@ -258,9 +260,12 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect readers that have stopped reading: their threads cannot, for they wait for them."""
+        """Disconnect readers that have stopped reading.
+
+        Their own threads cannot, because they are blocked in sending.
+        """
         while not self.closing or self._streams:
-            time.sleep(LOOK)
+            time.sleep(CHECK_INTERVAL)
             with self._lock:
                 streams = list(self._streams)
             for stream in streams:
@@ -280,10 +285,9 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 
 
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
-    """What is missing for a reader whose marker lies beyond the log's end, which the log has lost then.
+    """Return the gap for a reader whose marker is past the end of the log, because the log has lost its tail.
 
-    Raises ``Invalid`` for a marker that the log cannot have given: what is published until the log has come so far
-    would be passed over silently.
+    Raises ``Invalid`` for a marker that the log has never assigned: messages up to it would silently be skipped.
     """
     if marker <= reading.last:
         return None

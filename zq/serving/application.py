@@ -103,7 +103,7 @@ class Application:
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
         audit.configure(chosen.audit)
-        lifecycle.at_end(self._audit.tell_counted)
+        lifecycle.at_end(self._audit.log_counted)
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
