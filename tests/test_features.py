@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features are leaves: without the folder of one, and its lines in ``zq.serving.features``, the rest of zq works."""
+"""Features are leaves: without the folder of one, and its lines in ``zq.serving``, the rest of zq works."""
 
 import os
 import re
@@ -15,7 +15,12 @@ import pytest
 from tests.servers import ZqServer
 
 ROOT = Path(__file__).parent.parent
-FEATURES = ["figures"]
+# The paths of each feature, which answer 404 without its folder.
+FEATURES = {
+    "figures": ["/v2/figures", "/v2/servers"],
+}
+# The modules of the server that list features.
+LISTS = ["features.py", "sections.py"]
 # A program that posts, claims and deletes a message over HTTP in one process of the changed tree.
 CORE = """
 from zq.testing import server
@@ -31,15 +36,20 @@ with server() as served, served.client() as client:
 
 
 @pytest.fixture(params=FEATURES)
-def without(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def without(name: str, tmp_path: Path) -> Path:
     """A copy of the sources without one feature."""
-    name = request.param
     shutil.copytree(ROOT / "zq", tmp_path / "zq", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.rmtree(tmp_path / "zq" / name)
-    composition = tmp_path / "zq" / "serving" / "features.py"
-    lines = composition.read_text().splitlines(keepends=True)
-    named = re.compile(rf"\bzq\.{name}\b|{name}_feature\(|\b{name.capitalize()}Feature\(|\babout = ")
-    composition.write_text("".join(line for line in lines if not named.search(line)))
+    named = re.compile(rf"\b{name}", re.IGNORECASE)
+    for module in LISTS:
+        composition = tmp_path / "zq" / "serving" / module
+        lines = composition.read_text().splitlines(keepends=True)
+        composition.write_text("".join(line for line in lines if not named.search(line)))
     return tmp_path
 
 
@@ -53,9 +63,9 @@ def test_the_core_works_without_the_folder_of_a_feature(without: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_a_server_starts_without_the_folder_of_a_feature(without: Path) -> None:
+def test_a_server_starts_without_the_folder_of_a_feature(name: str, without: Path) -> None:
     """The server answers, and the feature's paths are those of no route."""
     with ZqServer("memory:", env={"PYTHONPATH": str(without), "PYTHONSAFEPATH": "1"}) as served:
         headers = {"Client-ID": str(uuid4()), "X-Project-ID": "acme"}
         assert httpx.get(f"{served.url}/v2/queues", headers=headers).status_code == 200
-        assert httpx.get(f"{served.url}/v2/figures", headers=headers).status_code == 404
+        assert {httpx.get(served.url + path, headers=headers).status_code for path in FEATURES[name]} == {404}

@@ -32,4 +32,9 @@ class ConsoleOptions(Struct, frozen=True):
     grafana_url: str
 
 
-SECTION: Final = Section("console", CONSOLE, lambda conf: ConsoleOptions(**conf.console))
+SECTION: Final = Section(
+    "console",
+    CONSOLE,
+    lambda conf: ConsoleOptions(**conf.console),
+    line=lambda options, url: f"Console: {url}/console/." if options.enabled else "",
+)

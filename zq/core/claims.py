@@ -105,7 +105,7 @@ class Claims:
             )
             if rules.claims_paused:
                 asked = structs.replace(asked, limit=1, max_claims=NO_CLAIMS, most_bytes=0)
-            made = redelivery.claim(self._storage, queue, asked, letters, now, self._rules_cache.admit_plain)
+            made = redelivery.claim(self._storage, queue, asked, letters, now, self._rules_cache.admit_moves)
             if made.metadata is None:
                 break
             rules = self._rules_cache.remember(queue, made.metadata)

@@ -125,9 +125,8 @@ class Sealing:
 
     def opened_one(self, queue: QueueRef, message: Message) -> Message:
         """Return a message as it was posted. Raises ``MessageUnreadable``."""
-        plain = message.body[:1] != MARK or (message.extra and message.extra[:1] != MARK)
         if (
-            plain
+            is_plain(message)
             and _is_later(message.created, self._queue_since(queue))
             and _is_later(message.created, self._stored_queue_since(queue))
         ):
@@ -213,6 +212,11 @@ def extra_of(id: str) -> str:
 def is_sealed(message: Message) -> bool:
     """Return whether the message's body or attributes are encrypted in the store."""
     return message.body[:1] == MARK or message.extra[:1] == MARK
+
+
+def is_plain(message: Message) -> bool:
+    """Return whether the message's body or attributes are stored unencrypted."""
+    return message.body[:1] != MARK or (bool(message.extra) and message.extra[:1] != MARK)
 
 
 def _bound_to(key: str, project: str, id: str) -> bytes:

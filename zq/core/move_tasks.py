@@ -191,7 +191,7 @@ class MoveTasks:
                 break  # no posts are taken there now
             if moves:
                 history = self._rules_cache.recent(task.queue).history_ttl
-                self._rules_cache.admit_plain(task.queue, {QueueRef(task.queue.project, move.to) for move in moves})
+                self._rules_cache.admit_moves(task.queue, moves, now)
                 went = len(self._storage.messages.move(task.queue, moves, now, history))
                 self._events.finished(task.queue, Outcome.MOVED, went)
                 task = structs.replace(task, moved=task.moved + went)

@@ -61,21 +61,21 @@ def claim(
     request: ClaimRequest,
     dead_letters: DeadLetters | None,
     now: Seconds,
-    before_move: Callable[[QueueRef, Sequence[QueueRef]], object] | None = None,
+    before_move: Callable[[QueueRef, Sequence[Move], Seconds], object] | None = None,
 ) -> Claimed:
     """Claim messages, and move messages with too many claims to the dead-letter queue.
 
     Each message moves only if it is still ready, so two servers may safely do so at once. If a claim found only such
-    messages, it is repeated. ``before_move`` is called with the queue and the dead-letter queues before each move.
+    messages, it is repeated. ``before_move`` is called with the queue, the moves and ``now``.
     """
     for _ in range(MAX_LOOKS):
         claimed = storage.claims.create(queue, request, now)
         if dead_letters is not None and claimed.spent:
-            if before_move is not None:
-                before_move(queue, [dead_letters.queue])
             moves = [
                 Move(id, dead_letters.queue.name, dead_letters.ttl, reason=MAX_CLAIM_COUNT) for id in claimed.spent
             ]
+            if before_move is not None:
+                before_move(queue, moves, now)
             storage.messages.move(queue, moves, now, dead_letters.history)
         if claimed.claim is not None or not claimed.spent or dead_letters is None:
             break

@@ -216,9 +216,10 @@ class Redriving:
             return []
         history = self._rules_cache.recent(queue).history_ttl
         targets = {QueueRef(queue.project, move.to) for move in moves}
-        self._rules_cache.admit_plain(queue, targets)
         with self._quotas.admit_targets(targets):
-            return self._storage.messages.move(queue, moves, self._clock.now(), history)
+            now = self._clock.now()
+            self._rules_cache.admit_moves(queue, moves, now)
+            return self._storage.messages.move(queue, moves, now, history)
 
     def _oldest(self, queue: QueueRef) -> Iterator[Sequence[Message]]:
         """Yield the ready messages in pages."""

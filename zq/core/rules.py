@@ -9,7 +9,7 @@ eight times as much.
 import re
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
@@ -18,11 +18,12 @@ from cachetools import FIFOCache
 from msgspec import UNSET, Struct, structs
 
 from zq import wire
+from zq.core.encryption import is_plain
 from zq.core.metadata import PAUSED, SEALED, SQS, Metadata
 from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import MetadataConflict, QueuePaused
 from zq.limits import Limits, is_long_queue_name
-from zq.model import QueueRef, Seconds
+from zq.model import Move, QueueRef, Seconds
 from zq.model.subscriptions import MARK
 from zq.storage.api import Storage
 
@@ -164,6 +165,7 @@ class RulesCache:
         self._remembered: FIFOCache[QueueRef, Rules] = FIFOCache(CACHE_SIZE)
         self._lock = threading.Lock()
         self._queues = storage.queues
+        self._messages = storage.messages
         self._recent = ReadThroughCache(self._stored, monotonic)
 
     def remembered(self, queue: QueueRef) -> Rules | None:
@@ -199,15 +201,37 @@ class RulesCache:
         if self.fresh(queue).posts_paused:
             raise QueuePaused.of(queue.name)
 
-    def admit_plain(self, source: QueueRef, targets: Iterable[QueueRef]) -> None:
-        """Record that the target queues may contain plain bodies, unless all bodies of ``source`` are encrypted.
+    def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
+        """Let the targets accept the plain bodies that moves of ready messages bring. Raises ``MetadataConflict``."""
+        self.admit_plain(self.plain_targets(source, moves, now))
+
+    def plain_targets(
+        self, source: QueueRef, moves: Sequence[Move], now: Seconds, claim: str = ""
+    ) -> Collection[QueueRef]:
+        """Return the targets that accept only encrypted bodies and would get plain ones by the moves.
+
+        Only messages held by ``claim`` count; without a claim, ready messages. A move that will be refused must not
+        change its target. The messages are read from the store only if the source may hold plain bodies.
+        """
+        targets = {move.to: QueueRef(source.project, move.to) for move in moves}
+        sealed = {name for name, target in targets.items() if self.recent(target).sealed_since}
+        if not sealed or self.fresh(source).sealed_since:
+            return ()
+        by_id = {move.id: move for move in moves if move.to in sealed}
+        plain = set()
+        for message in self._messages.get(source, list(by_id), now):
+            move = by_id[message.id]
+            moved = message if move.body is None else structs.replace(message, body=move.body)
+            if message.claim == claim and (claim or message.available <= now) and is_plain(moved):
+                plain.add(targets[move.to])
+        return plain
+
+    def admit_plain(self, targets: Iterable[QueueRef]) -> None:
+        """Let the queues accept plain bodies from now on, because the next step moves some there.
 
         Drivers move messages without inspecting their bodies. Raises ``MetadataConflict``.
         """
-        sealed = [target for target in targets if self.recent(target).sealed_since]
-        if not sealed or self.fresh(source).sealed_since:
-            return
-        for target in sealed:
+        for target in targets:
             for _ in range(MAX_ATTEMPTS):
                 stored = self._queues.get(target)
                 metadata = wire.json_object(stored.metadata) if stored else {}

@@ -21,7 +21,7 @@ from zq.limits import (
     queue_name,
     within,
 )
-from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Settled, Settlement
+from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Seconds, Settled, Settlement
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
@@ -80,10 +80,10 @@ class Settling:
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)
         refs = [QueueRef(queue.project, target) for target in targets]
-        self._rules_cache.admit_plain(queue, refs)
         try:
             with self._quotas.admit_targets(refs):
                 now = self._clock.now()
+                self._admit_plain(queue, claim, settlement, now, fence)
                 settled = self._storage.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
         except Repeated as first:
             return Applied(first.answer, replayed=True)
@@ -91,6 +91,16 @@ class Settling:
         self._events.finished(queue, Outcome.MOVED, settled.moved)
         self._events.finished(queue, Outcome.DEAD_LETTERED, settled.buried)
         return Applied(settled)
+
+    def _admit_plain(
+        self, queue: QueueRef, claim: str, settlement: Settlement, now: Seconds, fence: Fence | None
+    ) -> None:
+        """Let the targets accept the plain bodies that the claim's messages bring. Raises ``Fenced``."""
+        targets = self._rules_cache.plain_targets(queue, settlement.move, now, claim)
+        if targets and fence is not None:
+            # The store checks the fence, and nothing changes.
+            self._storage.claims.settle(queue, claim, Settlement(), now, fence=fence)
+        self._rules_cache.admit_plain(targets)
 
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:
         """Convert the request's terms to the store's settlement."""

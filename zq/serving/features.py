@@ -21,9 +21,9 @@ from zq.serving.settings import Settings
 def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Feature]:
     """Return the features of a server with these settings."""
     store = chosen.uri.partition(":")[0]
-    about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
+    figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
     return [
-        figures_feature(chosen.of(CONSOLE).enabled, core, observers, about),
+        figures_feature(chosen.of(CONSOLE).enabled, core, observers, figures_about),
     ]
 
 

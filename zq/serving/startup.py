@@ -11,12 +11,12 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from zq import __version__
-from zq.console.settings import SECTION as CONSOLE
 from zq.errors import StartRefused
 from zq.logs import set_level, without_secrets
 from zq.model import store_uri
 from zq.serving import listening
 from zq.serving.listening import authority
+from zq.serving.sections import SECTIONS
 from zq.serving.settings import Configuration, Settings
 
 LOG = logging.getLogger(__name__)
@@ -35,10 +35,10 @@ def lines(chosen: Settings) -> Iterator[str]:
     host = "localhost" if chosen.bind.strip("[]") in listening.EVERYWHERE else chosen.bind
     yield f"zq {__version__} starts under {chosen.engine} at {scheme}://{authority(chosen.bind, chosen.port)}."
     yield f"Store: {_store(chosen.uri)}."
-    if chosen.of(CONSOLE).enabled:
-        yield f"Console: {scheme}://{authority(host, chosen.port)}/console/."
+    url = f"{scheme}://{authority(host, chosen.port)}"
+    yield from filter(None, (section.line(chosen.of(section), url) for section in SECTIONS))
     if chosen.sqs.enabled:
-        yield f"SQS: {chosen.sqs.public_url or f'{scheme}://{authority(host, chosen.port)}'}."
+        yield f"SQS: {chosen.sqs.public_url or url}."
     limits = chosen.limits
     yield (
         f"Defaults of every project: messages live {limits.default_message_ttl} s, "

@@ -288,6 +288,8 @@ def _check(settings: Settings) -> None:
             f"[expiry] sweep_max_deletes must be at least sweep_batch_size, which is {expiry.sweep_batch_size}; it is "
             f"{expiry.sweep_max_deletes}."
         )
+    for section in SECTIONS:
+        section.check(settings.of(section), settings)
     check_tls(settings, settings.auth.strategy, settings.auth.certificates)
     _check_limits(settings.limits)
     least = 2 * settings.limits.max_messages_post_size

@@ -24,7 +24,7 @@ from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.commands import RemovalPending
 from zq.storage.mongodb.counters import Arrivals, advance
-from zq.storage.mongodb.floors import find_there, guarded_update
+from zq.storage.mongodb.floors import conflict_with_removals, find_there, guarded_update
 from zq.storage.mongodb.layout import CLAIM_FIELDS, IN_NO_LINE, BsonDocument, QueueKey
 
 
@@ -193,25 +193,28 @@ MovedMessage = tuple[BsonDocument, Move]
 
 
 def counters(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
-    """The counters that moves write."""
+    """Return the ``_id`` of each counter that moves, or deletions with history, write."""
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
-    return {*targets, source.finishing} if history else targets
+    return {*targets, source.finishing} if targets or history else set()
 
 
 def move(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int, history: int = 0
 ) -> None:
-    """Move them all, in this order; raises ``Aborted`` if one of them has changed since it was found."""
+    """Move the messages, in this order. Raise ``Aborted`` if one of them has changed since it was found."""
     if not moved:
         return
     arrivals, floors = _arrivals(client, session, source, moved, now)
     unchanged = [_unchanged(client, source, found) for found, _ in moved]
-    if client.sharded:  # where a document cannot go to another shard by a plain update
+    conflict = conflict_with_removals(source)
+    if client.sharded:  # an update cannot move a document to another shard
+        client.update([conflict], session)
         gone = client.delete([{"q": one, "limit": 1, "hint": "_id_"} for one in unchanged], session)
         client.insert(arrivals, session)
     else:
         statements = zip(unchanged, arrivals, strict=True)
-        gone = client.update([{"q": one, "u": arrival, "hint": "_id_"} for one, arrival in statements], session)
+        moving = [{"q": one, "u": arrival, "hint": "_id_"} for one, arrival in statements]
+        gone = client.update([conflict, *moving], session) - 1
     if gone != len(moved):
         raise Aborted
     lines.join(client, session, arrivals, floors)

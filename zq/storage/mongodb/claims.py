@@ -44,7 +44,7 @@ from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.commands import RemovalPending
 from zq.storage.mongodb.exclusive_claim import ExclusiveClaim, claimed
 from zq.storage.mongodb.floors import find_there, guarded_delete, guarded_update
-from zq.storage.mongodb.group_commit import ShardGroups, key_ids, remember, unless_known
+from zq.storage.mongodb.group_commit import ShardGroups, admitted, in_order, key_ids, recall, refusal_of, remember
 from zq.storage.mongodb.handling import Handler, HandleRequest
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
@@ -157,21 +157,18 @@ class Settler:
             return self._client.transaction(partial(self._settle, requests))
 
     def _settle(self, requests: Sequence[SettleRequest], session: Session) -> Sequence[Settled | Exception]:
-        return unless_known(self._client, session, requests, Settled, partial(self._settle_new, session))
-
-    def _settle_new(self, session: Session, requests: Sequence[SettleRequest]) -> Sequence[Settled | Exception]:
-        """Settle what each claim holds of what was named."""
-        now = max(request.now for request in requests)  # side by side is as if all had read the latest clock
-        refusals = [self._fenced(request, session) for request in requests]
-        admitted = [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
-        resolutions = self._resolutions(admitted, now, session)
+        """Settle a group of claims in the session's transaction: of what was named, the messages that each claim
+        holds."""
+        now = max(request.now for request in requests)  # concurrent requests count as if all had read the latest clock
+        known = recall(self._client, session, requests, Settled)
+        refusals = [refusal_of(request, known) or self._fenced(request, session) for request in requests]
+        resolutions = self._resolutions(admitted(requests, refusals), now, session)
         holding = [resolution for resolution in resolutions if resolution.held]
         self._carry_out(holding, now, session)
         remember(
             self._client, session, [(resolution.request, resolution.settled, resolution.last) for resolution in holding]
         )
-        done = iter(resolutions)
-        return [next(done).answer if refusal is None else refusal for refusal in refusals]
+        return in_order(refusals, [resolution.answer for resolution in resolutions])
 
     def _fenced(self, request: SettleRequest, session: Session) -> Fenced | None:
         if request.fence:

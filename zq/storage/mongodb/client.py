@@ -254,15 +254,15 @@ class StoreClient:
     def transaction(
         self,
         work: Callable[[Session], T],
-        stored: Callable[[], BsonDocument] = BsonDocument,
+        trace: Callable[[T], BsonDocument] = lambda _: {},
         *,
         retry_conflicts: bool = True,
     ) -> T:
-        """Commit ``work``, which may be run several times. ``stored`` finds a document that exists if, and only if, the
-        last run was committed.
+        """Run ``work`` in a transaction, once or several times, and return the result of the run that was committed.
 
-        Raises ``Unavailable`` if a commit's outcome stays unknown. Raises ``Aborted`` if the work does, or if it meets
-        another transaction and is not to ``retry_conflicts``; then nothing has changed.
+        ``trace`` returns, for the result of a run, a filter on a document that exists if, and only if, the run was
+        committed. Raise ``Unavailable`` if the outcome of a commit stays unknown. Raise ``Aborted`` if ``work`` does,
+        or if the transaction conflicts with another one and ``retry_conflicts`` is False; then nothing has changed.
         """
         pause = FIRST_PAUSE
         patient_until = time.monotonic() + PATIENCE
@@ -280,7 +280,7 @@ class StoreClient:
                     self.transactions.add("outdated")
                     raise
                 except PyMongoError as error:
-                    if committing and self._was_committed(error, stored()):
+                    if committing and self._was_committed(error, trace(result)):
                         self._committed(session)
                         return result
                     self.transactions.add("conflict" if is_conflict(error) else "failed")

@@ -6,17 +6,19 @@ the same sooner, step by step, by the same index, so it costs what there is to r
 servers the one with the lease does it. A server that dies with it delays the others until it ends, some seconds of
 MongoDB's own clock; two that remove side by side would only do the same work twice.
 
-A purge or deletion is one update of the queue's document: see ``floors``. It notes in ``g`` (and a deletion in ``g1``)
-up to which sequence documents are to be deleted. Maintenance of any server deletes them in small steps: the messages,
-whatever claims do with them; after a deletion the history entries and idempotency keys; then the note. Entries of lines
-that were about such messages are placed anew. A deleted queue keeps its counters for a while, so that markers stay
-below later sequences.
+A purge or deletion is one update of the queue's document, in a transaction: see ``floors``. It notes in ``g`` (and a
+deletion in ``g1``) up to which sequence documents are to be deleted. Maintenance of any server deletes them in small
+steps: the messages, whatever claims do with them; after a deletion the history entries and idempotency keys; then the
+note. Entries of lines that were about such messages are placed anew. A deleted queue keeps its counters for a while, so
+that markers stay below later sequences.
+
 Purged topics and trimmed batches go the same way: see ``topic_log``.
 """
 
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final
 from uuid import uuid4
@@ -26,9 +28,10 @@ from bson.datetime_ms import DatetimeMS
 from zq.model import QueueRef
 from zq.model.expiry import Pace
 from zq.storage.mongodb import layout, lines, topic_log
-from zq.storage.mongodb.client import StoreClient, end_orphans
+from zq.storage.mongodb.client import Session, StoreClient, end_orphans
 from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.feed import Feed
+from zq.storage.mongodb.floors import conflict_with_removals
 from zq.storage.mongodb.group_commit import BEFORE_ALL
 from zq.storage.mongodb.layout import CLOCK, SWEEPER, BsonDocument, QueueKey
 
@@ -93,26 +96,34 @@ class PendingDeletes:
         self._client = client
         self._feed = feed
 
-    def decide(self, key: QueueKey, *, forget: bool) -> None:
-        """Purge the queue, or with ``forget`` delete it, in one step."""
+    def purge(self, key: QueueKey) -> None:
+        """Remove all messages of the queue, in one step."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
-        where: BsonDocument = {"_id": key.counter, "s": key.shard}
-        step: list[BsonDocument] = [{"$set": {"g": last, "m0": last}}]
-        if forget:
-            # A deletion takes a sequence, which tells its idempotency keys from those that follow.
-            floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
-            step = [
-                {"$set": {"k1": {"$add": [last, 1]}}},
-                {"$set": {**floors, "e": {"$add": ["$$NOW", REMEMBERED]}}},
-                {"$unset": ["n", "b", "h", "n1", "w1"]},
-            ]
-        else:
-            where["n"] = {"$exists": True}
-        # PyMongo sends it again under its number: a copy that comes late removes nothing that was posted since.
-        found = self._client.messages.find_one_and_update(where, step, {"_id": 1})
-        if forget and found is None:  # a queue that was never posted to may have keys of stagings
-            known = {"q": key.known, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
-            self._client.delete_all(known, hint=layout.OBSERVERS)
+        there = {"n": {"$exists": True}}
+        self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
+
+    def delete(self, key: QueueKey) -> None:
+        """Remove the queue with its messages, history entries and idempotency keys, in one step."""
+        # A deletion takes a sequence, which tells its idempotency keys from those that follow.
+        floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
+        step: list[BsonDocument] = [
+            {"$set": {"k1": {"$add": [{"$ifNull": ["$k1", 0]}, 1]}}},
+            {"$set": {**floors, "e": {"$add": ["$$NOW", REMEMBERED]}}},
+            {"$unset": ["n", "b", "h", "n1", "w1"]},
+        ]
+        if self._client.transaction(partial(self._decide, key, step, {})):
+            return
+        # A queue that was never created or posted to may have keys of stagings.
+        known = {"q": key.known, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
+        self._client.delete_all(known, hint=layout.OBSERVERS)
+
+    def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:
+        """Update the queue's document, if there is one that fits. Return whether there is."""
+        statement = {"q": {"_id": key.counter, "s": key.shard, **conditions}, "u": step, "hint": "_id_"}
+        is_decided = self._client.update([statement], session) > 0
+        if is_decided:
+            self._client.update([conflict_with_removals(key)], session)
+        return is_decided
 
     def resume(self, pace: Pace) -> None:
         """Delete what purges, deletions and trims have removed, as far as the pace goes."""

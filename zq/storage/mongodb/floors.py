@@ -9,6 +9,11 @@ A verb reads the queue's document behind the messages, in the same command. A de
 comes after everything that the verb has read; one that it shows hides all messages that it concerns. A verb of a
 transaction reads both of one snapshot. Verbs that update messages without reading them carry a guard, a filter that
 raises an error while ``g`` is there; then they are done in a transaction.
+
+A transaction whose snapshot is older than the decision must not commit after it, if it lets messages, or history
+entries of them, appear in places that the floors do not cover. So it writes the counter of finishing of the messages'
+queue, and so does the transaction of the decision (``conflict_with_removals``): one of the two is run again. They do
+not meet at the queue's document, which posts write.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -79,6 +84,12 @@ def guarded_delete(key: QueueKey, conditions: BsonDocument, hint: str = "_id_") 
 def guarded_update(key: QueueKey) -> BsonDocument:
     """Return the statement that raises ``RemovalPending`` in front of other updates."""
     return {"q": _guard(key), "u": {"$unset": {"e": ""}}, "hint": "_id_"}
+
+
+def conflict_with_removals(key: QueueKey) -> BsonDocument:
+    """Return the statement by which a transaction conflicts with purges and deletions of the queue, and with others
+    that have it."""
+    return {"q": {"_id": key.finishing, "s": key.shard}, "u": {"$inc": {"v": 1}}, "upsert": True, "hint": "_id_"}
 
 
 def search(

@@ -11,7 +11,7 @@ two requests with the same key write the same document, so one of them is run ag
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -52,6 +52,7 @@ class Keyed(Protocol):
 
 
 Request = TypeVar("Request", bound=Keyed)
+Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 
@@ -94,29 +95,29 @@ def key_ids(request: Keyed) -> Sequence[str]:
     return [request.key.named("o", request.idempotency_key.key)] if request.idempotency_key else ()
 
 
-def unless_known(
-    client: StoreClient,
-    session: Session,
-    requests: Sequence[Request],
-    answer: type[Any],
-    effect: Callable[[Sequence[Request]], Sequence[Answer | Exception]],
-) -> Sequence[Answer | Exception]:
-    """Do ``effect`` for the requests whose idempotency key is not known, if there are any; the answer to each."""
-    known = recall(client, session, requests, answer)
-    if not known:
-        return effect(requests)
-    refusals = [next((known[one] for one in key_ids(request) if one in known), None) for request in requests]
-    fresh = [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
-    answers = iter(effect(fresh) if fresh else ())
-    return [next(answers) if refusal is None else refusal for refusal in refusals]
+def in_order(refusals: Sequence[Exception | None], answers: Iterable[Answer | Exception]) -> list[Answer | Exception]:
+    """Return the answers of a group: the refusals, and in the other places the answers to what was admitted."""
+    admitted = iter(answers)
+    return [next(admitted) if refusal is None else refusal for refusal in refusals]
+
+
+def admitted(requests: Iterable[Asked], refusals: Iterable[Exception | None]) -> list[Asked]:
+    """Return the requests that are not refused."""
+    return [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
+
+
+def refusal_of(request: Keyed, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
+    """Return the answer to a request whose idempotency key is known, or None if it is not."""
+    return next((known[key_id] for key_id in key_ids(request) if key_id in known), None)
 
 
 def recall(
     client: StoreClient, session: Session, requests: Sequence[Keyed], answer: type[Any]
 ) -> dict[str, Repeated | KeyReused]:
-    """What is to be raised to the requests whose idempotency key is known, by ``_id`` of the key.
+    """Return the answers to the requests whose idempotency key is known, by ``_id`` of the key.
 
-    ``answer``: the type of what ``remember`` got.
+    ``answer`` is the type of the answers that ``remember`` stored. A deletion of the queue took a sequence of its own,
+    ``h0``: keys of before are below it, and a key that has it is of a staging since then.
     """
     keyed = {one: request for request in requests for one in key_ids(request)}
     if not keyed:
@@ -133,8 +134,8 @@ def recall(
 
 
 def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keyed, Any, int]]) -> None:
-    """Store what each request with an idempotency key is answered, and the sequence up to which a removal of its queue
-    takes the key along: of a post, its last one."""
+    """Store the answer to each request that has an idempotency key, with a sequence of its queue: of a post, its last
+    one. A deletion of the queue removes the key if it takes a higher sequence."""
     statements: list[BsonDocument] = []
     for request, answer, sequence in answers:
         if request.idempotency_key is None:

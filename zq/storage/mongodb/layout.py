@@ -52,8 +52,9 @@ and ``{_id: "layout", n: the number of the layout}``, which version 0.1.0 neithe
 A history entry is the finished message's document turned into another kind, which no verb of living messages meets:
 ``q`` "h" P name, ``p`` position, ``f`` finished, ``x`` outcome, ``z`` its former ``e``; ``e`` is the entry's own.
 A message that moved lives on under its ``_id``; its entry is a copy, ``_id`` "h" P name/``p``, with that id as ``i``.
-The counter of finishing, ``_id`` "c" P name, has the last ``p`` as ``p1`` and the last ``f`` as ``f1``. It is not in
-the queue's document, so that who finishes messages and who posts them do not wait for each other.
+The counter of finishing, ``_id`` "c" P name, has the last ``p`` as ``p1``, the last ``f`` as ``f1``, and ``v``, counted
+up by moves and removals: see ``floors``. It is not in the queue's document, so that posts do not wait for verbs that
+finish messages, nor these for posts.
 
 An idempotency key is ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: answer as JSON}``;
 ``k`` is a sequence, so that a deletion of the queue removes it. A claim's chosen name is

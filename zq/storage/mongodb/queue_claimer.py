@@ -26,10 +26,11 @@ from zq.storage.mongodb.changes import Ending, finish
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
-from zq.storage.mongodb.floors import search
+from zq.storage.mongodb.floors import counters_of, floor_of, search
 from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, IN_NO_LINE, BsonDocument, QueueKey, body_of
 from zq.storage.mongodb.line_claimer import LineClaimer
+from zq.storage.mongodb.unions import FLOORS
 
 # Messages that one search is to find for all requests of a group.
 CAPACITY: Final = 256
@@ -228,6 +229,10 @@ class QueueClaimer:
             popped = [found for attempt, some in pops if attempt.history == history for found in some]
             doc_ids, unchanged = [found["_id"] for found in popped], _unchanged(popped, now)
             finish(self._client, session, self._key, doc_ids, Ending(Outcome.POPPED, now, history), unchanged)
+            if history:  # a purge since the search must not be followed by entries
+                counters = self._client.find(counters_of(self._client, [self._key]), fields=FLOORS, session=session)
+                if any(found["k"] <= floor_of(counter) for counter in counters for found in popped):
+                    raise Aborted
 
 
 class QueueClaimers:

@@ -76,12 +76,12 @@ class QueueController:
 
     def delete(self, queue: QueueRef) -> None:
         with self._client.verb():
-            self._pending_deletes.decide(layout.key(queue), forget=True)
+            self._pending_deletes.delete(layout.key(queue))
         self._usages.forget(queue.project)
 
     def purge(self, queue: QueueRef) -> None:
         with self._client.verb():
-            self._pending_deletes.decide(layout.key(queue), forget=False)
+            self._pending_deletes.purge(layout.key(queue))
         self._usages.forget(queue.project)
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:

@@ -14,6 +14,7 @@ group. It goes with its stage.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -56,6 +57,20 @@ class Staging(NamedTuple):
         return layout.key(self.queue)
 
 
+class Staged(NamedTuple):
+    """The result of one transaction of a staging: the documents of the drafts, or the expired stage of the name."""
+
+    documents: Sequence[BsonDocument]
+    expired: BsonDocument | None
+
+    def trace(self) -> BsonDocument:
+        """Return the filter on the first draft; empty if there is none.
+
+        It names the message, too: if the drafts were not stored, another caller's draft may have the ``_id``.
+        """
+        return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
+
+
 class Stages:
     """All stages of the store."""
 
@@ -63,32 +78,27 @@ class Stages:
         self._client = client
 
     def add(self, staging: Staging) -> None:
-        """Store all drafts or none. Raises ``StageFull``, ``CommitRunning`` if a commit has the stage."""
-        documents: list[BsonDocument] = []
-
-        def work(session: Session) -> BsonDocument | None:
-            for known in recall(self._client, session, [staging], list[str]).values():
-                raise known
-            stage, stale = self._stage(session, staging)
-            if stale:
-                return stale
-            documents[:] = _documents(stage, staging)
-            self._client.insert(documents, session)
-            if staging.idempotency_key:
-                answer = [draft.id for draft in staging.drafts]
-                remember(self._client, session, [(staging, answer, self._sequence(session, staging.key))])
-            return None
-
-        def first() -> BsonDocument:
-            # Another caller's draft may have this ``_id`` in the stage if ours was not stored; so "w" too.
-            return {field: one[field] for one in documents[:1] for field in ("_id", "s", "w")}
-
+        """Store all drafts or none. Raise ``StageFull``, or ``CommitRunning`` if a commit has the stage."""
         while True:
             with self._client.verb():
-                stale = self._client.transaction(work, first)
-            if stale is None:
+                staged = self._client.transaction(partial(self._add, staging), Staged.trace)
+            if staged.expired is None:
                 return
-            self.drop(exactly(stale))
+            self.drop(exactly(staged.expired))
+
+    def _add(self, staging: Staging, session: Session) -> "Staged":
+        """Store the drafts in the session's transaction, unless an expired stage of the name must be dropped before."""
+        for known in recall(self._client, session, [staging], list[str]).values():
+            raise known
+        stage, expired = self._stage(session, staging)
+        if expired:
+            return Staged([], expired)
+        documents = _documents(stage, staging)
+        self._client.insert(documents, session)
+        if staging.idempotency_key:
+            answer = [draft.id for draft in staging.drafts]
+            remember(self._client, session, [(staging, answer, self._sequence(session, staging.key))])
+        return Staged(documents, None)
 
     def _sequence(self, session: Session, key: QueueKey) -> int:
         """Return the last sequence of the queue: a deletion removes keys below the sequence that it takes."""
@@ -96,7 +106,8 @@ class Stages:
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: Staging) -> tuple[BsonDocument, BsonDocument | None]:
-        """The stage with room made for the drafts. Second: one of its name that must be removed first."""
+        """Count the drafts in the stage, and return the stage as it was. Second: the stage if it has expired, and must
+        be dropped first."""
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}
         found = self._client.find(named, session=session)

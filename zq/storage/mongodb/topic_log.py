@@ -34,7 +34,7 @@ queue, named "l" P.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -170,12 +170,12 @@ class Reader:
         return max(floors.trimmed, floors.purged.get(text(topic), 0))
 
     def _floors(self, key: QueueKey) -> "Floors":
-        return Floors(self._client.find(_state(key)))
+        return floors_of(self._client.find(_state(key)))
 
     def read(self, key: QueueKey, after: int, limit: int, pattern: Pattern) -> LogSlice:
         """Read as ``TopicController.read`` does."""
         state, moment = self._client.snapshot(_state(key))
-        floors = Floors(state)
+        floors = floors_of(state)
         last, dropped = floors.last, floors.trimmed
         start = max(after, dropped)
         if start >= last:
@@ -185,9 +185,11 @@ class Reader:
         found = self._client.find(
             span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=WEIGHT
         )
-        if not moment:  # what was trimmed or purged meanwhile may be gone from between these, or not
-            floors = self._floors(key)
-            dropped = max(dropped, floors.trimmed)
+        if not moment:
+            # Batches that were trimmed or purged since the first look may be missing among these. A note that the first
+            # look has found may be gone.
+            floors = floors.joined(self._floors(key))
+            dropped = floors.trimmed
         kept = [one for one in found if one["k"] > max(dropped, floors.purged.get(one["d"], 0))]
         batches = _portion(kept, start, limit)
         whole = len(batches) == len(kept) and len(found) < most and sum(len(one["b"]) for one in found) < WEIGHT
@@ -216,15 +218,26 @@ class Reader:
         return Span(self._client.where(key, k={"$in": meant[: limit + 1]}), layout.OBSERVERS, end)
 
 
-class Floors:
-    """The state of a log, from its counter and the notes of purges: the last sequence given, the last one trimmed, and
-    the last one purged of topics, as they are stored."""
+class Floors(NamedTuple):
+    """The state of a log: the last sequence given, the last one trimmed, and the last one purged of each topic, by the
+    stored name."""
 
-    def __init__(self, state: Sequence[BsonDocument]) -> None:
-        counter: BsonDocument = next((one for one in state if one["_id"] == one["s"]), {})
-        self.last = int(counter.get("k1", 0))
-        self.trimmed = int(counter.get("x", 0))
-        self.purged = {one["d"]: int(one["g"]) for one in state if "d" in one}
+    last: int
+    trimmed: int
+    purged: Mapping[str, int]
+
+    def joined(self, later: "Floors") -> "Floors":
+        """Return the later state, with the removals of this one."""
+        topics = {*self.purged, *later.purged}
+        purged = {topic: max(self.purged.get(topic, 0), later.purged.get(topic, 0)) for topic in topics}
+        return Floors(later.last, max(self.trimmed, later.trimmed), purged)
+
+
+def floors_of(state: Sequence[BsonDocument]) -> Floors:
+    """Return the state of a log from its counter and the notes of purges."""
+    counter: BsonDocument = next((one for one in state if one["_id"] == one["s"]), {})
+    purged = {one["d"]: int(one["g"]) for one in state if "d" in one}
+    return Floors(int(counter.get("k1", 0)), int(counter.get("x", 0)), purged)
 
 
 def _counter(key: QueueKey) -> BsonDocument:
