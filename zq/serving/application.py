@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The application that a process serves, put together from its settings: store, clock, metrics, broker, credentials,
-and what runs beside requests."""
+"""The composition of a server process: store, clock, metrics, use cases, authentication, background work."""
 
 import atexit
 import gc
@@ -63,14 +62,15 @@ if TYPE_CHECKING:
 
 CAN_DELIVER: Final = find_spec("aiohttp") is not None
 LOG = logging.getLogger(__name__)
+# Seconds between two attempts to open the store.
 RETRY_INTERVAL = 1.0
-# Requests of which a project may have its share under way, however few threads work on them.
+# Minimum number of concurrent requests on which a project's share is computed, even with fewer threads.
 REQUESTS_AT_ONCE = 64
 NO_SNAPSHOT = "This store, or these as there are pools, are backed up by their own means: see backup.md."
 
 
 class Application:
-    """What serves requests, on an open store. ``tls`` is read again with the options.
+    """The application of one process, on an open store. ``tls`` is reloaded with the options.
 
     Raises ``StartRefused``, ``Unavailable``.
     """
@@ -107,9 +107,9 @@ class Application:
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
-        self._hearers: list[Callable[[QueueRef], None]] = [self.broker.waiters.wake, self.broker.pushes.hear]
+        self._listeners: list[Callable[[QueueRef], None]] = [self.broker.waiters.wake, self.broker.pushes.hear]
         self._deliver(chosen)
-        self._storage.listen(self._heard)
+        self._storage.listen(self._notify)
         pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
         _listen(chosen, pages, self._metrics)
         self._upkeep = Upkeep(
@@ -128,11 +128,11 @@ class Application:
         for feature in self._features:
             feature.start()
             atexit.register(feature.stop)  # before the store is closed
-        # A full collection, which many messages set off, would look through all that was imported: 25 ms for everybody.
+        # Exempt imported objects from garbage collection: a full collection would otherwise block for 25 ms.
         gc.freeze()
 
     def _pools(self) -> Pools | None:
-        """What administrators do with pools, if there may be any."""
+        """Return the use cases of pools; ``None`` without pooling."""
         chosen = self._configuration.current
         if chosen.pooling is None:
             return None
@@ -146,7 +146,7 @@ class Application:
         )
 
     def _allowed(self) -> Sequence[str]:
-        """Which hosts URIs of pools may name now."""
+        """Return the hosts that URIs of pools may currently name."""
         pooling = self._configuration.current.pooling
         return pooling.hosts if pooling else ()
 
@@ -197,26 +197,26 @@ class Application:
         return structs.replace(policy, check_address=judge_of(options), trusts=self._trusts or policy.trusts)
 
     def _deliver(self, chosen: Settings) -> None:
-        """Deliver to subscribers from this process, if the settings say so."""
+        """Start a delivery worker in this process if the settings say so."""
         if CAN_DELIVER and chosen.delivery.deliver:
             from zq.delivery.running import start
 
             signatures = Signatures(lambda: self._configuration.current.share, self._storage.documents, self._clock)
             deliverer = start(self.broker, chosen.delivery, signatures, not chosen.shared_store, self._trusts)
-            self._hearers.append(deliverer.hear)
+            self._listeners.append(deliverer.hear)
             atexit.register(deliverer.stop)
 
-    def _heard(self, queue: QueueRef) -> None:
-        """Who waits is woken, and deliveries begin."""
-        for hear in self._hearers:
-            hear(queue)
+    def _notify(self, queue: QueueRef) -> None:
+        """Notify waiting requests and deliveries of new messages in the queue."""
+        for listener in self._listeners:
+            listener(queue)
 
     def apply(self, new: Settings) -> None:
-        """Go on with the options that may change."""
+        """Apply the mutable options of new settings."""
         self.broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
-        self.broker.publishing.configure(_kept(new))
+        self.broker.publishing.configure(_retention(new))
         self._upkeep.configure(new.expiry, new.sweep_interval)
-        self._metrics.configure(_shown(new))
+        self._metrics.configure(_metrics_options(new))
         self.broker.queues.configure(new.max_counted)
         self.broker.trail.configure(new.audit_ttl)
         if self.broker.quotas is not None:
@@ -226,13 +226,13 @@ class Application:
         reread(self._proxy, certificates, self._keys, self._sqs_masters, self._tls)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Of the store. Raises ``NotBuilt`` for one that has no backups of zq's, or is one of several."""
+        """Return a context with a snapshot of the store. Raises ``NotBuilt`` if zq cannot back up this store."""
         if not isinstance(self._storage, Snapshots):
             raise NotBuilt(NO_SNAPSHOT)
         return self._storage.snapshot()
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
-        """What an engine calls: the application, or Keystone's middleware, which stands before all else."""
+        """Return what the edge calls: the application, or Keystone's middleware around it."""
         wrapped = getattr(self._strategy, "wrapped", None)
         if wrapped is None:
             return self.app
@@ -245,7 +245,7 @@ class Application:
 
 
 def _trusts_of(options: DeliverySettings, strategy: object) -> Any:
-    """Return the maker of Keystone trusts; None with another strategy or without the extra ``delivery``."""
+    """Return the factory of Keystone trusts; ``None`` with another strategy or without the extra ``delivery``."""
     if not CAN_DELIVER:
         return None
     from zq.delivery.running import trusts_of
@@ -258,7 +258,7 @@ def _refuse_subscriber(_subscriber: str) -> None:
 
 
 def open_stores(chosen: Settings) -> Storage:
-    """The store, or with ``pooling`` all of them. Raises ``StartRefused``, ``Unavailable``."""
+    """Open the store, or with ``pooling`` all stores. Raises ``StartRefused``, ``Unavailable``."""
     catalogue = open_store(chosen)
     if chosen.pooling is None:
         return catalogue
@@ -266,7 +266,7 @@ def open_stores(chosen: Settings) -> Storage:
 
 
 def open_store(chosen: Settings) -> Storage:
-    """Open the store; wait for one that does not answer, if the settings say so.
+    """Open the store; if the settings say so, wait until it is available.
 
     Raises ``StartRefused``, ``Unavailable``.
     """
@@ -281,13 +281,13 @@ def open_store(chosen: Settings) -> Storage:
 
 
 def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
-    """The store of a pool. Raises ``StartRefused``, ``Unavailable``."""
+    """Open the store of a pool. Raises ``StartRefused``, ``Unavailable``."""
     options = chosen.pooling.options if chosen.pooling else {}
     return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
 
 
 def _probe(chosen: Settings, uri: str) -> None:
-    """See that such a store can be used."""
+    """Check that the store at ``uri`` can be used."""
     storage = _open_pool(chosen, uri, None)
     try:
         storage.ping()
@@ -296,7 +296,7 @@ def _probe(chosen: Settings, uri: str) -> None:
 
 
 def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
-    from zq.serving.metrics.counting import Metrics  # here, so that it finds what multiprocess.begin has set
+    from zq.serving.metrics.counting import Metrics  # imported late: it reads what multiprocess.begin has set
 
     return Metrics(
         storage,
@@ -305,7 +305,7 @@ def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
         engine=chosen.engine,
         max_waiters=chosen.max_waiters,
         max_streams=chosen.max_streams,
-        options=_shown(chosen),
+        options=_metrics_options(chosen),
     )
 
 
@@ -317,7 +317,7 @@ def make_broker(
     subscriptions: SubscriptionPolicy = DEFAULT_POLICY,
     pools: PoolStores | None = None,
 ) -> Broker:
-    """Return the use cases as the settings configure them."""
+    """Return the use cases as configured by the settings."""
     return Broker(
         storage,
         clock,
@@ -326,7 +326,7 @@ def make_broker(
         delete_with_claim_id=chosen.delete_with_claim_id,
         max_waiters=chosen.max_waiters,
         max_streams=chosen.max_streams,
-        retention=_kept(chosen),
+        retention=_retention(chosen),
         queue_ttl=chosen.queue_ttl,
         events=events,
         patience=chosen.storage_timeout,
@@ -343,28 +343,28 @@ def make_broker(
 
 
 def subscription_policy(options: DeliverySettings, share: Callable[[], ShareOptions]) -> SubscriptionPolicy:
-    """Return the rules for subscriptions that the settings give. ``share``: the present options of signed URLs."""
+    """Return the rules for subscriptions. ``share`` returns the current options of signed URLs."""
     return SubscriptionPolicy(
         options.types, options.default_ttl, options.confirm, options.keep, sealer=SecretSealer(share)
     )
 
 
-def _shown(chosen: Settings) -> Options:
-    """What the settings say of metrics."""
+def _metrics_options(chosen: Settings) -> Options:
+    """Return the options of metrics."""
     return Options(
         per_queue=chosen.per_queue_metrics, max_queues=chosen.max_metric_queues, max_counted=chosen.max_counted
     )
 
 
-def _kept(chosen: Settings) -> Retention:
-    """What the settings say of the logs of topics."""
+def _retention(chosen: Settings) -> Retention:
+    """Return the retention of topic logs."""
     return Retention(chosen.topic_log_bytes, chosen.topic_log_messages)
 
 
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
-    """Serve probes and metrics at the addresses of the settings, except at the address of the server itself.
+    """Serve probes and metrics at their configured addresses, except at the server's own address.
 
-    A listener there could come before the engine's, which would then fail.
+    A listener there might bind before the edge does, which would then fail.
     """
     main = chosen.bind, chosen.port
     if chosen.probes_bind and not overlap(chosen.probes_bind, main):
