@@ -25,7 +25,6 @@ from zq.core.data_keys import NONCE, DataKeys
 from zq.errors import MessageUnreadable
 from zq.events import NO_EVENTS, Events
 from zq.model import HistoryEntry, Message, Messages, QueueRef, Seconds
-from zq.model.subscriptions import Notice
 from zq.model.topics import Published, TopicRef
 
 LOG = logging.getLogger(__name__)
@@ -168,11 +167,6 @@ class Sealing:
             return message
         body = self.open(project, id_in_topic(topic, entry.seal), entry.body)
         return structs.replace(message, entry=structs.replace(entry, body=body))
-
-    def opened_notice(self, project: str, notice: Notice) -> Notice:
-        """Return a subscriber's notice with its decrypted body. Raises ``MessageUnreadable``."""
-        id = notice.message if notice.kind == "queue" else id_in_topic(notice.name, notice.seal)
-        return structs.replace(notice, body=self.open(project, id, notice.body))
 
     def _plain(self, id: str) -> MessageUnreadable:
         self._events.unreadable()

@@ -190,7 +190,7 @@ class Quotas:
         self._stored.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """Return a page of project ids and settings: the projects that created something or that have settings."""
+        """Return a page of the projects that have created something or have settings, in the order of ids."""
         size = PAGE if limit is None else within("limit", limit, 1, MAX_PAGE)
         now = self._clock.now()
         registered, written = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))

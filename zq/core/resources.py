@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from zq import turns, wire
 from zq.clock import Clock
+from zq.core.followers import Followers
 from zq.core.markers import Markers
 from zq.core.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, set_values
 from zq.core.quotas import AnyQuotas
@@ -19,8 +20,8 @@ from zq.errors import InvalidBody, NotFound, ZqError
 from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Page, Seconds, Stats
 from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.hidden import HIDDEN
 from zq.model.scopes import Kind, Verb
-from zq.model.subscriptions import HIDDEN
 
 LOG = logging.getLogger(__name__)
 # Maximum number of resources that a filtered listing reads at a time.
@@ -138,6 +139,7 @@ class MetadataResource(Generic[R, T]):
         clock: Clock,
         limits: Limits,
         quotas: AnyQuotas,
+        followers: Followers,
         changed: Callable[[R], None],
         missing: type[NotFound],
     ) -> None:
@@ -147,6 +149,7 @@ class MetadataResource(Generic[R, T]):
         self._clock = clock
         self._limits = limits
         self._quotas = quotas
+        self._followers = followers
         self._changed = changed
         self._missing = missing
 
@@ -275,10 +278,6 @@ class MetadataResource(Generic[R, T]):
     def _check_dead_letters(self, ref: R, target: object) -> None:
         """Raise ``QuotaExceeded`` if there is no quota for the dead-letter queue that the metadata name."""
 
-    def _unsubscribe(self, ref: R) -> None:
-        """End the subscriptions of the resource."""
-        raise NotImplementedError
-
     def _check(self, ref: R, metadata: Metadata) -> None:
         """Raise ``InvalidBody`` or ``NotBuilt`` for invalid metadata."""
         self._schema.check(metadata, ref.name)
@@ -313,7 +312,8 @@ class MetadataResource(Generic[R, T]):
             held = self._held(ref)
             self._store.purge(ref)
         if types is None or "subscriptions" in types:
-            self._unsubscribe(ref)
+            self._followers.end(self._schema.kind, ref.project, ref.name)
+            self._changed(ref)
         return held
 
     def _held(self, ref: R) -> int | None:

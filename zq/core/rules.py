@@ -24,7 +24,7 @@ from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import MetadataConflict, QueuePaused
 from zq.limits import Limits, is_long_queue_name
 from zq.model import Move, QueueRef, Seconds
-from zq.model.subscriptions import MARK
+from zq.model.hidden import MARK
 from zq.storage.api import Storage
 
 K = TypeVar("K", bound=Hashable)

@@ -71,8 +71,9 @@ class Stream:
         position: int,
         gap: Gap | None = None,
         visible: Callable[[str], bool] | None = None,
+        disconnect: Callable[[], None] | None = None,
     ) -> None:
-        """Initialize; ``visible`` returns whether the reader may see a topic's messages (``None`` = all topics)."""
+        """``visible`` and ``disconnect`` are those of ``Streams.open``."""
         self._matches = pattern.matches if visible is None else _both(pattern.matches, visible)
         self._owner = owner
         self._project = project
@@ -83,11 +84,9 @@ class Stream:
         self._gap = gap
         self._lost = tail.lost
         self.position = position
-        self.sending_since: float | None = None
-        """Time since which data is being sent to the reader; ``None`` while there is nothing to send."""
+        self._sending_since: float | None = None
         self._callback: Callable[[], object] | None = None
-        self.disconnect: Callable[[], None] | None = None
-        """Closes the connection of a reader that takes nothing."""
+        self._disconnect = disconnect
 
     def next(self, seconds: float) -> Portion:
         """Return the reader's next events or its gap; no events if nothing is published within ``seconds``."""
@@ -119,6 +118,22 @@ class Stream:
     def patience(self) -> float:
         """Seconds after which a reader that takes nothing is disconnected."""
         return LAST_PATIENCE if self._owner.closing else PATIENCE
+
+    def send(self) -> None:
+        """Note that the reader is being sent something, until ``taken``."""
+        self._sending_since = time.monotonic()
+
+    def taken(self) -> None:
+        """Note that the reader has taken all that it was sent, and waits for more."""
+        self._sending_since = None
+
+    def disconnect_stalled(self) -> None:
+        """Disconnect the reader, once, if it has taken nothing for too long."""
+        since, disconnect = self._sending_since, self._disconnect
+        if since is not None and disconnect is not None and time.monotonic() - since > self.patience:
+            self._disconnect = None
+            disconnect()
+            self.dropped()
 
     def dropped(self) -> None:
         """Log and count that the reader was disconnected."""
@@ -203,12 +218,19 @@ class Streams:
         return self._clock.now()
 
     def open(
-        self, project: str, pattern: Pattern, after: int | None, visible: Callable[[str], bool] | None = None
+        self,
+        project: str,
+        pattern: Pattern,
+        after: int | None,
+        visible: Callable[[str], bool] | None = None,
+        disconnect: Callable[[], None] | None = None,
     ) -> Stream:
-        """Open a stream of the topics that match, after the position ``after`` (``None`` = the log's end).
+        """Open a stream of the messages published in the matching topics behind ``after``; None = from now on.
 
-        ``visible`` returns whether the reader may see a topic (``None`` = all). Raises ``Crowded``, ``Invalid`` if
-        ``after`` is beyond the log's end, ``Unavailable``.
+        ``visible``: whether the reader may see messages of a topic; None = of all. ``disconnect``: ends the connection
+        of a reader that takes nothing; None = the edge does so.
+
+        Raises ``Crowded``, ``Invalid`` if ``after`` lies beyond the log's end, ``Unavailable``.
         """
         own = self._quotas.share_of(project)
         with self._lock:
@@ -223,7 +245,7 @@ class Streams:
             tail = self._tails.join(project)
             gap = self._lost_end(project, tail, after)
             position = tail.position if after is None else after
-            stream = Stream(self, project, pattern, tail, position, gap, visible)
+            stream = Stream(self, project, pattern, tail, position, gap, visible, disconnect)
         except BaseException:
             if tail is not None:
                 self._tails.leave(project, tail)
@@ -260,24 +282,13 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect readers that have stopped reading.
-
-        Their own threads cannot, because they are blocked in sending.
-        """
+        """Disconnect readers that have stopped reading, since their threads are blocked in the send."""
         while not self.closing or self._streams:
             time.sleep(CHECK_INTERVAL)
             with self._lock:
                 streams = list(self._streams)
             for stream in streams:
-                sending_since, disconnect = stream.sending_since, stream.disconnect
-                if (
-                    sending_since is not None
-                    and disconnect is not None
-                    and time.monotonic() - sending_since > stream.patience
-                ):
-                    stream.disconnect = None
-                    disconnect()
-                    stream.dropped()
+                stream.disconnect_stalled()
 
 
 def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[[str], bool]:

@@ -16,7 +16,7 @@ from zq.auth.tokens import Tokens
 from zq.core import Broker
 from zq.core.pools import Pools
 from zq.events import NO_EVENTS, Events
-from zq.http import deliveries, faults, subscriptions
+from zq.http import faults
 from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
@@ -176,36 +176,26 @@ def create_app(
     share: Callable[[], ShareOptions] = ShareOptions,
     pools: Pools | None = None,
     auth: str = "",
-    console: str = "",
     features: Sequence[Feature] = (),
     sqs: SqsOptions | None = None,
     is_stopping: Callable[[], bool] = bool,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
-    """Create the WSGI application of a broker.
+    """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed.
 
-    Options without a description here are those of contract 16.
+    ``policy`` tells which roles a rule asks for; by default the table in ``zq.auth.policy``. ``tells_rates``: whether
+    answers say what is left of a project's rates.
+    ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
+    ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
+    ``tokens`` and ``sqs_keys``: of all projects; by default those of the broker's store. ``share``: how URLs are
+    signed now.
+    ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
+    ``auth``: the name of the strategy. ``features``: those of the server. ``sqs``: None = that protocol is not served.
+    ``is_stopping``: whether ``/readyz`` sends clients to other servers.
+    ``monotonic``: the clock that limits how often an address may send wrong signatures.
 
-    Args:
-        policy: The roles that each rule needs; default: the table in ``zq.auth.policy``.
-        trusting: Whether the roles that unauthenticated callers state are accepted.
-        allowed_hosts: Returns the accepted ``Host`` names; called for each request.
-        log_requests: Returns whether to log a request; called for each request.
-        metrics_page: Returns the page at ``/metrics``; ``None`` = no such route.
-        tells_rates: Returns whether answers have rate-limit headers.
-        strategy: Authenticates callers. Without ``strategy`` and ``proxy``, the headers of requests are trusted.
-        proxy: Accepts the identity that an authenticating proxy passes; excludes ``strategy``.
-        behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
-        tokens: The tokens of all projects; default: those in the broker's store.
-        sqs_keys: The SQS access keys of all projects; default: those in the broker's store.
-        share: Returns the current options of signed URLs.
-        pools: The pools of the deployment; their routes also need ``admin_mode``.
-        auth: Name of the authentication strategy.
-        console: Version of the console's files; "" = no console.
-        features: The features of the server.
-        sqs: Options of the SQS protocol; ``None`` = not served.
-        is_stopping: Returns whether ``/readyz`` answers 503, so that clients go to other servers.
-        monotonic: The clock that limits invalid signatures per address.
+    ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
+    served.
     """
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.waiters.clock
@@ -213,7 +203,9 @@ def create_app(
     keys = sqs_keys or SqsKeys(documents, clock, {})
     signed = SignedCallers(SqsKeyLookup(keys, clock), clock.now, behind_proxy) if sqs and sqs.auth == "sigv4" else None
     apart: dict[str, Any] = {"apart": is_sqs, "judge": signed} if sqs else {}
-    authentication = Authentication(strategy, proxy, behind_proxy, signatures, **apart)
+    public = [prefix for feature in features for prefix in feature.public_prefixes]
+    page = next((feature.page for feature in features if feature.page is not None), None)
+    authentication = Authentication(strategy, proxy, behind_proxy, signatures, public=public, **apart)
     authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
@@ -228,8 +220,8 @@ def create_app(
     app.add_route("/readyz", Readiness(broker.health, is_stopping))
     if sqs is not None:
         add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))
-    app.add_route("/", Versions("console/" if console else ""))
-    app.add_route("/v2/me", Me(auth, console))
+    app.add_route("/", Versions(page))
+    app.add_route("/v2/me", Me(auth, page))
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
     app.add_route(
@@ -251,8 +243,6 @@ def _add_routes(app: App, broker: Broker) -> None:
     _add_queue_routes(app, broker)
     _add_topic_routes(app, broker)
     _add_transaction_routes(app, broker)
-    subscriptions.add_routes(app, broker.subscriptions)
-    deliveries.add_routes(app, broker.deliveries)
     _add_administration_routes(app, broker)
 
 

@@ -5,7 +5,7 @@ Headers in which a client states its own identity are first removed from the env
 later code cannot trust them. Without a strategy, ``zq.http.tenant`` reads these headers.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -17,8 +17,6 @@ from zq.model.identity import ADMIN, Identity
 
 # Methods and paths that need no credential.
 OPEN: Final = {"/healthz": ("GET", "HEAD"), "/readyz": ("GET", "HEAD"), "/": ("GET",)}
-# Path prefix of public files, which contain no data of projects.
-PUBLIC: Final = "/console"
 # The usual identity headers of clients and proxies, removed without a search.
 USUAL: Final = ("HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_ZQ_PROXY_SECRET")
 # Header of a signed URL. A request that has it is authenticated by the signature only.
@@ -108,13 +106,12 @@ class Authentication:
         signatures: SignatureCheck,
         apart: Callable[[Mapping[str, Any]], bool] = lambda _env: False,
         judge: Judge | None = None,
+        public: Sequence[str] = (),
     ) -> None:
-        """Create the middleware with ``strategy``, ``proxy`` or neither, but not both.
+        """One of both; none for the empty strategy. ``behind_proxy``: the last ``X-Forwarded-For`` is the caller.
 
-        Args:
-            behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
-            apart: Returns whether a request belongs to another protocol, which authenticates its callers itself.
-            judge: Decides for requests of the other protocol whether the edge reads their bodies.
+        ``apart``: requests of another protocol, whose callers prove by other means who they are, and of which ``judge``
+        tells engines whose bodies to read. ``public``: prefixes of paths that GET and HEAD read without a credential.
         """
         self._signed = Signed(signatures)
         self._strategy = strategy
@@ -123,6 +120,7 @@ class Authentication:
         self._behind_proxy = behind_proxy
         self._apart = apart
         self._judge = judge
+        self._public = tuple(public)
         self._harmless: frozenset[str] = frozenset()
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
@@ -138,7 +136,7 @@ class Authentication:
         path = env["PATH_INFO"]
         if path in OPEN and env["REQUEST_METHOD"] in OPEN[path]:
             return
-        if path.startswith(PUBLIC) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
+        if path.startswith(self._public) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
             return
         if self._apart(env):
             return

@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from zq import limits, wire
 from zq.core.health import Health as StoreHealth
 from zq.core.rules import DefaultTtls
+from zq.http.features import Page
 from zq.http.tenant import Audience
 
 VERSIONS: Final = {
@@ -59,13 +60,13 @@ class Versions:
     audience = Audience.ANYONE
     open = True
 
-    def __init__(self, page: str = "") -> None:
+    def __init__(self, page: Page | None = None) -> None:
         self._page = page
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         if self._page and _prefers_page(req.env.get("HTTP_ACCEPT", "")):
             resp.status = falcon.HTTP_303
-            resp.location = self._page
+            resp.location = self._page.path
             return
         resp.status = falcon.HTTP_300
         resp.data = wire.encode(VERSIONS)

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import falcon
@@ -60,7 +61,8 @@ class _Streaming:
     ) -> None:
         after = as_marker(req.get_header("Last-Event-ID") or query.text(req, "marker"))
         connection = waiting.connection(req)
-        stream = self._streams.open(req.context.project, pattern, after, visible)
+        disconnect = None if connection is None else partial(_disconnect, connection)
+        stream = self._streams.open(req.context.project, pattern, after, visible, disconnect)
         resp.content_type = MEDIA
         resp.set_header("Cache-Control", "no-store")
         resp.set_header("X-Accel-Buffering", "no")
@@ -122,18 +124,16 @@ class EventStream:
         self._account = account
         self._now = now
         self._is_held = False
-        if connection is not None:
-            stream.disconnect = self._disconnect
 
     def __iter__(self) -> "EventStream":
         return self
 
     def __next__(self) -> bytes:
-        self._stream.sending_since = None
+        self._stream.taken()
         try:
             return self._next()
         finally:
-            self._stream.sending_since = time.monotonic()
+            self._stream.send()
 
     def close(self) -> None:
         """Release the stream when the edge has finished with it."""
@@ -227,7 +227,7 @@ class EventStream:
         self._at += len(piece)
         return piece
 
-    def _disconnect(self) -> None:
-        with suppress(OSError):  # already closed
-            if self._connection is not None:
-                self._connection.shutdown(socket.SHUT_RDWR)
+
+def _disconnect(connection: socket.socket) -> None:
+    with suppress(OSError):  # already closed
+        connection.shutdown(socket.SHUT_RDWR)

@@ -98,8 +98,7 @@ def admit_page(req: falcon.Request, limit: int | None) -> None:
 
 def admit_post(req: falcon.Request, raw: bytes) -> bytes:
     """Admit a request that posts the messages of a body. Return the body. Raises ``TooManyRequests``."""
-    count = posted(raw)
-    if count > HEAVY:
+    if len(raw) > HEAVY * SHORTEST and (count := posted(raw)) > HEAVY:
         admit(req, count, count, len(raw))
     return raw
 
