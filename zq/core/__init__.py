@@ -49,6 +49,7 @@ class Broker:
         share: Percentage of waiters and streams that one project may hold.
         encryption_keys: Master keys, see ``DataKeys``.
         max_counted: Largest message count per state, see ``Queues``.
+        followers: The followers of queues and topics, if a feature has some.
         pools: The stores of all pools, if the deployment has pools.
         audit_ttl: Seconds for which an audit entry is kept.
         moves_for_sqs: Whether this process carries out move tasks.

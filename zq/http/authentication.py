@@ -108,10 +108,13 @@ class Authentication:
         judge: Judge | None = None,
         public: Sequence[str] = (),
     ) -> None:
-        """One of both; none for the empty strategy. ``behind_proxy``: the last ``X-Forwarded-For`` is the caller.
+        """Create the middleware with ``strategy``, ``proxy`` or neither, but not both.
 
-        ``apart``: requests of another protocol, whose callers prove by other means who they are, and of which ``judge``
-        tells engines whose bodies to read. ``public``: prefixes of paths that GET and HEAD read without a credential.
+        Args:
+            behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
+            apart: Returns whether a request belongs to another protocol, which authenticates its callers itself.
+            judge: Decides for requests of the other protocol whether the edge reads their bodies.
+            public: Path prefixes that GET and HEAD may read without a credential.
         """
         self._signed = Signed(signatures)
         self._strategy = strategy

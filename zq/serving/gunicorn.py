@@ -44,7 +44,7 @@ def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None
         "bind": [listening.authority(chosen.bind, chosen.port)],
         "worker_class": "gthread",
         "workers": chosen.workers,
-        # A socket for each worker: of one that they share, the first to wake takes most connections.
+        # One socket per worker: on a shared socket, the first worker to wake takes most connections.
         "reuse_port": chosen.workers > 1,
         "threads": chosen.threads,
         "worker_connections": chosen.max_connections,
@@ -118,7 +118,7 @@ def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Ite
 
 
 def _master(reload: Callable[[], bool], alone: bool) -> Any:
-    """Return the class of the master. ``alone``: its one worker must stay the only one."""
+    """Return the class of the master process. ``alone``: whether it may have only one worker."""
 
     class Master(Arbiter):  # type: ignore[misc]
         """Reloads options, not workers."""
