@@ -90,7 +90,6 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.auth": [
         *("zq.audit", "zq.auth.tokens", *VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
     ],
-    "zq.auth.sealing": [*VALUES, "zq.auth", "zq.auth.signatures"],
     "zq.auth.sigv4": [],
     "zq.auth.sqs_keys": [
         *(*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
@@ -112,7 +111,6 @@ MAY_IMPORT: dict[str, list[str]] = {
         *(
             "zq.audit",
             "zq.auth.policy",
-            "zq.auth.sealing",
             "zq.auth.signatures",
             "zq.auth.tokens",
         ),
@@ -124,23 +122,23 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.testing": ["zq.auth", "zq.auth.tokens", "zq.storage", *ABOVE_STORES, "zq.core", "zq.http", "zq.client"],
     "zq.conformance": [*ABOVE_STORES, "zq.core"],
     "zq.testing.plugin": ["zq.testing", "zq.client"],
-    "zq.delivery": [*ABOVE_STORES, "zq.core", "zq.auth.signatures"],
+    "zq.subscriptions": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.websocket": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.serving": [
         *(*ABOVE_STORES, "zq.audit", "zq.logs", "zq.storage", "zq.storage.inline", "zq.core", "zq.http"),
-        *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.sealing", "zq.auth.signatures", "zq.auth.sqs_keys"),
-        *("zq.auth.tokens", "zq.console", "zq.delivery", "zq.figures", "zq.websocket"),
+        *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.signatures", "zq.auth.sqs_keys"),
+        *("zq.auth.tokens", "zq.console", "zq.figures", "zq.subscriptions", "zq.websocket"),
     ],
 }
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
-    "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.storage"],
-    "aiohttp": ["zq.delivery"],
-    "falcon": ["zq.console", "zq.figures", "zq.http"],
+    "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.storage", "zq.subscriptions"],
+    "aiohttp": ["zq.subscriptions.delivery"],
+    "falcon": ["zq.console", "zq.figures", "zq.http", "zq.subscriptions"],
     "jwt": ["zq.auth"],
-    "keystoneauth1": ["zq.auth.keystone", "zq.auth.trusts"],
-    "keystonemiddleware": ["zq.auth.keystone", "zq.auth.trusts"],
-    "webob": ["zq.auth.keystone", "zq.auth.trusts"],
+    "keystoneauth1": ["zq.auth.keystone", "zq.subscriptions.trusts"],
+    "keystonemiddleware": ["zq.auth.keystone", "zq.subscriptions.trusts"],
+    "webob": ["zq.auth.keystone", "zq.subscriptions.trusts"],
     "bson": ["zq.storage.mongodb"],
     "pymongo": ["zq.storage.mongodb"],
     "redis": ["zq.storage.redis"],
@@ -149,7 +147,7 @@ VENDORS: dict[str, list[str]] = {
     "sortedcontainers": ["zq.storage.memory"],
     "oslo_config": [
         *("zq.serving.settings", "zq.auth.policy"),
-        *(f"zq.{feature}.settings" for feature in ("console", "delivery", "websocket")),
+        *(f"zq.{feature}.settings" for feature in ("console", "subscriptions", "websocket")),
     ],
     "oslo_policy": ["zq.auth.policy"],
     "gunicorn": ["zq.serving"],

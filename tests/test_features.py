@@ -20,6 +20,11 @@ ROOT = Path(__file__).parent.parent
 FEATURES = {
     "console": ["/console", "/console/"],
     "figures": ["/v2/figures", "/v2/servers"],
+    "subscriptions": [
+        "/v2/queues/jobs/subscriptions",
+        "/v2/topics/news/subscriptions/a/confirm",
+        "/v2/queues/jobs/subscriptions/a/deliveries",
+    ],
     "websocket": ["/v2/ws"],
 }
 # The modules of the server that list features.
