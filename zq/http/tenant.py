@@ -124,11 +124,11 @@ class Tenant:
 
         ``asks``: whether the request needs a project.
         """
-        said: Mapping[str, Any] = env.get(PRESENTED, env)
-        through_proxy = said is not env
-        roles = said.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None
-        projects = tuple(map(said.get, PROJECT)) if asks else None
-        return _identity(projects, of_topic, said.get("HTTP_X_USER_ID", ""), roles, through_proxy)
+        headers: Mapping[str, Any] = env.get(PRESENTED, env)
+        through_proxy = headers is not env
+        roles = headers.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None
+        projects = tuple(map(headers.get, PROJECT)) if asks else None
+        return _identity(projects, of_topic, headers.get("HTTP_X_USER_ID", ""), roles, through_proxy)
 
     def _client(self, value: str) -> str:
         """Return the id of a client that need not be a UUID. Raises ``InvalidHeader``."""

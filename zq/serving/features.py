@@ -35,7 +35,7 @@ from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
 from zq.websocket.settings import SECTION as WEBSOCKET
 
-# For each feature, a function that moves the expiries in its documents: see ``postponed``.
+# Functions of features that postpone the expiries in their documents; see ``postponed``.
 POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
     subscriptions_postponed,
 ]
@@ -97,7 +97,7 @@ def features_of(
 
 
 def command_features(core: Broker) -> list[Feature]:
-    """Return the features whose routes the commands of ``zq-server`` use, on a store that no server has open, too."""
+    """Return the features whose routes the commands of ``zq-server`` need, even on a store that no server has open."""
     return [
         AdministrationFeature(core.quotas, core.removal, core.sealing.keys, core.trail),
     ]

@@ -123,12 +123,11 @@ def _master(reload: Callable[[], bool], alone: bool) -> Any:
     class Master(Arbiter):  # type: ignore[misc]
         """Reloads options, not workers."""
 
-        # At this exit code of a worker the master ends by the same, too. A worker has it that gives up, and one that
-        # could not begin for an unforeseen error.
+        # The master exits with this code if a worker does: a worker that gave up, or that failed unexpectedly at start.
         WORKER_BOOT_ERROR = lifecycle.GIVEN_UP
 
         def spawn_worker(self) -> int:
-            lifecycle.defer_reload()  # the worker releases it when it can obey
+            lifecycle.defer_reload()  # the worker unblocks it when it can reload
             worker: int = super().spawn_worker()
             lifecycle.allow_reload()
             return worker
