@@ -125,7 +125,7 @@ class Feature:
         return {}
 
     def start(self) -> None:
-        """Begin what runs beside requests."""
+        """Start background work."""
 
     def stop(self) -> None:
-        """End what ``start`` began."""
+        """Stop the background work."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The features of a server. To ship zq without one, delete its folder and its lines here.
+"""The features of a server. To ship zq without a feature, delete its folder and its lines here.
 
 ``python -m zq.serving.features`` prints the OpenAPI document of a server with every feature and default.
 """
@@ -35,7 +35,7 @@ from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
 from zq.websocket.settings import SECTION as WEBSOCKET
 
-# For each feature, a function that moves the expiries in its documents: see ``postponed``.
+# Functions of features that postpone the expiries in their documents; see ``postponed``.
 POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
     subscriptions_postponed,
 ]
@@ -97,7 +97,7 @@ def features_of(
 
 
 def command_features(core: Broker) -> list[Feature]:
-    """Return the features whose routes the commands of ``zq-server`` use, on a store that no server has open, too."""
+    """Return the features whose routes the commands of ``zq-server`` need, even on a store that no server has open."""
     return [
         AdministrationFeature(core.quotas, core.removal, core.sealing.keys, core.trail),
     ]

@@ -44,7 +44,7 @@ def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None
         "bind": [listening.authority(chosen.bind, chosen.port)],
         "worker_class": "gthread",
         "workers": chosen.workers,
-        # A socket for each worker: of one that they share, the first to wake takes most connections.
+        # One socket per worker: on a shared socket, the first worker to wake takes most connections.
         "reuse_port": chosen.workers > 1,
         "threads": chosen.threads,
         "worker_connections": chosen.max_connections,
@@ -118,17 +118,16 @@ def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Ite
 
 
 def _master(reload: Callable[[], bool], alone: bool) -> Any:
-    """Return the class of the master. ``alone``: its one worker must stay the only one."""
+    """Return the class of the master process. ``alone``: whether it may have only one worker."""
 
     class Master(Arbiter):  # type: ignore[misc]
         """Reloads options, not workers."""
 
-        # At this exit code of a worker the master ends by the same, too. A worker has it that gives up, and one that
-        # could not begin for an unforeseen error.
+        # The master exits with this code if a worker does: a worker that gave up, or that failed unexpectedly at start.
         WORKER_BOOT_ERROR = lifecycle.GIVEN_UP
 
         def spawn_worker(self) -> int:
-            lifecycle.defer_reload()  # the worker releases it when it can obey
+            lifecycle.defer_reload()  # the worker unblocks it when it can reload
             worker: int = super().spawn_worker()
             lifecycle.allow_reload()
             return worker
