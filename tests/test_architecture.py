@@ -157,7 +157,7 @@ VENDORS: dict[str, list[str]] = {
     "sortedcontainers": ["zq.storage.memory"],
     "oslo_config": [
         *("zq.serving.settings", "zq.auth.policy"),
-        *(f"zq.{feature}.settings" for feature in ("console", "delivery", "websocket")),
+        *(f"zq.{feature}.settings" for feature in ("console", "subscriptions", "websocket")),
     ],
     "oslo_policy": ["zq.auth.policy"],
     "gunicorn": ["zq.serving"],

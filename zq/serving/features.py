@@ -22,7 +22,7 @@ from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
 from zq.model import Seconds
-from zq.pools.administration import Pools
+from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
 from zq.serving.settings import Configuration, Settings
 from zq.storage import connect
