@@ -142,7 +142,7 @@ MAY_IMPORT: dict[str, list[str]] = {
 }
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
-    "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.storage"],
+    "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.storage", "zq.subscriptions"],
     "aiohttp": ["zq.subscriptions.delivery"],
     "falcon": ["zq.administration", "zq.console", "zq.figures", "zq.http", "zq.pools", "zq.subscriptions"],
     "jwt": ["zq.auth"],
