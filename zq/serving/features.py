@@ -91,7 +91,16 @@ def features_of(
         features += [PoolsFeature(pools)]
     has_page = any(feature.page is not None for feature in features)
     return [
-        figures_feature(has_page, core, observers, figures_about),
+        figures_feature(
+            has_page,
+            observers,
+            figures_about,
+            core.storage,
+            core.waiters.clock,
+            core.queues,
+            core.topics,
+            core.quotas,
+        ),
         *features,
     ]
 
