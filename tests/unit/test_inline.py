@@ -135,6 +135,25 @@ def test_a_job_that_waits_too_long_for_a_thread_is_refused() -> None:
     in_loop(crowd)
 
 
+def test_a_job_that_may_wait_is_not_overtaken_by_later_jobs() -> None:
+    """However often the pool refuses jobs that have waited too long."""
+
+    async def crowd(loop: asyncio.AbstractEventLoop) -> None:
+        pool, go, order = Pool(1, 0.1, loop), threading.Event(), list[str]()
+        held = pool.do(lambda: go.wait(60))
+        first = pool.do(lambda: order.append("first"), patient=True)
+        late = pool.do(lambda: order.append("never"))
+        await asyncio.sleep(0.04)
+        second = pool.do(lambda: order.append("second"), patient=True)
+        with pytest.raises(Crowded):
+            await asyncio.wait_for(late, 60)
+        go.set()
+        await asyncio.wait_for(asyncio.gather(held, first, second), 60)
+        assert order == ["first", "second"]
+
+    in_loop(crowd)
+
+
 def test_an_awaited_thing_is_given_up_at_its_deadline() -> None:
     async def wait_in_vain(loop: asyncio.AbstractEventLoop) -> None:
         deadlines = Deadlines(loop)

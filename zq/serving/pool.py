@@ -95,10 +95,10 @@ class Pool:
                 break
             with suppress(IndexError):  # a thread was quicker
                 late.append(self._waiting.popleft())
+        # Patient jobs keep their places: behind the others they would be overtaken each time.
+        self._waiting.extendleft(job._replace(since=now) for job in reversed(late) if job.patient)
         for job in late:
-            if job.patient:
-                self._waiting.append(job._replace(since=now))
-            elif not job.future.done():
+            if not job.patient and not job.future.done():
                 job.future.set_exception(Crowded("The server has more to do than it can do in time."))
         self._loop.call_later(self._timeout / 2, self._refuse_late)
 
