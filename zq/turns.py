@@ -20,6 +20,9 @@ T = TypeVar("T")
 SLICE: Final = 100
 # Items of a slice that the processor works on. A message takes 2 to 10 µs in most steps.
 FINE_SLICE: Final = 25
+# Seconds of a thread's turn, instead of the 0.005 of Python: a request waits for as long before its edge sees it. Less
+# would help others more, and cost every request more (api-ref/performance.md).
+SWITCH: Final = 0.001
 # Seconds of a thread's turn while large work is under way.
 SHORT_TURN: Final = 0.0002
 # Processor seconds of large work before which a sleep would cost more than it gives.

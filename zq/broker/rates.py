@@ -47,6 +47,8 @@ MAX_HEAVY: Final = 2
 HEAVY_WAIT: Final = 1.0
 # Seconds for which heavy requests rest more because another project has sent a request.
 LATELY: Final = 0.1
+# Seconds for which a process that several projects have sent requests to is taken to serve several.
+RECENTLY: Final = 1.0
 # The kind of the documents by which processes tell.
 KIND: Final = "rate"
 # Processes of which one listens.
@@ -70,13 +72,17 @@ class Visits:
         self.busy: set[Account] = set()
         """The accounts that have light requests under way."""
         self._last: Account | None = None
-        self._last_at = self._other_at = -LATELY
+        self._last_at = self._other_at = -RECENTLY
 
     def note(self, account: "Account", now: float) -> None:
         """Note a request. Threads may overwrite each other's notes, of which the next request makes another one."""
         if self._last is not account:
             self._other_at, self._last = self._last_at, account
         self._last_at = now
+
+    def are_of_several(self, now: float) -> bool:
+        """Return whether more than one account has sent requests within ``RECENTLY``."""
+        return now - self._other_at < RECENTLY
 
     def company(self, account: "Account", now: float) -> Company:
         """Return who is served beside a heavy request of this account."""

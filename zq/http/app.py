@@ -114,6 +114,11 @@ class App(falcon.App[Any, Any]):
         busy, nor for heavy work on another thread, which may hold the lock of its queue."""
         return self._storage.prompt and not turns.are_taken()
 
+    def has_company(self) -> bool:
+        """Return whether several projects have sent requests to this process within a second."""
+        quotas = self._authorization.quotas
+        return quotas is not None and quotas.visits.are_of_several(quotas.now())
+
     def go_on(self, pending: PendingAnswer) -> Later | None:
         """Let a pending request look again, and answer it; None if it is still pending. Blocks as a request does."""
         req, resp = pending.req, pending.resp

@@ -22,7 +22,9 @@ from zq.events import Refusal, refused
 from zq.http import heads
 from zq.http.app import App
 from zq.http.pending import HANDOVER, Feed, Handover, PendingAnswer
+from zq.serving import fairness
 from zq.serving.environ import add_body, announced_size, environment
+from zq.serving.fairness import FairQueue
 from zq.serving.listening import network
 from zq.serving.pool import Deadlines, Pool, Settling
 from zq.storage.inline import Ticket
@@ -47,7 +49,8 @@ Send = Callable[[dict[str, Any]], Any]
 class Limits(Struct, frozen=True):
     """Seconds that clients get, and how much they may send. ``queue``: seconds that a request may wait for a thread.
 
-    ``requests_per_address``: requests of one address that may be under way; None: any number.
+    ``requests_per_address``: requests of one address that may be under way; None: any number. ``callers``: the headers
+    by which callers are distinguished, see ``fairness``.
     """
 
     body: float
@@ -55,6 +58,7 @@ class Limits(Struct, frozen=True):
     queue: float
     max_body: int
     requests_per_address: int | None = None
+    callers: frozenset[bytes] = fairness.PROJECTS
 
 
 class Answer(Struct):
@@ -83,6 +87,7 @@ class Edge:
         self.limits = limits
         self.inner = inner
         self.judge = getattr(app, "judge", None)
+        self.queue = FairQueue(loop, inner.has_company)
         self.pool = Pool(threads, limits.queue, loop)
         self.settling = Settling(loop)
         self.deadlines = Deadlines(loop)
@@ -96,7 +101,13 @@ class Edge:
 
     async def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         """Serve one request."""
-        await Exchange(self, environment(scope), receive, send).run()
+        if not self.queue.begin_step():
+            await self.queue.wait(self.caller(scope))
+        await Exchange(self, scope, receive, send).run()
+
+    def caller(self, scope: dict[str, Any]) -> bytes:
+        """Return who sends a request, as far as its head says."""
+        return fairness.caller(scope, self.limits.callers)
 
     def call(self, environ: dict[str, Any]) -> Answer:
         """Let the application answer; blocks. The answer means nothing if it has left a pending one or a feed."""
@@ -127,7 +138,10 @@ class Edge:
         return self.pool.is_crowded() or self.settling.waits() > self.limits.queue or self.body_bytes > MAX_BODIES
 
     async def pause(self) -> None:
-        """Wait for a moment, so that a client that was refused as too much asks on no sooner; not if many wait so."""
+        """Delay the answer to a request beyond the project's rate, so that its client does not retry at once.
+
+        At most ``heads.MOST_PAUSES`` answers are delayed at a time; others are sent without a delay.
+        """
         if self._pauses < heads.MOST_PAUSES:
             self._pauses += 1
             try:
@@ -182,11 +196,12 @@ class Edge:
 
 
 class Exchange:
-    """One request and its answer. ``environ`` has all of the request but its body."""
+    """One request and its answer."""
 
-    def __init__(self, edge: Edge, environ: dict[str, Any], receive: Receive, send: Send) -> None:
+    def __init__(self, edge: Edge, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         self._edge = edge
-        self._environ = environ
+        self._scope = scope
+        self._environ = environ = environment(scope)
         self._receive = receive
         self._send = send
         self._handover = Handover()
@@ -304,6 +319,8 @@ class Exchange:
             while (pending := handover.pending) is not None:
                 if not handover.in_thread:
                     await self._wait(pending)
+                if inline and not edge.queue.begin_step():
+                    await edge.queue.wait(edge.caller(self._scope))
                 if inline and not handover.in_thread and edge.inner.is_prompt():
                     ticket = Ticket()
                     with ticket:

@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -20,10 +21,10 @@ from granian.log import LogLevels
 from granian.server.embed import Server
 from msgspec import Struct
 
-from zq import lifecycle
+from zq import lifecycle, turns
 from zq.broker import Broker
 from zq.http.app import App
-from zq.serving import listening
+from zq.serving import fairness, listening
 from zq.serving.asgi import PIECE, Edge, Limits, Receive, Send
 from zq.serving.websocket import Connections
 from zq.settings import Settings
@@ -52,6 +53,7 @@ class Serving(Struct, frozen=True):
 def serve(chosen: Settings, open_app: Callable[[], Serving]) -> int:
     """Serve until a signal ends this process; return the exit code. Raise what ``open_app`` raises."""
     _allow_connections()
+    sys.setswitchinterval(turns.SWITCH)
     opened = open_app()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(Worker(chosen, opened).run())
@@ -85,7 +87,11 @@ class Worker:
         """Serve until SIGTERM, SIGINT or SIGQUIT, and for SIGTERM drain first."""
         chosen, loop = self._chosen, asyncio.get_running_loop()
         per_address = None if chosen.behind_proxy else chosen.max_connections_per_address
-        limits = Limits(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body, per_address)
+        limits = Limits(
+            *(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body),
+            per_address,
+            fairness.PROJECTS if chosen.auth.strategy in ("", "proxy") else fairness.CREDENTIALS,
+        )
         self._edge = edge = Edge(self._opened.app, self._opened.inner, limits, chosen.threads, loop)
         self._connections = Connections(edge, self._opened.app, self._opened.broker, chosen)
         self._start_server()
