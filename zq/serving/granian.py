@@ -76,6 +76,8 @@ class Worker:
     def __init__(self, chosen: Settings, opened: Serving) -> None:
         self._chosen = chosen
         self._opened = opened
+        self._address = listening.numeric(chosen.bind)
+        """Resolved once: the name of a host may have no address later, when a certificate or a stop needs it."""
         self._edge: Edge
         self._connections: Connections
         self._servers: dict[Server, asyncio.Task[None]] = {}
@@ -124,7 +126,7 @@ class Worker:
         chosen = self._chosen
         server = Server(
             self._serve,
-            address=listening.numeric(chosen.bind),
+            address=self._address,
             port=chosen.port,
             interface=Interfaces.ASGINL,
             # With HTTP/2 Granian has no deadline for a silent connection: see decision 0135.
@@ -164,8 +166,9 @@ class Worker:
             return
         chosen = self._chosen
         lifecycle.begin_stopping(chosen.drain_delay, self._opened.broker.end_waiting)
+        self._connections.end()
         await asyncio.sleep(chosen.drain_delay)
-        sink = listening.divert_new_connections(chosen.bind, chosen.port, chosen.workers)
+        sink = listening.divert_new_connections(self._address, chosen.port, chosen.workers)
         began = time.monotonic()
         while time.monotonic() < min(began + LINGER, max(began, self._edge.last_request) + QUIET):
             await asyncio.sleep(LOOK)
@@ -175,6 +178,7 @@ class Worker:
 
     def _end_at_once(self) -> None:
         lifecycle.begin_stopping(0, self._opened.broker.end_waiting)
+        self._connections.end()
         self._ending.set()
 
 

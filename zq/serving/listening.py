@@ -84,7 +84,7 @@ def _family(address: str) -> socket.AddressFamily:
 
 @lru_cache(maxsize=4096)
 def network(host: str) -> bytes:
-    """Return what the requests of a host are counted under: its address, of IPv6 the network of a site (/64)."""
+    """Return the key under which the server counts an address's requests: of IPv6, the network of a site (/64)."""
     with suppress(ValueError):
         found = ipaddress.ip_address(host.partition("%")[0])
         mapped = getattr(found, "ipv4_mapped", None)
@@ -92,14 +92,13 @@ def network(host: str) -> bytes:
     return b""
 
 
-def divert_new_connections(host: str, port: int, listeners: int) -> socket.socket | None:
+def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
     """Let no new connection reach the sockets that listen on an address, so that they can be closed without a reset.
 
     ``listeners``: how many sockets of this server share the address. The socket that is returned joins them as the last
     one, and the kernel gives it every new connection, whose handshake it drops. The client repeats the handshake after
     a second, and is refused then, or connects to the next server. None where the kernel cannot do it.
     """
-    address = numeric(host)
     sink = socket.socket(_family(address))
     try:
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -61,6 +61,7 @@ class Connections:
         self._service = Service(app, broker, chosen.auth.strategy, self._join)
         self._sessions: dict[Session, bytes] = {}
         """The networks that the connections come from."""
+        self._connections: set[Connection] = set()
         self._projects: dict[object, str] = {}
 
     async def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
@@ -76,8 +77,9 @@ class Connections:
         connection = Connection(self._edge, self._max_frame, receive, send)
         session = Session(self._service, scope["client"][0], self._headers(scope), connection.notify)
         self._sessions[session] = address
+        self._connections.add(connection)
         try:
-            await send({"type": "websocket.accept"})
+            await connection.send({"type": "websocket.accept"})
             await connection.converse(session)
         except Ended as ended:
             with suppress(Gone, TimeoutError):
@@ -86,9 +88,15 @@ class Connections:
             pass
         finally:
             del self._sessions[session]
+            self._connections.discard(connection)
             self._projects.pop(session, None)
             connection.close()
             await self._edge.pool.do(session.end, patient=True)
+
+    def end(self) -> None:
+        """Have each connection look at once whether the server is stopping, and not at its next tick."""
+        for connection in self._connections:
+            connection.notify()
 
     def _refusal(self, scope: dict[str, Any], address: bytes) -> HTTPStatus | None:
         """Return the status with which a handshake is refused; None: it is not."""
