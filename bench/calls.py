@@ -20,8 +20,8 @@ from uuid import uuid4
 from webtest import TestApp, TestResponse
 
 import zq
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.storage import connect
 

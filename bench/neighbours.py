@@ -96,7 +96,18 @@ class Signals(NamedTuple):
 
 
 def token(store: str, project: str, *options: str) -> str:
-    command = [sys.executable, "-m", "zq.server", "token", "create", "--project", project, *options, "--store", store]
+    command = [
+        sys.executable,
+        "-m",
+        "zq.serving.server",
+        "token",
+        "create",
+        "--project",
+        project,
+        *options,
+        "--store",
+        store,
+    ]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 

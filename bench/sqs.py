@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from falcon.testing import create_environ
 
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import App, create_app
 from zq.http.sqs.json_protocol import MEDIA, TARGET
 from zq.model.sqs import SqsOptions

@@ -17,8 +17,8 @@ from falcon.testing import create_environ
 
 from zq.auth.credentials import Bearers
 from zq.auth.tokens import Grant, Tokens, TokenVerifier
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import App, create_app
 from zq.model.quotas import Quota
 from zq.storage import connect

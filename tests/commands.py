@@ -9,7 +9,7 @@ from unittest import mock
 
 from tests.forked import Forked
 from tests.servers import MODULE
-from zq import server
+from zq.serving import server
 
 
 class Done(NamedTuple):

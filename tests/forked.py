@@ -27,9 +27,9 @@ _context.set_forkserver_preload(
     [
         *(
             "tests.forked",
-            "zq.server",
+            "zq.serving.server",
             "zq.serving",
-            "zq.delivery.running",
+            "zq.subscriptions.delivery.running",
             "zq.serving.gunicorn",
             "zq.serving.granian",
         ),

@@ -33,7 +33,7 @@ READY_WITHIN = 120.0
 """Seconds that a server may take to start on a busy machine."""
 CLIENT = "30387f00c63a4a30ac1f3e2cf1b0c3a1"
 PROJECT = "acme"
-MODULE = "zq.server"
+MODULE = "zq.serving.server"
 T = TypeVar("T")
 
 

@@ -13,8 +13,8 @@ import yaml
 
 from tests.abilities import locate, need
 from tests.tables import every_row
-from zq import settings
-from zq.metrics.definitions import COUNTED, PER_QUEUE, READ, STORE_GAUGES, STORE_TOTALS, Definition, Kind
+from zq.serving import settings
+from zq.serving.metrics.definitions import COUNTED, PER_QUEUE, READ, STORE_GAUGES, STORE_TOTALS, Definition, Kind
 
 ETC = Path(__file__).parent.parent / "etc"
 ALERTS = ETC / "alerts.yml"

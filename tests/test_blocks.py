@@ -23,18 +23,18 @@ from tests.reader import PYTHON, SHELL, succeed
 from tests.servers import ZqServer
 from tests.stores import RedisServer
 from tests.tables import every_row
-from zq import settings
-from zq.broker import Broker
 from zq.cli.profiles import read_profile
 from zq.client import Client
 from zq.clock import StoreClock
-from zq.features import described_features
+from zq.core import Broker
 from zq.http.openapi import document
 from zq.limits import Limits
-from zq.model.subscriptions import Notice
+from zq.serving import settings
+from zq.serving.features import described_features
 from zq.storage import connect
+from zq.subscriptions.model import Notice
+from zq.subscriptions.notices import notification
 from zq.websocket import frames
-from zq.wire.subscriptions import notification
 
 CLIENTS = "tests/campaign/clients"
 CURL = "tests/test_docs.py::test_the_curl_lines_of_a_document_work"
@@ -103,7 +103,7 @@ HELD_BY = [
     ("api-ref/metrics.md", "yaml", "", "tests/test_blocks.py::test_prometheus_is_told_where_the_alerts_are"),
     ("api-ref/migration-from-sqs.md", "python", "", MOVED),
     ("api-ref/migration-from-sqs.md", "sh", "", MOVED),
-    ("api-ref/openapi.md", "sh", "python -m zq.features > api-ref/openapi.json\n", OPENAPI),
+    ("api-ref/openapi.md", "sh", "python -m zq.serving.features > api-ref/openapi.json\n", OPENAPI),
     ("api-ref/openapi.md", "sh", "openapi-python-client generate", GENERATOR),
     ("api-ref/openapi.md", "yaml", "", GENERATOR),
     ("api-ref/openstack-client.md", "sh", "", OPENSTACK),
@@ -173,7 +173,7 @@ NOT_RUN = {
     r"(OS_\w+=\S+ )?devstack/run\n": "it makes an environment in this clone; a server of the same options is started",
     r"devstack/test\n": "it runs this test",
     r"pip install ": "run with --dry-run, from this clone and a wheel of it, by tests/campaign/packages",
-    r"python -m zq\.features > ": "it overwrites a file of this clone, with which its output is compared",
+    r"python -m zq\.serving\.features > ": "it overwrites a file of this clone, with which its output is compared",
     r"export ZQ_URL=\S+ ZQ_PROJECT=acme\n(python -m zq\.jobs|.*\nzq pipeline run)": "a Java for each line takes "
     "minutes: tests/spark runs the same words, and the variables, in the session that it has",
     r"# job\.py\n": "it is the file that the line above runs",

@@ -15,15 +15,16 @@ from falcon.inspect import inspect_app
 
 from tests.abilities import need
 from tests.blocks import PAGES, ROOT, curl_samples, only
+from tests.features import served_features
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
 from tests.tables import every_row
-from zq import errors, settings
-from zq.broker import Broker
+from zq import errors
 from zq.clock import ManualClock
-from zq.features import described_features
+from zq.core import Broker
 from zq.http.app import create_app
-from zq.metrics.definitions import COUNTED, READ, STORE_GAUGES, STORE_TOTALS
+from zq.serving import settings
+from zq.serving.metrics.definitions import COUNTED, READ, STORE_GAUGES, STORE_TOTALS
 from zq.storage.api import Storage
 
 REFERENCE = [page for page in PAGES if page != ROOT / "README.md"]
@@ -59,7 +60,8 @@ def missing(names: list[str]) -> list[str]:
 
 def test_every_route_and_method_is_documented(storage: Storage, clock: ManualClock) -> None:
     """Some line of ``api-ref/`` has both the path template and the method."""
-    app = create_app(Broker(storage, clock), admin_mode=True, features=described_features())
+    core = Broker(storage, clock)
+    app = create_app(core, admin_mode=True, features=served_features(core))
     lines = text().splitlines()
     undocumented = []
     for route in inspect_app(app).routes:
@@ -99,7 +101,7 @@ def test_every_metric_is_documented_and_no_other() -> None:
 
 
 def zq_server(*arguments: str) -> str:
-    command = [sys.executable, "-m", "zq.server", *arguments]
+    command = [sys.executable, "-m", "zq.serving.server", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
@@ -171,7 +173,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_the_files_that_the_tour_names_are_there() -> None:
     """``internals.md`` leads through the code by the names of its files and folders."""
     named = SOURCES.findall((ROOT / "api-ref" / "internals.md").read_text())
-    assert "zq/broker/messages.py" in named
+    assert "zq/core/messages.py" in named
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features are leaves: without the folder of one, and its lines in ``zq.features``, the rest of zq works."""
+"""Features are leaves: without the folder of one, and its lines in ``zq.serving``, the rest of zq works."""
 
+import ast
 import os
 import re
 import shutil
@@ -15,7 +16,19 @@ import pytest
 from tests.servers import ZqServer
 
 ROOT = Path(__file__).parent.parent
-FEATURES = ["figures"]
+# The paths of each feature, which answer 404 without its folder.
+FEATURES = {
+    "console": ["/console", "/console/"],
+    "figures": ["/v2/figures", "/v2/servers"],
+    "subscriptions": [
+        "/v2/queues/jobs/subscriptions",
+        "/v2/topics/news/subscriptions/a/confirm",
+        "/v2/queues/jobs/subscriptions/a/deliveries",
+    ],
+    "websocket": ["/v2/ws"],
+}
+# The modules of the server that list features.
+LISTS = ["features.py", "sections.py"]
 # A program that posts, claims and deletes a message over HTTP in one process of the changed tree.
 CORE = """
 from zq.testing import server
@@ -30,32 +43,47 @@ with server() as served, served.client() as client:
 """
 
 
+def without_lines_of(name: str, source: str) -> str:
+    """Delete the imports, assignments and items of lists that name a feature."""
+    tree, named, lines = ast.parse(source), re.compile(rf"\b{name}", re.IGNORECASE), source.splitlines(keepends=True)
+    kinds = ast.Import | ast.ImportFrom | ast.Assign
+    removable: list[ast.stmt | ast.expr] = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    removable += [item for node in ast.walk(tree) if isinstance(node, ast.List) for item in node.elts]
+    for node in removable:
+        if named.search(ast.unparse(node)):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (1 + (node.end_lineno or 0) - node.lineno)
+    return "".join(lines)
+
+
 @pytest.fixture(params=FEATURES)
-def without(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def without(name: str, tmp_path: Path) -> Path:
     """A copy of the sources without one feature."""
-    name = request.param
     shutil.copytree(ROOT / "zq", tmp_path / "zq", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.rmtree(tmp_path / "zq" / name)
-    composition = tmp_path / "zq" / "features.py"
-    lines = composition.read_text().splitlines(keepends=True)
-    named = re.compile(rf"\bzq\.{name}\b|{name}_feature\(|\b{name.capitalize()}Feature\(|\babout = ")
-    composition.write_text("".join(line for line in lines if not named.search(line)))
+    for module in LISTS:
+        file = tmp_path / "zq" / "serving" / module
+        file.write_text(without_lines_of(name, file.read_text()))
     return tmp_path
 
 
 def test_the_core_works_without_the_folder_of_a_feature(without: Path) -> None:
     """Nothing else imports the feature, and a message is posted, claimed and deleted."""
     environment = {**os.environ, "PYTHONPATH": str(without), "PYTHONDONTWRITEBYTECODE": "1"}
-    for command in (["-c", CORE], ["-m", "zq.features"]):
+    for command in (["-c", CORE], ["-m", "zq.serving.features"]):
         done = subprocess.run(
             [sys.executable, *command], cwd=without, env=environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stderr
 
 
-def test_a_server_starts_without_the_folder_of_a_feature(without: Path) -> None:
+def test_a_server_starts_without_the_folder_of_a_feature(name: str, without: Path) -> None:
     """The server answers, and the feature's paths are those of no route."""
     with ZqServer("memory:", env={"PYTHONPATH": str(without), "PYTHONSAFEPATH": "1"}) as served:
         headers = {"Client-ID": str(uuid4()), "X-Project-ID": "acme"}
         assert httpx.get(f"{served.url}/v2/queues", headers=headers).status_code == 200
-        assert httpx.get(f"{served.url}/v2/figures", headers=headers).status_code == 404
+        assert {httpx.get(served.url + path, headers=headers).status_code for path in FEATURES[name]} == {404}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zq.settings.reference import renewed
+from zq.serving.settings.reference import renewed
 
 FOLDER = Path(__file__).parent.parent / "api-ref"
 METHODS = ("get", "head", "put", "post", "patch", "delete")
@@ -86,7 +86,7 @@ def test_an_operation_is_described_in_one_place() -> None:
 
 
 def test_the_options_are_those_of_the_server() -> None:
-    """``python -m zq.settings.reference api-ref/configuration.md`` brings the page up to date."""
+    """``python -m zq.serving.settings.reference api-ref/configuration.md`` brings the page up to date."""
     page = (FOLDER / "configuration.md").read_text()
     assert renewed(page) == page
 

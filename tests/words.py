@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-SERVER = ("zq.storage", "zq.broker", "zq.http", "zq.model", "zq.records", "zq.server")
+SERVER = ("zq.storage", "zq.core", "zq.http", "zq.model", "zq.records", "zq.serving.server")
 EMBEDDED = ("zq.storage.rocksdb", "zq.storage.ordered", "zq.storage.memory")
 STORES = ("zq.storage.rocksdb.port", "zq.storage.rocksdb.store", "zq.storage.ordered.store", "zq.storage.memory")
 MONGODB = ("zq.storage.mongodb",)
@@ -100,9 +100,9 @@ WORDS = (
     Word("told", "notified, reported"),
     Word("Told", "StoreCollector (metrics)"),
     Word("Bell", "condition, event"),
-    Word("ring", "notify, wake", ("zq.broker",)),
-    Word("Line", "WaitQueue (broker), Connection (Redis)", ("zq.broker", *REDIS)),
-    Word("line", "wait queue (broker), connection (Redis)", ("zq.broker", *REDIS)),
+    Word("ring", "notify, wake", ("zq.core",)),
+    Word("Line", "WaitQueue (broker), Connection (Redis)", ("zq.core", *REDIS)),
+    Word("line", "wait queue (broker), connection (Redis)", ("zq.core", *REDIS)),
     Word("ways.py", "moves", REDIS),
     Word("refusals.py", "errors", REDIS),
     Word("guard.py", "startup", ("zq.storage",)),
@@ -112,7 +112,7 @@ WORDS = (
     Word("expect", "schedule_expiry", REDIS),
     Word("Share", "Resolution", ("zq.storage",)),
     Word("Order", "SettleRequest", ("zq.storage",)),
-    Word("place", "doc_id, offset, slot", ("zq.storage", "zq.broker")),
+    Word("place", "doc_id, offset, slot", ("zq.storage", "zq.core")),
     Word("Once", "IdempotencyKey"),
     Word("once", "idempotency key", SERVER),
     Word("life()", "Lease.extend"),
@@ -126,13 +126,13 @@ WORDS = (
     Word("records.py", "documents", ("zq",)),
     Word("Book", "RulesCache"),
     Word("Recent", "cachetools.TTLCache"),
-    Word("recent.py", "cachetools", ("zq.broker",)),
+    Word("recent.py", "cachetools", ("zq.core",)),
     Word("Lifetimes", "DefaultTtls"),
-    Word("lifetimes.py", "DefaultTtls", ("zq.broker",)),
+    Word("lifetimes.py", "DefaultTtls", ("zq.core",)),
     Word("Vocabulary", "MetadataSchema"),
-    Word("vocabulary.py", "MetadataSchema", ("zq.broker",)),
-    Word("Named", "MetadataResource", ("zq.broker",)),
-    Word("Thing", "Stored", ("zq.broker",)),
+    Word("vocabulary.py", "MetadataSchema", ("zq.core",)),
+    Word("Named", "MetadataResource", ("zq.core",)),
+    Word("Thing", "Stored", ("zq.core",)),
     Word("Catalogue", "ResourceStore"),
     Word("Watch", "Events"),
     Word("Unwatched", "Events"),
@@ -146,9 +146,9 @@ WORDS = (
     Word("unread.py", "write_timeout", ("zq.http",)),
     Word("callers.py", "connections", ("zq.http",)),
     Word("bounds.py", "limits", ("zq.http",)),
-    Word("pending.py", "buffered", ("zq.metrics",)),
-    Word("measured.py", "timed", ("zq.metrics",)),
-    Word("shared.py", "multiprocess", ("zq.metrics",)),
+    Word("pending.py", "buffered", ("zq.serving.metrics",)),
+    Word("measured.py", "timed", ("zq.serving.metrics",)),
+    Word("shared.py", "multiprocess", ("zq.serving.metrics",)),
     Word("pace.py", "maintenance.throttle"),
     Word("Load", "LatencyMonitor"),
     Word("upkeep.py", "maintenance"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens in a server, for observers: ``zq.metrics`` is one, and none is needed."""
+"""What happens in a server, for observers: ``zq.serving.metrics`` is one, and none is needed."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -55,7 +55,7 @@ def configure(form: str, level: str) -> None:
 def set_level(level: str) -> None:
     """The least level logged; of what others than zq log at least INFO, since drivers log bodies below it."""
     logging.getLogger(OWN).setLevel(level)
-    logging.getLogger("__main__").setLevel(level)  # zq.server, as python -m runs it
+    logging.getLogger("__main__").setLevel(level)  # zq.serving.server, as python -m runs it
     logging.getLogger().setLevel(max(logging.getLevelName(level), logging.INFO))
 
 

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from tests.cli.conftest import Zq
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.model import Draft, QueueRef, new_ids
 from zq.storage import connect

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 SERVERS = "falcon gunicorn granian pymongo redis rocksdict oslo_config prometheus_client jsonschema"
-PARTS = "zq.broker zq.http zq.storage zq.settings zq.spark"
+PARTS = "zq.core zq.http zq.storage zq.serving.settings zq.spark"
 TALKING = "asyncio httpx tenacity"
 """Half of the time that a client takes to import: who makes one pays for it, or, of asyncio, who makes an asynchronous
 one."""

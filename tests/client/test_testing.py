@@ -17,8 +17,8 @@ from tests.blocks import ROOT, blocks
 from tests.client.client_kinds import bodies, client_of
 from tests.reader import follow
 from tests.servers import wait_for
-from zq.broker import waiting
 from zq.client import Client, Retries
+from zq.core import waiting
 from zq.errors import Unavailable, ZqError
 from zq.testing import Server
 
@@ -30,7 +30,7 @@ TESTS, PROGRAM = (block.text for block in blocks(ROOT / "api-ref" / "testing.md"
 def test_the_tests_of_the_page_pass(tmp_path: Path, options: list[str]) -> None:
     """testing.md: as a file of its own, with nothing but the plugins that are named here."""
     (tmp_path / "test_orders.py").write_text(TESTS)
-    plugins = ["-p", "zq.pytest_plugin", "-p", "xdist"]
+    plugins = ["-p", "zq.testing.plugin", "-p", "xdist"]
     alone = ["env", "PYTEST_DISABLE_PLUGIN_AUTOLOAD=1", "python", "-m", "pytest", "-q", *plugins, *options]
     done = follow(alone, tmp_path)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

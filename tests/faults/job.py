@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of
+from zq.core.carrying import Carrier
 from zq.errors import ProducerNotFound
 from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, Outcome, QueueRef
 from zq.storage.api import Storage

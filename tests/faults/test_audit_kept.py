@@ -14,7 +14,7 @@ from zq.client import Client
 pytestmark = pytest.mark.store_of_the_day
 SLOW = """\
 import time
-from zq.broker.trail import Trail
+from zq.core.trail import Trail
 write = Trail._write
 Trail._write = lambda self, entry: (time.sleep(0.2), write(self, entry))
 """
@@ -48,7 +48,7 @@ def test_a_server_that_ends_writes_what_waits_first(store_uri: str, engine: str,
 
 def test_a_command_on_the_store_writes_its_entry(store_uri: str, slow: dict[str, str]) -> None:
     env = {**os.environ, **OWN_PORT_ONLY, **slow}
-    command = [sys.executable, "-m", "zq.server", "token", "create", "--admin", "--store", store_uri]
+    command = [sys.executable, "-m", "zq.serving.server", "token", "create", "--admin", "--store", store_uri]
     made = subprocess.run(command, env=env, capture_output=True, text=True, check=True, timeout=60)
     with ZqServer(store_uri, config="[DEFAULT]\nauth_strategy = token\n") as server:
         (line,) = listed(server, token=made.stdout.strip())

@@ -30,8 +30,8 @@ from tests.reader import SHELL, succeed
 from tests.rotation import CAMPAIGN, rotated
 from tests.servers import PROJECT, ZqServer, ask, every_message, free_port, wait_for
 from tests.stores import RedisServer
-from zq import control
 from zq.model import ListFilter, QueueRef
+from zq.serving import control
 from zq.storage import connect
 from zq.storage.rocksdb import backups
 
@@ -185,7 +185,7 @@ def everything(store: str) -> set[int]:
 KILLED = """
 import os, signal, sys
 from zq.storage.rocksdb import backups
-from zq.server import main
+from zq.serving.server import main
 former, left = getattr(backups, sys.argv[1]), [int(sys.argv[2])]
 def then_killed(*given):
     left[0] -= 1
@@ -336,7 +336,8 @@ def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_pa
 @pytest.mark.ability("unshare")
 def test_a_full_target_is_said_and_left_as_it_was(zq: ZqServer, uri: str, target: Path) -> None:
     """Of a file system of 32 KiB."""
-    script = f"mount -t tmpfs -o size=32k none {target} && {sys.executable} -m zq.server backup {target} --store {uri}"
+    backup = f"{sys.executable} -m zq.serving.server backup {target} --store {uri}"
+    script = f"mount -t tmpfs -o size=32k none {target} && {backup}"
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f"{script}; code=$?; ls {target}; exit $code"],
         capture_output=True,

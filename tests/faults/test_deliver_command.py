@@ -18,7 +18,7 @@ from tests.servers import ZqServer, ask, spawn, wait_for
 from tests.sink import CONFIG, Sink
 from tests.stores import RedisServer
 
-COMMAND = [sys.executable, "-P", "-m", "zq.delivery.command"]
+COMMAND = [sys.executable, "-P", "-m", "zq.serving.deliver_command"]
 
 
 def post(server: ZqServer, *bodies: object) -> None:
@@ -103,7 +103,7 @@ def test_what_cannot_deliver_is_refused_with_a_sentence(
     monkeypatch.chdir(tmp_path)
     for name, value in options.items():
         monkeypatch.setenv(name, value)
-    ended = run_apart(*arguments, module="zq.delivery.command")
+    ended = run_apart(*arguments, module="zq.serving.deliver_command")
     assert (ended.code, ended.said) == (2, "")
     assert ended.error.startswith("zq-deliver: ")
     assert said in ended.error

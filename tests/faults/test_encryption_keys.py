@@ -81,7 +81,7 @@ def test_a_master_key_is_replaced_at_once(kind: str, tmp_path: Path) -> None:
         server = opened.enter_context(ZqServer(uri, "--config", str(config)))
 
         def rekey() -> subprocess.CompletedProcess[str]:
-            command = [sys.executable, "-m", "zq.server", "rekey", "--config", str(config), "--store", uri]
+            command = [sys.executable, "-m", "zq.serving.server", "rekey", "--config", str(config), "--store", uri]
             return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
         for kinds in ("queues", "topics"):

@@ -9,7 +9,8 @@ import pytest
 
 from tests.faults.refusal import sentence_of
 from tests.servers import ZqServer
-from zq import __version__, settings, startup
+from zq import __version__
+from zq.serving import settings, startup
 
 PASSWORD = "s3cretPw"
 

@@ -11,9 +11,9 @@ from tests.faults.job import ALL, HELD, PART, PATIENCE, REPLAYED, TIMEOUT, At, D
 from tests.faults.test_mongodb_faults import failing
 from tests.rotation import rotated
 from tests.stores import MongoServer
-from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts, ids_of, together
+from zq.core.carrying import Carrier
 from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, Fenced, MessageClaimed, ProducerNotFound, StageNotFound
 from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, QueueRef
 from zq.storage.mongodb import MongoStorage, connect, reservations

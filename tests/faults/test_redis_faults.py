@@ -14,10 +14,10 @@ from tests.abilities import able
 from tests.rotation import rotated
 from tests.servers import free_port, soon, wait_for
 from tests.stores import RedisServer
-from zq.broker.redelivery import DeadLetters
 from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, Scene, drafts, ids_of
 from zq.conformance.topic_builders import Log
+from zq.core.redelivery import DeadLetters
 from zq.errors import StartRefused, Unavailable
 from zq.model import Draft, QueueRef, new_ids
 from zq.model.documents import DocumentRef

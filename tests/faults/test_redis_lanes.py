@@ -13,9 +13,9 @@ import redis
 
 from tests.rotation import CAMPAIGN, rotated
 from tests.stores import RedisServer
-from zq.broker.redelivery import Redelivery
 from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, Scene, ids_of
+from zq.core.redelivery import Redelivery
 from zq.model import ClaimRef, Draft, Lease, ListFilter, Move, QueueRef, Release, new_ids
 from zq.storage import connect
 from zq.storage.redis import layout

@@ -12,9 +12,9 @@ import redis
 from msgspec import structs
 
 from tests.stores import RedisServer
-from zq.broker.redelivery import Redelivery
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, ids_of
+from zq.core.redelivery import Redelivery
 from zq.errors import ZqError
 from zq.model import ClaimRef, Draft, Grouping, Message, Move, QueueRef, Release, new_ids
 from zq.storage import connect

@@ -8,9 +8,9 @@ import redis
 
 from tests.rotation import rotated
 from tests.stores import RedisServer
-from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts
+from zq.core.carrying import Carrier
 from zq.model import Bounds, ClaimRef, ClaimRequest, Commit, IdempotencyKey, Lease, Move, QueueRef, Settlement
 from zq.storage import connect
 

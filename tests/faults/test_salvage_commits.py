@@ -13,8 +13,8 @@ import pytest
 from tests.damaged import flip, flushed, table_of
 from tests.faults.test_salvage import BLOCK_OF_FEW, differing, dumped, salvaged
 from tests.rotation import rotated
-from zq.broker.carrying import Carrier
 from zq.clock import ManualClock
+from zq.core.carrying import Carrier
 from zq.errors import StoreDamaged
 from zq.model import (
     Bounds,

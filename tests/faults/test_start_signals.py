@@ -86,13 +86,13 @@ def test_another_command_that_starts_outlives_sighup(store: RedisServer, tmp_pat
     config, log = tmp_path / "zq.conf", tmp_path / "log"
     config.write_text(CONFIG)
     arguments = ["--config", str(config), "--store", store.uri]
-    outlives_signals("zq.delivery.command", arguments, log, lambda: "zq-deliver delivers." in log.read_text())
+    outlives_signals("zq.serving.deliver_command", arguments, log, lambda: "zq-deliver delivers." in log.read_text())
 
 
 def test_a_reload_during_the_start_of_a_command_is_obeyed(store: RedisServer, tmp_path: Path) -> None:
     """One signal that comes before the imports makes the command read its options again once it runs."""
     log = tmp_path / "log"
-    command = [sys.executable, "-P", "-c", SCRIPT.format(module="zq.delivery.command"), "--store", store.uri]
+    command = [sys.executable, "-P", "-c", SCRIPT.format(module="zq.serving.deliver_command"), "--store", store.uri]
     (tmp_path / "zq.conf").write_text(CONFIG)
     command += ["--config", str(tmp_path / "zq.conf")]
     with open(log, "wb") as file:

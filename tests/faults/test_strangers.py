@@ -12,8 +12,8 @@ from tests.http.stores import BrokenStore, untouched
 from tests.rotation import rotated
 from zq.auth.credentials import BURST, Bearers
 from zq.auth.tokens import TokenVerifier, write
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 
 BODY = 256 * 1024

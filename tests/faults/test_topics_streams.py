@@ -27,8 +27,8 @@ LARGE = "x" * 200_000
 BACKLOG = 60
 # Of a server with sleeping readers: half a minute is too long for a test.
 PATIENCE = """\
-import zq.broker.streams
-zq.broker.streams.PATIENCE = 2.0
+import zq.core.streams
+zq.core.streams.PATIENCE = 2.0
 """
 DROPPED_WITHIN = FREED_WITHIN = 60.0
 

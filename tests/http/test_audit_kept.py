@@ -14,9 +14,9 @@ from tests.http.scoped import Scoped
 from tests.http.stores import down
 from tests.servers import wait_for
 from zq.audit import Entry
-from zq.broker import trail as module
-from zq.broker.trail import MOST, MOST_TEXT, ROOM, Trail
 from zq.clock import ManualClock
+from zq.core import trail as module
+from zq.core.trail import MOST, MOST_TEXT, ROOM, Trail
 from zq.errors import Unavailable
 from zq.model.identity import Identity
 from zq.storage.api import Storage
@@ -29,7 +29,7 @@ TEXTS = ("credential", "peer", "object", "why")
 def trail(storage: Storage, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Trail:
     """That of every application of this test."""
     kept = Trail(storage.documents, clock)
-    monkeypatch.setattr("zq.broker.Trail", lambda *_: kept)
+    monkeypatch.setattr("zq.core.Trail", lambda *_: kept)
     return kept
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.http.api import Api
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.storage.api import Storage
 

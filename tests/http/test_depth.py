@@ -8,8 +8,8 @@ import pytest
 
 from tests.http.api import Api
 from tests.http.scoped import Scoped
-from zq.broker import queues, rules
 from zq.clock import ManualClock
+from zq.core import queues, rules
 
 QUEUE = "/v2/queues/jobs"
 DEPTH = f"{QUEUE}/depth"

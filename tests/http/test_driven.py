@@ -9,9 +9,9 @@ import pytest
 from tests.http.api import Api
 from tests.http.driven import Driven
 from tests.http.scoped import Scoped
-from zq.broker import Broker
-from zq.broker.rates import Rates
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.rates import Rates
 from zq.http.app import create_app
 from zq.model.quotas import Quota
 from zq.storage import connect

@@ -9,8 +9,8 @@ import pytest
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, bug, down
 from tests.tables import every_row
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.storage.api import Storage
 

@@ -10,8 +10,8 @@ import pytest
 from tests.http.api import Api
 from tests.http.scoped import Scoped
 from zq.clock import ManualClock
-from zq.features import described_features
 from zq.figures.counting import Counts
+from zq.serving.features import described_features
 
 QUEUES = "/v2/figures/queues"
 ADMIN = {"X-Roles": "admin"}

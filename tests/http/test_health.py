@@ -6,11 +6,11 @@ import pytest
 from tests.http.api import Api
 from tests.http.stores import bug, down
 from tests.tables import every_row
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.limits import MAX_DRIFT, MAX_UNCERTAINTY
-from zq.metrics.counting import Metrics
+from zq.serving.metrics.counting import Metrics
 from zq.storage.api import Storage
 
 pytestmark = pytest.mark.one_store

@@ -9,9 +9,9 @@ import pytest
 
 from tests.http.api import Api
 from tests.http.stores import down
-from zq.broker import Broker
-from zq.broker.health import LEFT, PROJECT, Health
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.health import LEFT, PROJECT, Health
 from zq.errors import Unavailable
 from zq.http.app import create_app
 from zq.limits import PROJECT_ID

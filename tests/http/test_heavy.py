@@ -13,9 +13,9 @@ from tests.http.api import CLIENT, Api
 from tests.http.scoped import Scoped
 from tests.tables import every_row
 from zq import turns
-from zq.broker import Broker
-from zq.broker.rates import MAX_HEAVY, Rates
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.rates import MAX_HEAVY, Rates
 from zq.http.app import create_app
 from zq.http.pending import HANDOVER, Handover
 from zq.model.quotas import Quota
@@ -113,7 +113,7 @@ def test_beyond_two_heavy_requests_the_next_is_refused(
     monkeypatch: pytest.MonkeyPatch, bounded: Callable[..., Scoped]
 ) -> None:
     """429 with the bound, after a moment; light requests and other projects go on, and a place is given back."""
-    monkeypatch.setattr("zq.broker.rates.HEAVY_WAIT", 0.01)
+    monkeypatch.setattr("zq.core.rates.HEAVY_WAIT", 0.01)
     scoped = bounded()
     caller, account = scoped.api(), scoped.broker.quotas.of("acme").account
     for _ in range(MAX_HEAVY):
@@ -143,7 +143,7 @@ def test_a_heavy_request_pays_for_what_it_was(bounded: Callable[..., Scoped], st
 
 
 def test_a_poll_holds_no_place_while_it_waits(monkeypatch: pytest.MonkeyPatch, bounded: Callable[..., Scoped]) -> None:
-    monkeypatch.setattr("zq.broker.rates.HEAVY_WAIT", 0.01)
+    monkeypatch.setattr("zq.core.rates.HEAVY_WAIT", 0.01)
     scoped = bounded()
     caller = scoped.api()
     for path in (f"{QUEUE}/messages?limit=1000&wait=1", f"{TOPIC}/messages?limit=1000&wait=1"):

@@ -9,8 +9,8 @@ import pytest
 from tests.http.api import Api
 from zq.auth.credentials import Bearers
 from zq.auth.tokens import Grant, Tokens, TokenVerifier
-from zq.broker.markers import Markers
 from zq.clock import ManualClock
+from zq.core.markers import Markers
 from zq.errors import InvalidParameter
 from zq.model import QueueRef
 from zq.storage.api import Storage

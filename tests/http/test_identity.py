@@ -391,8 +391,8 @@ def test_a_cached_credential_costs_little(storage: Storage, clock: ManualClock, 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch, compose: Compose, storage: Storage, clock: ManualClock) -> Api:
     """A server that looks again every tenth of a second whether a credential is valid, and remembers none."""
-    monkeypatch.setattr("zq.broker.waiting.RECHECK", 0.1)
-    monkeypatch.setattr("zq.broker.publishing.RECHECK", 0.1)
+    monkeypatch.setattr("zq.core.waiting.RECHECK", 0.1)
+    monkeypatch.setattr("zq.core.publishing.RECHECK", 0.1)
     monkeypatch.setattr("zq.http.streams.HEARTBEAT", 0.1)
     monkeypatch.setattr("zq.http.streams.LOOK", 0.05)
     moments = iter(range(10, 10**9, 10))
@@ -577,7 +577,7 @@ def test_a_library_is_imported_by_its_strategy_alone(strategy: str, library: str
     """Tenancy 3: they are large."""
     program = (
         "import sys, time\nfrom zq.auth import strategy_of\nfrom zq.clock import ManualClock\n"
-        "from zq.model.identity import AuthOptions\nimport zq.server\n"
+        "from zq.model.identity import AuthOptions\nimport zq.serving.server\n"
         f"strategy_of(lambda: AuthOptions(strategy={strategy!r}), None, ManualClock(1.0))\n"
         f"sys.exit({library!r} in sys.modules)"
     )

@@ -17,8 +17,8 @@ from tests.http.api import Api
 from tests.http.test_publishing import TOPIC, URL, bodies, publish
 from tests.http.test_streams import Reader
 from tests.stores import RedisServer
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.storage import connect
 from zq.storage.api import Storage

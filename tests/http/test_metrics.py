@@ -12,12 +12,12 @@ from tests.http.api import Api
 from tests.http.stores import BrokenStore, bug, down
 from tests.servers import wait_for
 from tests.stores import Stores, options_of
-from zq.broker import Broker
 from zq.clock import Clock, ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
-from zq.metrics.counting import Metrics
-from zq.metrics.definitions import COUNTED, PREFIX, READ, STORE_GAUGES, STORE_TOTALS, Options
-from zq.metrics.timed import timed
+from zq.serving.metrics.counting import Metrics
+from zq.serving.metrics.definitions import COUNTED, PREFIX, READ, STORE_GAUGES, STORE_TOTALS, Options
+from zq.serving.metrics.timed import timed
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.capabilities import Snapshots
@@ -32,7 +32,7 @@ PER_QUEUE = Options(per_queue=True, max_queues=100_000)
 @pytest.fixture(autouse=True)
 def each_page_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test looks more than once in a second."""
-    monkeypatch.setattr("zq.metrics.counting.FRESH", 0.0)
+    monkeypatch.setattr("zq.serving.metrics.counting.FRESH", 0.0)
 
 
 class Watched:

@@ -9,11 +9,11 @@ import pytest
 from tests.first_driver import FirstStorage
 from tests.http.api import Api
 from tests.tables import every_row
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.events import Events
 from zq.http.app import create_app
-from zq.metrics.timed import timed
+from zq.serving.metrics.timed import timed
 
 COMMIT = {"producer": "job", "batch": 1, "publish": ["s1"]}
 

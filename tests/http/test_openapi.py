@@ -13,16 +13,17 @@ import schemathesis
 from falcon.inspect import inspect_app
 from jsonschema import Draft202012Validator
 
+from tests.features import served_features
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, untouched
 from tests.tables import every_row
-from zq.broker import Broker
-from zq.broker.pools import Pools
 from zq.clock import ManualClock
-from zq.features import described_features
+from zq.core import Broker
+from zq.core.pools import Pools
 from zq.http.app import create_app
 from zq.http.openapi import document
 from zq.limits import Limits
+from zq.serving.features import described_features
 
 FILE = Path(__file__).parent.parent.parent / "api-ref" / "openapi.json"
 METHODS = ("get", "head", "put", "post", "patch", "delete")
@@ -78,7 +79,8 @@ def parameter(given: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.usefixtures("own_routers")
 def test_every_route_is_described_and_nothing_else() -> None:
     """Each method of each route."""
-    app = create_app(Broker(BrokenStore(untouched), ManualClock(1.0)), admin_mode=True, pools=POOLS, features=FEATURES)
+    core = Broker(BrokenStore(untouched), ManualClock(1.0))
+    app = create_app(core, admin_mode=True, pools=POOLS, features=served_features(core))
     served = {
         (method.method, route.path)
         for route in inspect_app(app).routes
@@ -118,7 +120,7 @@ def test_headers_are_asked_for_where_the_document_says_so(
     gate: Callable[..., Api], method: str, path: str, operation: dict[str, Any]
 ) -> None:
     """Client and project, the form that is no JSON, and 406: a request without the one or with the other is refused."""
-    door = gate(policy=lambda _rule, _roles: False, admin_mode=True, pools=POOLS, features=FEATURES)
+    door = gate(policy=lambda _rule, _roles: False, admin_mode=True, pools=POOLS)
     where = path.format(**EXAMPLES)
     headers = [parameter(each)["name"] for each in operation["parameters"] if parameter(each).get("required")]
     for header in ("Client-ID", "X-Project-ID"):
@@ -146,6 +148,6 @@ def test_bounds_are_those_in_force() -> None:
 
 
 def test_the_file_is_the_generated_one() -> None:
-    """``python -m zq.features > api-ref/openapi.json`` brings it up to date."""
-    command = [sys.executable, "-m", "zq.features"]
+    """``python -m zq.serving.features > api-ref/openapi.json`` brings it up to date."""
+    command = [sys.executable, "-m", "zq.serving.features"]
     assert FILE.read_text() == subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout

@@ -10,7 +10,7 @@ import pytest
 
 from tests.http.api import RESERVED, TOPIC_RESERVED, Api
 from tests.tables import every_row
-from zq.broker import waiting as module
+from zq.core import waiting as module
 
 QUEUE = "/v2/queues/jobs"
 MESSAGES = f"{QUEUE}/messages"

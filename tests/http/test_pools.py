@@ -10,9 +10,9 @@ import pytest
 from tests.http.api import Api
 from tests.tables import every_row
 from zq.audit import Audit
-from zq.broker import Broker
-from zq.broker.pools import Pools
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.pools import Pools
 from zq.errors import Unavailable
 from zq.http.app import create_app
 from zq.limits import Limits

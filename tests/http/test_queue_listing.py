@@ -9,7 +9,7 @@ import pytest
 
 from tests.http.api import Api, Kind, query_of
 from tests.tables import every_row
-from zq.broker import resources
+from zq.core import resources
 
 URL = "/v2/queues"
 

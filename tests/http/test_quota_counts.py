@@ -13,8 +13,8 @@ import pytest
 
 from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.model.quotas import Quota, Work
 from zq.storage.api import Storage

@@ -10,13 +10,13 @@ import pytest
 
 from tests.http.api import Api
 from tests.tables import every_row
-from zq import control, sqs_key_command
 from zq.auth.sigv4 import Refusal
 from zq.auth.sqs_keys import MOST, SqsKeyLookup, SqsKeys
 from zq.clock import ManualClock
 from zq.errors import Invalid, NotFound, QuotaExceeded, StartRefused, TooManyRequests
 from zq.model.documents import DocumentRef
 from zq.model.sqs import KEY
+from zq.serving import control, sqs_key_command
 from zq.storage.api import Storage
 
 Compose = Callable[..., Api]

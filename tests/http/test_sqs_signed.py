@@ -12,8 +12,8 @@ from botocore.credentials import Credentials
 from webtest import TestApp, TestResponse
 
 from zq.auth.sqs_keys import Made, SqsKeys
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.model.quotas import Quota
 from zq.model.sqs import SqsOptions

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from webtest import TestApp
 
-from zq.broker import Broker
-from zq.broker.move_tasks import KEPT, LEASE, UNRATED
 from zq.clock import ManualClock
 from zq.conformance.builders import drafts
+from zq.core import Broker
+from zq.core.move_tasks import KEPT, LEASE, UNRATED
 from zq.http.app import create_app
 from zq.model import ListFilter, Move, QueueRef
 from zq.model.sqs import SqsOptions

@@ -14,7 +14,7 @@ import pytest
 from tests.http.api import CLIENT, Api
 from tests.http.test_publishing import TOPIC, URL, publish
 from tests.tables import every_row
-from zq.broker import streams as broker_streams
+from zq.core import streams as broker_streams
 from zq.http import streams
 
 SOON = 60

@@ -6,23 +6,26 @@ from typing import Any
 
 import pytest
 
+from tests.features import core_with_subscriptions, fan_out_of
 from tests.http.api import PATCH_TYPE, Api
 from tests.http.conftest import Compose
 from tests.http.scoped import Scoped
 from tests.tables import every_row
-from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import confirming_key_of, signature
-from zq.broker import Broker
-from zq.broker.subscriptions import SubscriptionPolicy
 from zq.clock import ManualClock
 from zq.http.app import create_app
-from zq.model import ClaimRequest, Lease, QueueRef, new_ids
+from zq.model import ClaimRequest, Lease, ListFilter, QueueRef, new_ids
 from zq.model.identity import ShareOptions
-from zq.model.subscriptions import Source
 from zq.storage.api import Storage
-from zq.wire.subscriptions import notice_of
+from zq.subscriptions.documents import SubscriptionDocuments
+from zq.subscriptions.feature import SubscriptionsFeature
+from zq.subscriptions.model import Source, Subscription
+from zq.subscriptions.notices import notice_of
+from zq.subscriptions.policy import SubscriptionPolicy
+from zq.subscriptions.sealing import SecretSealer
 
 OPTIONS = {"share": lambda: ShareOptions(secrets=("s" * 32,))}
+SEALER = SecretSealer(OPTIONS["share"])
 TARGET = "http://trigger.me"
 HEAT = 220367260800
 """The ttl of OpenStack Heat's subscriptions."""
@@ -216,8 +219,8 @@ def test_the_owner_of_a_subscription_does_not_confirm_it(
     """Criterion E4: only the subscriber, by its signature, and an administrator. The owner may end it; without
     ``require_confirmation`` it may confirm as in Zaqar, but mail goes to nobody who has not agreed."""
     policy = SubscriptionPolicy(confirm=required, sealer=SecretSealer(OPTIONS["share"]))
-    broker = Broker(storage, clock, subscriptions=policy)
-    app = create_app(broker, strategy=scoped.strategy, **OPTIONS)
+    broker, use_cases = core_with_subscriptions(storage, clock, policy)
+    app = create_app(broker, strategy=scoped.strategy, features=[SubscriptionsFeature(use_cases)], **OPTIONS)
     owner = scoped.api(app=app)
     item = f"{path}/{subscribe(owner, path, subscriber=subscriber)['subscription_id']}"
     protected = required or subscriber != TARGET
@@ -297,19 +300,19 @@ def test_another_subscriber_gets_no_secret_of_the_former_one(
     compose: Compose, storage: Storage, clock: ManualClock, path: str, named: bool
 ) -> None:
     """Criterion E6: the values of headers, and what deliveries are signed with; what is given anew stays."""
-    api, broker = compose(app=OPTIONS), Broker(storage, clock)
+    api, subscriptions = compose(app=OPTIONS), core_with_subscriptions(storage, clock)[1].subscriptions
     options = {"post_headers": {"X-Api-Key": "s3cret", "X-Plain": "p"}, "post_data": "d", "a": 1}
     id = subscribe(api, path, options=options)["subscription_id"]
     source = Source(api.project, path.split("/")[2][:-1], "jobs")
-    before = broker.subscriptions.get(source, id).value
+    before = subscriptions.get(source, id).value
     api.post(f"{path}/{id}/secret", 200)
     kept = api.get(f"{path}/{id}", 200).json["options"]
     api.patch(f"{path}/{id}", 204, {"subscriber": TARGET, "options": kept})
-    same = broker.subscriptions.get(source, id).value
+    same = subscriptions.get(source, id).value
     assert (same.options, same.former[0]) == (options, before.secret)
     kept["post_headers"]["X-New"] = "n"
     api.patch(f"{path}/{id}", 204, {"subscriber": "http://other.me"} | ({"options": kept} if named else {}))
-    after = broker.subscriptions.get(source, id).value
+    after = subscriptions.get(source, id).value
     assert after.options == {"post_data": "d", "a": 1} | ({"post_headers": {"X-New": "n"}} if named else {})
     assert after.secret not in (b"", before.secret, same.secret)
     assert after.former is None
@@ -437,12 +440,12 @@ class TestNotices:
 
         def delivered(body: str, confirm: bool) -> list[bytes]:
             free.send("jobs", body)
-            broker = Broker(storage, clock, subscriptions=SubscriptionPolicy(confirm=confirm))
+            fan_out = fan_out_of(storage, clock, SubscriptionPolicy(confirm=confirm))
             for queue in (source.notices, source.pending(made)):
                 request = ClaimRequest(Lease(new_ids(1, clock.now())[0], 60, 0), 1000)
                 claim = storage.claims.create(queue, request, clock.now()).claim
                 if claim and queue == source.notices:
-                    broker.following.fan_out(queue, claim)
+                    fan_out.fan_out(queue, claim)
             return [notice_of(message.body).body for message in claim.messages] if claim else []
 
         assert delivered("free", confirm=False) == [b'"free"']
@@ -476,6 +479,30 @@ class TestNotices:
         subscribe(free, self.PATH)
         free.send("jobs", "declined")
         assert self.notices(storage, free, clock) == []
+
+    @pytest.mark.parametrize("needed", [True, False])
+    def test_a_pending_subscription_of_an_earlier_version_is_asked_again_and_can_be_confirmed(
+        self, compose: Compose, storage: Storage, clock: ManualClock, needed: bool
+    ) -> None:
+        """Earlier versions stored ``agreed=False`` for a pending subscription and for a declined one.
+
+        So nothing is delivered before the word of the subscriber, or of the owner where confirmation is not needed.
+        """
+        api = compose(app=OPTIONS, require_confirmation=needed)
+        source = Source(api.project, "queue", "jobs")
+        api.put("/v2/queues/jobs", 201)
+        stored = SubscriptionDocuments(storage, clock)
+        subscriber = f"http://pending-{needed}.me".lower()
+        former = Subscription("0" * 32, subscriber, 600, clock.now(), secret=SEALER.seal("whsec_"), agreed=False)
+        stored.change(source, lambda all: (all.replace(former), None))
+        assert subscribe(api, self.PATH, subscriber=subscriber)["subscription_id"] == former.id
+        pending = storage.messages.list(source.pending(former.id), 0, 10, ListFilter(), clock.now()).items
+        confirmations = [notice_of(message.body).confirmation for message in pending]
+        assert confirmations == (["SubscriptionConfirmation"] if needed else [])
+        api.send("jobs", "pending")
+        api.put(f"{self.PATH}/{former.id}/confirm", 204, {"confirmed": True})
+        api.send("jobs", "confirmed")
+        assert self.notices(storage, api, clock) == [b'"confirmed"']
 
     def test_a_post_leaves_a_notice_of_each_message_where_somebody_has_agreed(
         self, api: Api, storage: Storage, clock: ManualClock
@@ -538,7 +565,7 @@ class TestNotices:
         claim = storage.claims.create(queue, request, clock.now()).claim
         assert claim is not None
         source = Source(api.project, "queue", "jobs")
-        told = Broker(storage, clock).following.fan_out(queue, claim)
+        told = fan_out_of(storage, clock).fan_out(queue, claim)
         assert sorted(told) == sorted(source.pending(id) for id in ids)
         counts = [storage.queues.stats(source.pending(id), clock.now()).free for id in ids]
         assert counts == [2 + 1, 1 + 1]  # each was asked for confirmation, too

@@ -14,7 +14,7 @@ from msgspec import structs
 
 from tests.http.api import Api
 from tests.tables import every_row
-from zq import audit, control, token_command
+from zq import audit
 from zq.audit import Audit
 from zq.auth import check, open_tokens
 from zq.auth.credentials import Bearers
@@ -24,6 +24,7 @@ from zq.errors import NotFound, QuotaExceeded, StartRefused
 from zq.http.tokens import TokenItem
 from zq.model.documents import DocumentRef
 from zq.model.identity import AuthOptions
+from zq.serving import control, token_command
 from zq.storage import connect
 from zq.storage.api import Storage
 

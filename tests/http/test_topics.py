@@ -12,13 +12,13 @@ import pytest
 from tests.http.api import KINDS, RESERVED, TOPIC_RESERVED, Api
 from tests.http.test_publishing import bodies, publish
 from tests.tables import every_row
-from zq.broker import Broker
-from zq.broker.creation import TopicCreation, TopicStore
-from zq.broker.data_keys import DataKeys
-from zq.broker.quotas import NO_QUOTAS
-from zq.broker.rules import RECENT, DefaultTtls
-from zq.broker.topics import Topics
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.creation import TopicCreation, TopicStore
+from zq.core.data_keys import DataKeys
+from zq.core.quotas import NO_QUOTAS
+from zq.core.rules import RECENT, DefaultTtls
+from zq.core.topics import Topics
 from zq.limits import Limits
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage

@@ -34,7 +34,7 @@ from tests.model.pair import (
     plain,
 )
 from tests.model.settlements import Settlements
-from zq.broker.redelivery import AT_ONCE, DeadLetters, Redelivery
+from zq.core.redelivery import AT_ONCE, DeadLetters, Redelivery
 from zq.model import ClaimRequest, Lease, ListFilter, QueueRef
 from zq.model.expiry import Expiry, Steps
 from zq.model.stats import Depth

@@ -10,9 +10,9 @@ from msgspec import structs
 
 from tests.model.entry import Entry
 from tests.model.oracle import Oracle
-from zq.broker.redelivery import AT_ONCE, MAX_CLAIM_COUNT, DeadLetters, Redelivery
 from zq.clock import ManualClock
 from zq.conformance.builders import configure
+from zq.core.redelivery import AT_ONCE, MAX_CLAIM_COUNT, DeadLetters, Redelivery
 from zq.errors import DraftsRepeated, Repeated, ZqError
 from zq.model import (
     Claim,

@@ -23,7 +23,7 @@ from tests.model.pair import (
     Pair,
     plain,
 )
-from zq.broker.redelivery import DeadLetters, Redelivery
+from zq.core.redelivery import DeadLetters, Redelivery
 from zq.model import ClaimRequest, Grip, IdempotencyKey, Lease, Move, QueueRef, Release, Settlement, Span
 
 TERMS = st.tuples(

@@ -13,7 +13,7 @@ import pytest
 from tests.object.work import Producers, listed
 from tests.rotation import rotated
 from tests.servers import Lost, ZqServer, ask, wait_for
-from zq.lifecycle import GIVEN_UP
+from zq.serving.lifecycle import GIVEN_UP
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ import yaml
 
 from tests.certificates import issue
 from tests.servers import ZqServer, ask, free_port, wait_for
-from zq import server, settings, startup
-from zq.settings import Settings
+from zq.serving import server, settings, startup
+from zq.serving.settings import Settings
 
 ETC = Path(__file__).parent.parent.parent / "etc"
 UNIT = (ETC / "zq.service").read_text()

@@ -21,7 +21,7 @@ def test_the_wheel_holds_the_packages_and_no_tests(dist: Path, wheel: Path) -> N
     """So are the scripts of Redis, the files of the console, the marker of types and the settings of Java's log."""
     assert len(list(dist.glob("zq_queue-*.tar.gz"))) == 1
     names = zipfile.ZipFile(wheel).namelist()
-    assert "[pytest11]\nzq = zq.pytest_plugin\n" in read(wheel, "entry_points.txt")
+    assert "[pytest11]\nzq = zq.testing.plugin\n" in read(wheel, "entry_points.txt")
     scripts = {str(path.relative_to(ROOT)) for path in (ROOT / "zq").rglob("*.lua")}
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "zq").rglob("*.py")}
     assert len(scripts) >= 10

@@ -17,8 +17,8 @@ from webtest import TestApp
 
 from tests.routers import known_routes
 from tests.stores import Stores, options_of
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.model.sqs import SqsOptions
 from zq.storage import connect

@@ -13,8 +13,8 @@ from webtest import TestApp
 from tests.http.api import Api
 from tests.http.scoped import Impersonation
 from tests.sqs.test_protocols import Caller, Serve, said
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.events import Events
 from zq.http.app import create_app
 from zq.model.quotas import Quota, State

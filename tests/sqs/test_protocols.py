@@ -16,8 +16,8 @@ from falcon.testing import create_environ
 from webtest import TestApp, TestResponse
 
 from tests.http.stores import BrokenStore, bug, down, untouched
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.http.sqs import errors, json_protocol, query_protocol
 from zq.http.sqs.endpoint import READING

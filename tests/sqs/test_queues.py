@@ -14,9 +14,9 @@ from msgspec.structs import fields
 from tests.cli.conftest import Zq
 from tests.sqs.conftest import REGION, Connect
 from tests.sqs.test_protocols import Caller, Serve, said, texts
-from zq.broker import Broker
-from zq.broker.accounts import ACCOUNTS, KIND, Accounts
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.accounts import ACCOUNTS, KIND, Accounts
 from zq.http.sqs import errors
 from zq.http.sqs.operations import OPERATIONS
 from zq.limits import SQS_NUMBERS

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from zq import control
+from zq.serving import control
 
 NOBODY = 65534
 ASK = """
 import os, sys
-from zq import control
+from zq.serving import control
 from zq.errors import Unavailable
 os.setuid(int(sys.argv[2]))
 try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of default ttls by name of queue."""
 
-from zq.broker.rules import MOST_CACHED, DefaultTtls
+from zq.core.rules import MOST_CACHED, DefaultTtls
 
 TABLE = [("mqtt-*", 100), ("mqtt-slow", 200), ("a?c", 300), ("*.tmp", 400)]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from zq import turns
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.http.app import create_app
 from zq.http.pending import PendingAnswer
 from zq.serving.asgi import Answer, Edge, Limits

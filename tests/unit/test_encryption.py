@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from zq.auth.master_keys import MasterKeys, read_keys
-from zq.broker.data_keys import KIND, DataKeys, Rekeyed
-from zq.broker.encryption import MARK, Sealing
 from zq.clock import ManualClock
+from zq.core.data_keys import KIND, DataKeys, Rekeyed
+from zq.core.encryption import MARK, Sealing
 from zq.errors import Invalid, MessageUnreadable, StartRefused, Unavailable
 from zq.model.documents import DocumentRef
 from zq.storage import connect

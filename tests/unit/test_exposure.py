@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from zq import logs, server, settings, startup
+from zq import logs
 from zq.errors import StartRefused
+from zq.serving import server, settings, startup
 
 PASSWORD = "s3cretPw"
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.servers import wait_for
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.errors import Crowded, Unavailable
 from zq.http.app import create_app
 from zq.model import QueueRef

@@ -18,8 +18,8 @@ from zq.auth.proxy import ProxySecrets
 from zq.auth.signatures import Signatures
 from zq.auth.sqs_keys import SqsKeyLookup, SqsKeys
 from zq.auth.tokens import Grant, Tokens, TokenVerifier, write
-from zq.broker import Broker
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.errors import NotAuthenticated, TooManyRequests
 from zq.http import heads
 from zq.http.app import create_app

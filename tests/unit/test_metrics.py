@@ -11,11 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from zq.clock import ManualClock
 from zq.errors import Unavailable
-from zq.metrics.collector import PAGE, Cached
-from zq.metrics.counting import ENOUGH, Metrics, spread
-from zq.metrics.definitions import Options
 from zq.model import Claim, Committed, Draft, Message, Outcome, Page, Queue, QueueRef
 from zq.model.stats import Depth, Measure
+from zq.serving.metrics.collector import PAGE, Cached
+from zq.serving.metrics.counting import ENOUGH, Metrics, spread
+from zq.serving.metrics.definitions import Options
 
 NOW = 1000.0
 A, B, C = QueueRef("acme", "a"), QueueRef("acme", "b"), QueueRef("other", "a")
@@ -24,7 +24,7 @@ A, B, C = QueueRef("acme", "a"), QueueRef("acme", "b"), QueueRef("other", "a")
 @pytest.fixture(autouse=True)
 def each_page_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test looks more than once in a second."""
-    monkeypatch.setattr("zq.metrics.counting.FRESH", 0.0)
+    monkeypatch.setattr("zq.serving.metrics.counting.FRESH", 0.0)
 
 
 class Figures:
@@ -208,7 +208,7 @@ def test_a_page_has_the_figures_of_the_store(store: Figures, metrics: Metrics) -
 
 def test_totals_of_a_store_only_rise(store: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are counted on from one look to the next; a store that was opened anew begins at 0."""
-    monkeypatch.setattr("zq.metrics.collector.MEASURES_AGE", 0.0)
+    monkeypatch.setattr("zq.serving.metrics.collector.MEASURES_AGE", 0.0)
     metrics = counting(store)
     seen = []
     for value in (5, 5, 8, 2):
@@ -220,7 +220,7 @@ def test_totals_of_a_store_only_rise(store: Figures, monkeypatch: pytest.MonkeyP
 
 def test_a_sweep_takes_over_the_totals_too(store: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that the page of another process has them, and that of this one when the store is away."""
-    monkeypatch.setattr("zq.metrics.collector.MEASURES_AGE", 0.0)
+    monkeypatch.setattr("zq.serving.metrics.collector.MEASURES_AGE", 0.0)
     metrics = counting(store)
     store.told = [Measure("store_syncs_total", 4)]
     metrics.swept(0.1, 0, False, 0.0)
@@ -373,10 +373,10 @@ def test_a_store_that_hangs_holds_up_no_request(store: Figures, metrics: Metrics
 
 def test_a_page_is_rendered_once_a_second_for_all_readers(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
     """S7: others get the same bytes, also those who ask at the same time, and then a new page."""
-    monkeypatch.setattr("zq.metrics.counting.FRESH", 3600.0)
+    monkeypatch.setattr("zq.serving.metrics.counting.FRESH", 3600.0)
     page = metrics.page()
     metrics.woken(True)
     with ThreadPoolExecutor(8) as pool:
         assert {*pool.map(lambda _: metrics.page(), range(50))} == {page}
-    monkeypatch.setattr("zq.metrics.counting.FRESH", 0.0)
+    monkeypatch.setattr("zq.serving.metrics.counting.FRESH", 0.0)
     assert metrics.page() != page

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 BEGIN = (
-    "import os, time; from zq.metrics import multiprocess; multiprocess.begin(); "
+    "import os, time; from zq.serving.metrics import multiprocess; multiprocess.begin(); "
     "print(os.environ[multiprocess.VARIABLE], flush=True)"
 )
 

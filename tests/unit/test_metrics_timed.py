@@ -8,8 +8,8 @@ import pytest
 from tests.http.stores import BrokenStore, down
 from zq.errors import Unavailable
 from zq.events import NO_EVENTS, Events
-from zq.metrics.timed import CONTROLLERS, timed
 from zq.model import ListFilter, Page, QueueRef
+from zq.serving.metrics.timed import CONTROLLERS, timed
 
 QUEUE = QueueRef("acme", "jobs")
 

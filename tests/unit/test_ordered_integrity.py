@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from zq.broker.redelivery import DeadLetters, Redelivery, claim
+from zq.core.redelivery import DeadLetters, Redelivery, claim
 from zq.errors import StartRefused
 from zq.model import (
     Bounds,

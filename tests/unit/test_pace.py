@@ -5,9 +5,18 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.maintenance.throttle import ARREARS, FEWEST, INCREASE, MOST, QUIET, SAMPLES, AdaptivePace, LatencyMonitor
 from zq.model import QueueRef
 from zq.model.expiry import Steps
+from zq.serving.maintenance.throttle import (
+    ARREARS,
+    FEWEST,
+    INCREASE,
+    MOST,
+    QUIET,
+    SAMPLES,
+    AdaptivePace,
+    LatencyMonitor,
+)
 
 QUEUE = QueueRef("acme", "jobs")
 

@@ -9,15 +9,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from zq.auth import signatures, sigv4
-from zq.broker.pools import Pools, shown_uri
-from zq.broker.subscribers import TYPES, check_options, check_subscriber
 from zq.clock import ManualClock
-from zq.delivery.targets import Judge, TargetPolicy
+from zq.core.pools import Pools, shown_uri
 from zq.errors import Invalid, StartRefused, Unavailable
 from zq.limits import Limits, pattern
 from zq.storage import connect, mongodb
 from zq.storage.mongodb import startup
 from zq.storage.redis import address
+from zq.subscriptions.delivery.targets import Judge, TargetPolicy
+from zq.subscriptions.subscribers import TYPES, check_options, check_subscriber
 from zq.wire.extensions import moment
 
 MARKS = "@<>()[]{}:;,.%?#&=+-*/\\\"' \t0129abTZ\u0660é\0"

@@ -12,7 +12,7 @@ from zq.model import ClaimRequest, Draft, Lease, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.expiry import Expiry
 from zq.model.pools import BINDING, Pool, pool_ref
-from zq.settings import Configuration
+from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage

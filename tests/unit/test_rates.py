@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tests.http.scoped import Scoped
 from tests.http.test_streams import Reader
-from zq.broker import Broker
-from zq.broker.rates import BURST, LATELY, MAX_HEAVY, Account, Exchange, Rates, divided
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.rates import BURST, LATELY, MAX_HEAVY, Account, Exchange, Rates, divided
 from zq.errors import TooManyRequests
 from zq.http import streams
 from zq.http.app import create_app
@@ -100,7 +100,7 @@ def test_a_project_takes_its_share_of_threads() -> None:
 
 def test_a_project_has_two_heavy_requests_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third one waits for a place, and is refused if none becomes free in time; other requests are let in."""
-    monkeypatch.setattr("zq.broker.rates.HEAVY_WAIT", 0.01)
+    monkeypatch.setattr("zq.core.rates.HEAVY_WAIT", 0.01)
     account = Account(Quota(requests=0), 64)
     for _ in range(MAX_HEAVY + 1):
         account.enter(0.0)
@@ -110,7 +110,7 @@ def test_a_project_has_two_heavy_requests_at_once(monkeypatch: pytest.MonkeyPatc
         account.begin_heavy(float, 0, 0)
     assert (refusal.value.limit, refusal.value.retry_after) == ("heavy", 1)
     account.enter(0.0)
-    monkeypatch.setattr("zq.broker.rates.HEAVY_WAIT", 60.0)
+    monkeypatch.setattr("zq.core.rates.HEAVY_WAIT", 60.0)
     with ThreadPoolExecutor(1) as pool:
         third = pool.submit(account.begin_heavy, float, 0, 0)
         account.end_heavy(0.0, 0, 0)

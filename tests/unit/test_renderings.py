@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from zq.broker import tails
-from zq.broker.data_keys import DataKeys
-from zq.broker.encryption import Sealing
-from zq.broker.streams import Gap, Stream, Streams
-from zq.broker.tails import Renderings, Tails
 from zq.clock import ManualClock
+from zq.core import tails
+from zq.core.data_keys import DataKeys
+from zq.core.encryption import Sealing
+from zq.core.streams import Gap, Stream, Streams
+from zq.core.tails import Renderings, Tails
 from zq.events import NO_EVENTS
 from zq.model.topics import Batch, Entry, Pattern, Published, Retention, TopicRef
 from zq.storage import connect

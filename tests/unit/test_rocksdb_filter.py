@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from zq.broker.redelivery import DeadLetters, claim
 from zq.conformance.builders import configure
+from zq.core.redelivery import DeadLetters, claim
 from zq.errors import StartRefused
 from zq.model import ClaimRequest, Draft, Lease, ListFilter, Move, QueueRef, Release, Settled, Settlement, Span, new_ids
 from zq.model.expiry import Expiry

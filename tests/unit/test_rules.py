@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.broker import rules
-from zq.broker.rules import RECENT, RulesCache
+from zq.core import rules
+from zq.core.rules import RECENT, RulesCache
 from zq.limits import Limits
 from zq.model import ClaimRequest, Lease, Queue, QueueRef
 
@@ -24,6 +24,8 @@ class Store:
     @property
     def queues(self) -> "Store":
         return self
+
+    messages = queues
 
     def get(self, queue: QueueRef) -> Queue | None:
         self.asked += 1

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from tests.servers import wait_for
-from zq.broker import Broker
 from zq.clock import StoreClock
+from zq.core import Broker
 from zq.errors import Unavailable
 from zq.figures import Figures
 from zq.figures.counting import REST, Counts

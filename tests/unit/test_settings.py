@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from zq import settings
 from zq.errors import StartRefused
-from zq.settings.engine import engine_of
+from zq.serving import settings
+from zq.serving.settings.engine import engine_of
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_waiters_and_streams_together_leave_threads_for_work(monkeypatch: pytest
 def test_granian_serves_where_it_is_there_and_can(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not where client certificates say who asks, which it does not tell; what is chosen stays."""
     assert (settings.load().engine, settings.load().max_waiters) == ("granian", 10_000)
-    monkeypatch.setattr("zq.settings.engine.find_spec", lambda _: None)
+    monkeypatch.setattr("zq.serving.settings.engine.find_spec", lambda _: None)
     assert (settings.load().engine, settings.load().max_waiters) == ("gunicorn", 40)
     monkeypatch.undo()
     assert engine_of("auto", "certificates.toml") == "gunicorn"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from zq import settings
 from zq.errors import StartRefused
-from zq.settings import Configuration
+from zq.serving import settings
+from zq.serving.settings import Configuration
 
 FIRST = "[expiry]\nsweep_interval = 2\nqueue_ttl = mqtt-*: 86400\nqueue_ttl = *: 600\n"
 
@@ -81,7 +81,7 @@ def test_what_cannot_change_is_logged_and_left(file: Path, caplog: pytest.LogCap
     file.write_text(FIRST.replace("= 2", "= 3") + stays)
     with caplog.at_level(logging.WARNING):
         assert configuration.reload() == ["[expiry] sweep_interval = 3.0"]
-    assert [record for record in caplog.records if record.name.startswith("zq.settings")] == []
+    assert [record for record in caplog.records if record.name.startswith("zq.serving.settings")] == []
     assert configuration.left == [
         "[server] port stays 8888: it becomes 9000 at the next start.",
         "[storage] uri stays 'rocksdb:var/zq': it becomes 'redis://***@host/0' at the next start.",

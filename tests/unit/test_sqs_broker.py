@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from zq import wire
-from zq.broker import Broker
-from zq.broker.encryption import MARK
-from zq.broker.metadata import SQS
-from zq.broker.sqs import Outgoing
 from zq.clock import ManualClock
+from zq.core import Broker
+from zq.core.encryption import MARK
+from zq.core.metadata import SQS
+from zq.core.sqs import Outgoing
 from zq.errors import MessageUnreadable, QueueNotFound
 from zq.model import Draft, Grip, Grouping, Handled, Holder, Message, QueueRef
 from zq.storage import connect

@@ -13,8 +13,8 @@ from typing import Any, cast
 import pytest
 
 from tests.rotation import SEED
-from zq.broker import tails
-from zq.broker.tails import Tail, Tails
+from zq.core import tails
+from zq.core.tails import Tail, Tails
 from zq.errors import Unavailable
 from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern
 from zq.storage.api import Storage

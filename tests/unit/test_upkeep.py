@@ -9,10 +9,10 @@ import pytest
 from tests.servers import wait_for
 from zq.clock import StoreClock
 from zq.events import Events
-from zq.maintenance import Upkeep
-from zq.maintenance.throttle import LatencyMonitor
 from zq.model import Draft, QueueRef, new_ids
 from zq.model.expiry import Expiry
+from zq.serving.maintenance import Upkeep
+from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
 

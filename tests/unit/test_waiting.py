@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 from tests.servers import wait_for
-from zq.broker import waiting
-from zq.broker.wait_queues import MAX_LOOKING
-from zq.broker.waiting import Polled, Waiters
 from zq.clock import ManualClock
+from zq.core import waiting
+from zq.core.wait_queues import MAX_LOOKING
+from zq.core.waiting import Polled, Waiters
 from zq.errors import Invalid, Unavailable
 from zq.limits import Limits
 from zq.model import QueueRef, Ready

@@ -11,10 +11,10 @@ from typing import TypeVar
 import pytest
 from msgspec import structs
 
-from zq.broker import redelivery
-from zq.broker.carrying import Carrier
-from zq.broker.redelivery import AT_ONCE, DeadLetters, Redelivery
 from zq.clock import ManualClock
+from zq.core import redelivery
+from zq.core.carrying import Carrier
+from zq.core.redelivery import AT_ONCE, DeadLetters, Redelivery
 from zq.model import (
     Bounds,
     Claim,

@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from zq.broker import redelivery
-from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import EVERYTHING, FAR, Scene, ids_of, together
+from zq.core import redelivery
+from zq.core.redelivery import DeadLetters
 from zq.model import ClaimRequest, Draft, HistoryEntry, Lease, ListFilter, Message, QueueRef, Span, new_ids
 
 Taking = Callable[[Scene, int, int], Sequence[Message]]

@@ -7,10 +7,10 @@ from functools import partial
 
 import pytest
 
-from zq.broker.redelivery import DeadLetters
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, EVERYTHING, Scene, drafts, ids_of, together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
+from zq.core.redelivery import DeadLetters
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed
 from zq.model import ListFilter, Message, QueueRef
 from zq.storage.api import Storage

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import Scene, ids_of
+from zq.core.redelivery import DeadLetters
 
 GRAVE = "dead.letters"
 

@@ -3,8 +3,8 @@
 
 import pytest
 
-from zq.broker.redelivery import DeadLetters, Redelivery
 from zq.conformance.builders import Scene, ids_of, near
+from zq.core.redelivery import DeadLetters, Redelivery
 from zq.model import Move
 from zq.model.stats import Depth
 

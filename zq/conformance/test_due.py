@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a waiter asks a queue: how much is ready, and when something will be (extensions 2)."""
 
-from zq.broker.redelivery import Redelivery
 from zq.conformance.builders import Scene, near
+from zq.core.redelivery import Redelivery
 from zq.model import Move, Release
 
 AFTER_30 = Redelivery(30, cap=600)

@@ -3,8 +3,8 @@
 
 import pytest
 
-from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import EVERYTHING, Scene, ids_of
+from zq.core.redelivery import DeadLetters
 from zq.errors import ClaimNotFound, ClaimNotHeld
 from zq.model import Stats
 

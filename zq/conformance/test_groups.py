@@ -4,9 +4,9 @@
 import pytest
 from msgspec import structs
 
-from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import DEADLINE, Scene, Shift, drafts, ids_of, together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
+from zq.core.redelivery import DeadLetters
 from zq.model import Claim, Grip, Grouping, Handled, Move, Release
 
 KINDS = [Grouping.ORDERED, Grouping.FAIR]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import Scene, ids_of, near
+from zq.core.redelivery import DeadLetters
 from zq.errors import ClaimNotHeld, MessageClaimed
 from zq.model import HistoryEntry, ListFilter, Message, Move, Outcome, Release, Stats
 

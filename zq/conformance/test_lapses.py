@@ -3,8 +3,8 @@
 
 import pytest
 
-from zq.broker.redelivery import DeadLetters, Redelivery
 from zq.conformance.builders import Scene
+from zq.core.redelivery import DeadLetters, Redelivery
 
 
 @pytest.fixture(params=["create", "create_named"])

@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
-from zq.broker import carrying
-from zq.broker.carrying import Carrier
 from zq.conformance.builders import DEADLINE, Scene, ids_of, together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
+from zq.core import carrying
+from zq.core.carrying import Carrier
 from zq.errors import (
     ClaimLapsed,
     ClaimNotFound,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
-from zq.broker.redelivery import DeadLetters
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, OpenStore, Scene, drafts, ids_of
+from zq.core.redelivery import DeadLetters
 from zq.model import ClaimRef, Copies, Grouping, Handled, Lease, Move, QueueRef, Release
 from zq.storage.api import Storage
 

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from zq.broker.redelivery import DeadLetters, Redelivery
 from zq.conformance.builders import Scene, ids_of, near, together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
+from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import ClaimNotFound
 from zq.model import ClaimRequest, Lease
 

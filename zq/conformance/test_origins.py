@@ -3,8 +3,8 @@
 
 import pytest
 
-from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import Scene, near
+from zq.core.redelivery import DeadLetters
 from zq.model import Message, Move
 
 GRAVE = "dead.letters"

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from zq.broker.redelivery import DeadLetters
 from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, OpenStore, Scene, ids_of
+from zq.core.redelivery import DeadLetters
 from zq.errors import ClaimNotFound
 from zq.model import ClaimRef, Committed, QueueRef, Stats
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from zq.broker.redelivery import Redelivery
 from zq.conformance.builders import OpenStore, once
 from zq.conformance.test_restart import Restarting
+from zq.core.redelivery import Redelivery
 from zq.errors import Fenced, Repeated, StageNotFound
 from zq.model import ClaimRef, Committed, Move, QueueRef, Release
 

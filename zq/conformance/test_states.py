@@ -8,8 +8,8 @@ from threading import Event
 
 import pytest
 
-from zq.broker.redelivery import Redelivery
 from zq.conformance.builders import Scene, ids_of, together
+from zq.core.redelivery import Redelivery
 from zq.model import Browsed, ClaimRef, Message, Outcome, Position, Release, State
 
 pytestmark = pytest.mark.pools

@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 
-from zq.broker.redelivery import DeadLetters
 from zq.conformance.builders import Scene, ids_of, once
+from zq.core.redelivery import DeadLetters
 from zq.errors import ClaimLapsed, ClaimNotFound, ClaimNotHeld, Fenced, ProducerNotFound, Repeated, StageNotFound
 from zq.model import ClaimRef, Committed, Draft, Fence, Move, QueueRef, Stats, new_ids
 

@@ -6,18 +6,18 @@ from typing import Any
 
 import falcon
 
-from zq.broker import Broker
+from zq.core import Broker
 from zq.events import Observers
 from zq.figures import openapi
 from zq.figures.counting import Counts
 from zq.figures.exchange import About
 from zq.figures.reports import Figures
 from zq.figures.resources import ProjectFigures, QueueFigures, QueuePoints, ServerCollection
-from zq.http.features import Json
+from zq.http.features import Feature, Json
 from zq.limits import Limits
 
 
-class FiguresFeature:
+class FiguresFeature(Feature):
     """The routes ``/v2/figures…`` and ``/v2/servers``, and the thread that samples. ``figures`` None: they are off."""
 
     tags: Mapping[str, str] = {

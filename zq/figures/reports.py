@@ -7,7 +7,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from zq.broker import Broker
+from zq.core import Broker
 from zq.figures.counting import Counts
 from zq.figures.exchange import About, Server
 from zq.figures.ranking import BACKWARDS, MOST_LISTED, ProjectRows, Ranking, latest_rates, shown

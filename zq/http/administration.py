@@ -9,10 +9,10 @@ import msgspec
 from msgspec import UNSET, UnsetType, structs
 
 from zq import wire
-from zq.broker.data_keys import DataKeys
-from zq.broker.quotas import Quotas
-from zq.broker.removal import Removal
-from zq.broker.trail import Trail
+from zq.core.data_keys import DataKeys
+from zq.core.quotas import Quotas
+from zq.core.removal import Removal
+from zq.core.trail import Trail
 from zq.errors import InvalidBody, InvalidParameter, NotBuilt
 from zq.http import query
 from zq.http.tenant import Audience

@@ -13,10 +13,10 @@ from zq.auth.policy import Policy as TablePolicy
 from zq.auth.signatures import Signatures
 from zq.auth.sqs_keys import SqsKeyLookup, SqsKeys
 from zq.auth.tokens import Tokens
-from zq.broker import Broker
-from zq.broker.pools import Pools
+from zq.core import Broker
+from zq.core.pools import Pools
 from zq.events import NO_EVENTS, Events
-from zq.http import deliveries, faults, subscriptions
+from zq.http import faults
 from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
@@ -174,9 +174,9 @@ def create_app(
     share: Callable[[], ShareOptions] = ShareOptions,
     pools: Pools | None = None,
     auth: str = "",
-    console: str = "",
     features: Sequence[Feature] = (),
     sqs: SqsOptions | None = None,
+    is_stopping: Callable[[], bool] = bool,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
     """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed.
@@ -188,8 +188,8 @@ def create_app(
     ``tokens`` and ``sqs_keys``: of all projects; by default those of the broker's store. ``share``: how URLs are
     signed now.
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
-    ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
-    ``features``: those of the server. ``sqs``: None = that protocol is not served.
+    ``auth``: the name of the strategy. ``features``: those of the server. ``sqs``: None = that protocol is not served.
+    ``is_stopping``: whether ``/readyz`` sends clients to other servers.
     ``monotonic``: the clock that limits how often an address may send wrong signatures.
 
     ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
@@ -201,7 +201,9 @@ def create_app(
     keys = sqs_keys or SqsKeys(documents, clock, {})
     signed = SignedCallers(SqsKeyLookup(keys, clock), clock.now, behind_proxy) if sqs and sqs.auth == "sigv4" else None
     apart: dict[str, Any] = {"apart": is_sqs, "judge": signed} if sqs else {}
-    authentication = Authentication(strategy, proxy, behind_proxy, signatures, **apart)
+    public = [prefix for feature in features for prefix in feature.public_prefixes]
+    page = next((feature.page for feature in features if feature.page is not None), None)
+    authentication = Authentication(strategy, proxy, behind_proxy, signatures, public=public, **apart)
     authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
@@ -213,10 +215,11 @@ def create_app(
     )
     app = App(middleware, authorization, authentication if guarded or signed else None, broker.storage)
     _add_routes(app, broker)
+    app.add_route("/readyz", Readiness(broker.health, is_stopping))
     if sqs is not None:
         add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))
-    app.add_route("/", Versions("console/" if console else ""))
-    app.add_route("/v2/me", Me(auth, console))
+    app.add_route("/", Versions(page))
+    app.add_route("/v2/me", Me(auth, page))
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
     app.add_route(
@@ -238,8 +241,6 @@ def _add_routes(app: App, broker: Broker) -> None:
     _add_queue_routes(app, broker)
     _add_topic_routes(app, broker)
     _add_transaction_routes(app, broker)
-    subscriptions.add_routes(app, broker.subscriptions)
-    deliveries.add_routes(app, broker.deliveries)
     _add_administration_routes(app, broker)
 
 
@@ -268,7 +269,6 @@ def _add_service_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/", Home())
     app.add_route("/v2/ping", Ping(broker.health))
     app.add_route("/healthz", Health())
-    app.add_route("/readyz", Readiness(broker.health))
     app.add_route("/v2/limits", LimitsDocument(broker.limits, broker.default_ttls))
 
 

@@ -15,8 +15,8 @@ import falcon
 
 from zq.auth.policy import RULES
 from zq.auth.policy import Policy as TablePolicy
-from zq.broker.quotas import Quotas, check_state
-from zq.broker.rates import Account
+from zq.core.quotas import Quotas, check_state
+from zq.core.rates import Account
 from zq.errors import TooManyRequests
 from zq.http import heads, weight
 from zq.http.pending import is_pending
@@ -88,10 +88,11 @@ class Authorization:
             _judge(allowance, allowance.scopes, rule, resource, req.method, params)
 
     def process_response(self, req: falcon.Request, resp: Answer, _resource: object, _req_succeeded: bool) -> None:
-        weight.end(req)
+        context = req.context
+        if getattr(context, "heavy", None) is not None:
+            weight.end(req)
         if self.quotas is None:
             return
-        context = req.context
         account: Account | None = getattr(context, "account", None)
         now = self.quotas.now()
         if account is None:

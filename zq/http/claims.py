@@ -7,8 +7,8 @@ from typing import ClassVar
 import falcon
 
 from zq import wire
-from zq.broker.claims import ClaimAnswer, Claims
-from zq.broker.waiting import Waiters
+from zq.core.claims import ClaimAnswer, Claims
+from zq.core.waiting import Waiters
 from zq.http import query, weight
 from zq.http.pending import answer
 from zq.http.waiting import polled

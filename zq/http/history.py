@@ -5,8 +5,8 @@ import falcon
 from msgspec import UNSET
 
 from zq import wire
-from zq.broker.history import History
-from zq.broker.values import Seen
+from zq.core.history import History
+from zq.core.values import Seen
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query, weight
 from zq.limits import DEFAULT_BATCH, MAX_BATCH

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import falcon
 
 from zq import wire
-from zq.broker.pools import Flavor, Pools, shown_uri
+from zq.core.pools import Flavor, Pools, shown_uri
 from zq.http import query
 from zq.model.pools import Pool
 from zq.wire import answers

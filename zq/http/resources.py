@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import falcon
 
 from zq import wire
-from zq.broker.metadata import check_operations
-from zq.broker.queues import Queues
-from zq.broker.resources import MetadataResource
+from zq.core.metadata import check_operations
+from zq.core.queues import Queues
+from zq.core.resources import MetadataResource
 from zq.errors import InvalidBody, InvalidParameter, UnsupportedMediaType
 from zq.http import query, weight
 from zq.http.tenant import Audience

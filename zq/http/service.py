@@ -9,9 +9,10 @@ import falcon
 from falcon import mediatypes
 from msgspec.structs import asdict
 
-from zq import lifecycle, limits, wire
-from zq.broker.health import Health as StoreHealth
-from zq.broker.rules import DefaultTtls
+from zq import limits, wire
+from zq.core.health import Health as StoreHealth
+from zq.core.rules import DefaultTtls
+from zq.http.features import Page
 from zq.http.tenant import Audience
 
 VERSIONS: Final = {
@@ -55,18 +56,18 @@ RESOURCES: Final[tuple[tuple[str, str, str, bool, dict[str, str]], ...]] = (
 
 
 class Versions:
-    """``/``: for a browser, which prefers a page, where that is. ``page`` "": there is none."""
+    """``/``: a redirect to the page for a client that prefers HTML, else the versions of the API."""
 
     audience = Audience.ANYONE
     open = True
 
-    def __init__(self, page: str = "") -> None:
+    def __init__(self, page: Page | None = None) -> None:
         self._page = page
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         if self._page and _prefers_page(req.env.get("HTTP_ACCEPT", "")):
             resp.status = falcon.HTTP_303
-            resp.location = self._page
+            resp.location = self._page.path
             return
         resp.status = falcon.HTTP_300
         resp.data = wire.encode(VERSIONS)
@@ -155,11 +156,12 @@ class Readiness:
     audience = Audience.PROBE
     open = True
 
-    def __init__(self, health: StoreHealth) -> None:
+    def __init__(self, health: StoreHealth, is_stopping: Callable[[], bool]) -> None:
         self._health = health
+        self._is_stopping = is_stopping
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        if lifecycle.is_stopping():
+        if self._is_stopping():
             raise falcon.HTTPServiceUnavailable(title="Stopping", description="The server is stopping.", retry_after=1)
         self._health.check_ready()
         resp.data = wire.encode({"status": "ok"})

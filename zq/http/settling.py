@@ -7,9 +7,9 @@ from typing import Any
 import falcon
 
 from zq import wire
-from zq.broker.redriving import Redriving
-from zq.broker.settling import Settling
-from zq.broker.values import Applied
+from zq.core.redriving import Redriving
+from zq.core.settling import Settling
+from zq.core.values import Applied
 from zq.http import idempotency, query, weight
 from zq.http.pending import answer
 from zq.limits import MAX_CONTROL_BODY, Limits
@@ -39,7 +39,8 @@ class ClaimSettle:
 
 
 def _show_settled(resp: falcon.Response, settled: Applied[Any]) -> None:
-    idempotency.mark_replayed(resp, settled.replayed)
+    if settled.replayed:
+        idempotency.mark_replayed(resp)
     resp.data = wire.encode(settled.value)
 
 

@@ -4,7 +4,7 @@
 import falcon
 
 from zq import wire
-from zq.broker.transactions import Transactions
+from zq.core.transactions import Transactions
 from zq.http import query, weight
 from zq.limits import MAX_COMMIT_BODY
 from zq.model import Committed

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import falcon
 
-from zq.broker.waiting import Polled, Waiters
+from zq.core.waiting import Polled, Waiters
 from zq.http import query
 from zq.http.authentication import check_again
 from zq.http.pending import HANDOVER, answer, answer_later

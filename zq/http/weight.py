@@ -14,8 +14,8 @@ import falcon
 from msgspec import Struct
 
 from zq import turns
-from zq.broker.quotas import Quotas
-from zq.broker.rates import Account
+from zq.core.quotas import Quotas
+from zq.core.rates import Account
 from zq.errors import TooManyRequests
 from zq.http import heads
 from zq.turns import Company
@@ -94,8 +94,7 @@ def admit_page(req: falcon.Request, limit: int | None) -> None:
 
 def admit_post(req: falcon.Request, raw: bytes) -> bytes:
     """Let a request go on that posts the messages of a body, which it returns. Raises ``TooManyRequests``."""
-    count = posted(raw)
-    if count > HEAVY:
+    if len(raw) > HEAVY * SHORTEST and (count := posted(raw)) > HEAVY:
         admit(req, count, count, len(raw))
     return raw
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store tells of itself: values, and one count; ``zq.metrics`` gives the measures to Prometheus."""
+"""What a store tells of itself: values, and one count; ``zq.serving.metrics`` gives the measures to Prometheus."""
 
 import threading
 from collections.abc import Callable

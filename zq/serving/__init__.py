@@ -6,11 +6,11 @@ import sys
 
 
 def main() -> int:
-    """Run ``zq.server.main``; return 2 after a sentence if a package that it needs is not installed."""
+    """Run ``zq.serving.server.main``; return 2 after a sentence if a package that it needs is not installed."""
     # Imports take long, and a reload must not end a server meanwhile. The server unblocks the signal once it serves.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
-        from zq.server import main as serve
+        from zq.serving.server import main as serve
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("zq"):
             raise

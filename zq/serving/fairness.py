@@ -11,7 +11,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from zq.serving.listening import network
+from zq.model.addresses import client_network
 
 # Steps of one caller in one iteration of the event loop.
 MAX_STEPS: Final = 4
@@ -30,7 +30,7 @@ def caller(scope: dict[str, Any], headers: frozenset[bytes]) -> bytes:
     A signature of AWS is different in each request, so only what stands before the first comma counts.
     """
     found = b" ".join(value.partition(b",")[0] for name, value in scope["headers"] if name in headers)
-    return found or network(scope["client"][0])
+    return found or client_network(scope["client"][0])
 
 
 class FairQueue:

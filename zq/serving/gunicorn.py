@@ -2,7 +2,7 @@
 """gunicorn with its own gthread worker: its options, and its master.
 
 gunicorn's worker has a thread for each request, however slowly its client sends or reads. So it stands behind a proxy
-that buffers, as ``etc/nginx.conf`` does; see ``zq.startup.check_exposure``.
+that buffers, as ``etc/nginx.conf`` does; see ``zq.serving.startup.check_exposure``.
 """
 
 import logging
@@ -17,14 +17,14 @@ from gunicorn.errors import AppImportError
 from gunicorn.glogging import Logger
 from gunicorn.http.errors import InvalidHeader
 
-from zq import lifecycle, turns
+from zq import turns
 from zq.errors import StartRefused, Unavailable
 from zq.http import heads
 from zq.model.identity import CERTIFICATE
-from zq.serving import listening
+from zq.serving import lifecycle, listening
 from zq.serving.environ import MAX_LINE
+from zq.serving.settings import Settings
 from zq.serving.tls import ServerTls, certificate_of
-from zq.settings import Settings
 
 LOG = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from zq import lifecycle
+from zq.serving import lifecycle
 
 LOG = logging.getLogger(__name__)
 # PR_SET_PDEATHSIG

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from zq.errors import StartRefused
-from zq.settings import Settings
+from zq.serving.settings import Settings
 
 MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 # Attributes of a subject, as OpenSSL names them and as RFC 4514 does.

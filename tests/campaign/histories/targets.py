@@ -20,10 +20,10 @@ from tests.campaign.histories.history import Away, New, Refused, Seen, Unsure
 from tests.servers import CLIENT
 from zq.clock import StoreClock
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed, Unavailable
-from zq.maintenance import Upkeep
-from zq.maintenance.throttle import LatencyMonitor
 from zq.model import ClaimRequest, Draft, Grip, Handled, Lease, ListFilter, Message, QueueRef, Seconds, new_ids
 from zq.model.expiry import Expiry
+from zq.serving.maintenance import Upkeep
+from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.storage.api import Storage
 
 SWEEP_INTERVAL = 0.5

@@ -9,7 +9,7 @@ import pytest
 from tests.object.test_servers import ENOUGH, LEASE, Machines, machines, whole
 from tests.object.work import Producers, listed
 from tests.servers import ZqServer, wait_for
-from zq.lifecycle import GIVEN_UP
+from zq.serving.lifecycle import GIVEN_UP
 from zq.storage.object.epochs import newest_opened
 from zq.storage.object.objects import Objects
 

@@ -6,7 +6,7 @@ from typing import Final
 from zq.audit import Entry
 from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
-from zq.broker.trail import MOST_LISTED
+from zq.core.trail import MOST_LISTED
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
 from zq.http.sqs_keys import MAX_DAYS
 from zq.http.sqs_keys import MOST as MOST_KEYS

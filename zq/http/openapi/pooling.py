@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from zq.broker.pools import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
+from zq.core.pools import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
 from zq.http.openapi.operations import TEXT, Json, answer, body, flag, integer, operation, query, reference
 from zq.limits import DEFAULT_PAGE, Limits
 

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from zq import wire
-from zq.broker.metadata import metadata_schema, shown_defaults, topic_defaults
+from zq.core.metadata import metadata_schema, shown_defaults, topic_defaults
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
 from zq.http.service import FIXED
 from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_GROUP, MAX_NAMED, MAX_REASON, MIN_TTL, Limits

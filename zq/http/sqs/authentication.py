@@ -17,7 +17,7 @@ import falcon
 from zq.auth import sigv4
 from zq.auth.sigv4 import Claim, Head, Refusal
 from zq.auth.sqs_keys import Holder, SqsKeyLookup
-from zq.broker.accounts import ACCOUNT
+from zq.core.accounts import ACCOUNT
 from zq.errors import NotAuthorized, TooManyRequests, Unavailable
 from zq.http.admission import CROSS_SITE
 from zq.http.authentication import peer_of

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from zq.broker.sqs import SqsTerms
+from zq.core.sqs import SqsTerms
 from zq.http.sqs import errors, receipts
 from zq.http.sqs.call import Call, OfQueue, Params
 from zq.http.sqs.messages import (

@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 import falcon
 from msgspec import Meta, Struct
 
-from zq.broker import Broker
+from zq.core import Broker
 from zq.model.sqs import SqsOptions
 
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 import falcon
 
 from zq import errors as zq_errors
-from zq.broker import Broker
-from zq.broker.claims import ClaimAnswer
-from zq.broker.quotas import check_state
-from zq.broker.waiting import Polled
+from zq.core import Broker
+from zq.core.claims import ClaimAnswer
+from zq.core.quotas import check_state
+from zq.core.waiting import Polled
 from zq.http import faults, query
 from zq.http.authorization import ACTIVE, Answer, Authorization
 from zq.http.sqs import errors, json_protocol, names, query_protocol

@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Struct, field
 
 from zq import wire
-from zq.broker.claims import ClaimAnswer
-from zq.broker.sqs import LONGEST_HOLD, Outgoing, SqsTerms
-from zq.broker.waiting import Polled
+from zq.core.claims import ClaimAnswer
+from zq.core.sqs import LONGEST_HOLD, Outgoing, SqsTerms
+from zq.core.waiting import Polled
 from zq.http.claims import holder
 from zq.http.sqs import errors, message_attributes, names, receipts
 from zq.http.sqs.call import Call, Needed, OfQueue, Params

@@ -5,7 +5,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from zq.broker.accounts import ACCOUNT
+from zq.core.accounts import ACCOUNT
 from zq.http.sqs import errors
 from zq.http.sqs.call import Call
 from zq.limits import LONG_QUEUE_NAME

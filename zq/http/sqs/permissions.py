@@ -13,9 +13,9 @@ from typing import Any, Final
 from msgspec import field, structs
 
 from zq import wire
-from zq.broker.accounts import ACCOUNT
-from zq.broker.metadata import Metadata
-from zq.broker.quotas import check_state
+from zq.core.accounts import ACCOUNT
+from zq.core.metadata import Metadata
+from zq.core.quotas import check_state
 from zq.errors import InvalidBody
 from zq.http.sqs import errors, names, queue_attributes
 from zq.http.sqs.call import Call, Needed, OfQueue

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, structs
 
-from zq.broker.metadata import DEDUPLICATION_SCOPES, REDRIVE_PERMISSIONS, SQS, THROUGHPUT_LIMITS, Metadata
+from zq.core.metadata import DEDUPLICATION_SCOPES, REDRIVE_PERMISSIONS, SQS, THROUGHPUT_LIMITS, Metadata
 from zq.http.sqs import errors, names
 from zq.http.sqs.call import Call
 from zq.limits import MAX_ACCESS_POLICY, MAX_RECEIVES, MAX_SOURCES, SQS_NUMBERS

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import field
 
 from zq import wire
-from zq.broker.metadata import GROUPED, SQS, Metadata
+from zq.core.metadata import GROUPED, SQS, Metadata
 from zq.http.sqs import errors, names, queue_attributes
 from zq.http.sqs.call import Call, OfQueue, Params
 from zq.limits import (

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from zq.broker.move_tasks import MoveTask, TaskStatus
+from zq.core.move_tasks import MoveTask, TaskStatus
 from zq.errors import Conflict, NotFound
 from zq.http.sqs import errors, names
 from zq.http.sqs.call import Call, Params

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section [console] of the configuration."""
+
+from typing import Final
+
+from msgspec import Struct
+from oslo_config import cfg
+
+from zq.http.features import Section
+
+CONSOLE: Final[list[cfg.Opt]] = [
+    cfg.BoolOpt("enabled", default=True, help="Serve the web console at /console/, and lead browsers there from /."),
+    cfg.BoolOpt(
+        "read_only",
+        default=False,
+        help="Show nothing in the console that changes anything. That protects nothing: a token of a reader does.",
+    ),
+    cfg.StrOpt(
+        "grafana_url",
+        default="",
+        regex=r"^(https?://\S+)?$",
+        help="Where the console's link to Grafana leads, as https://grafana.example.org/d/zq; empty: there is none.",
+    ),
+]
+
+
+class ConsoleOptions(Struct, frozen=True):
+    """The options of the section."""
+
+    enabled: bool = True
+    read_only: bool = False
+    grafana_url: str = ""
+
+
+SECTION: Final = Section(
+    "console",
+    CONSOLE,
+    lambda conf: ConsoleOptions(**conf.console),
+    line=lambda options, url: f"Console: {url}/console/." if options.enabled else "",
+)

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The use cases: every rule, default and limit of zq lives here, once."""
+
+from collections.abc import Mapping
+
+from zq.clock import Clock
+from zq.core.accounts import Accounts
+from zq.core.browsing import Browsing
+from zq.core.claims import Claims
+from zq.core.creation import QueueCreation, TopicCreation, TopicStore
+from zq.core.data_keys import DataKeys
+from zq.core.encryption import Sealing
+from zq.core.followers import Followers
+from zq.core.health import Health, Pools
+from zq.core.history import History
+from zq.core.messages import Messages
+from zq.core.move_tasks import MoveTasks
+from zq.core.publishing import Publishing, Readers
+from zq.core.queues import Queues
+from zq.core.quotas import NO_QUOTAS, Quotas
+from zq.core.rates import Rates
+from zq.core.redriving import Redriving
+from zq.core.removal import Removal
+from zq.core.rules import DefaultTtls, Patterns, RulesCache
+from zq.core.settling import Settling
+from zq.core.sqs import SqsMessages
+from zq.core.streams import Streams
+from zq.core.tails import Tails
+from zq.core.topics import Topics
+from zq.core.trail import TTL, Trail
+from zq.core.transactions import Transactions
+from zq.core.waiting import Waiters
+from zq.events import NO_EVENTS, Events
+from zq.limits import DEFAULT_KEEP, MAX_COUNTED, Limits
+from zq.model.quotas import Quota
+from zq.model.topics import Retention
+from zq.storage.api import Storage
+
+DEFAULT_LIMITS = Limits()
+NO_FOLLOWERS = Followers()
+
+
+class Broker:
+    """The use cases on one store.
+
+    ``patience``: seconds that the caller of a large commit waits for its end. ``quota``: the defaults of a project's
+    quotas; None if the server has no authentication, and so cannot bound a project. ``share``: the percentage of
+    waiters and streams that one project may hold. ``encryption_keys``: see ``DataKeys``. ``max_counted``: see
+    ``Queues``. ``followers``: the followers of queues and topics, if the server has a feature for them. ``pools``: the
+    stores of pools, if the deployment has any. ``audit_ttl``: seconds for which an entry of the audit trail is kept.
+    ``moves_for_sqs``: whether this process carries move tasks on.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits = DEFAULT_LIMITS,
+        *,
+        checksum: bool = False,
+        delete_with_claim_id: bool = False,
+        max_waiters: int = 40,
+        max_streams: int = 16,
+        retention: Retention = DEFAULT_KEEP,
+        queue_ttl: Patterns = (),
+        events: Events = NO_EVENTS,
+        patience: float = 5.0,
+        quota: Quota | None = None,
+        share: int = 25,
+        rates: Rates | None = None,
+        encryption_keys: Mapping[str, bytes] | None = None,
+        max_counted: int = MAX_COUNTED,
+        followers: Followers = NO_FOLLOWERS,
+        pools: Pools | None = None,
+        audit_ttl: float = TTL,
+        moves_for_sqs: bool = False,
+    ) -> None:
+        self.storage = storage
+        self.limits = limits
+        self.rates = rates or Rates(threads=64)
+        self.quotas = None if quota is None else Quotas(storage, clock, quota, self.rates)
+        quotas = self.quotas or NO_QUOTAS
+        self.default_ttls = DefaultTtls(limits.default_message_ttl, queue_ttl)
+        rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)
+        self.waiters = waiters = Waiters(storage, clock, limits, max_waiters, events, share, quotas)
+
+        self.queue_creation = QueueCreation(storage.queues, quotas, rules_cache, followers)
+        topic_store = TopicStore(storage, clock)
+        self.topic_creation = topic_creation = TopicCreation(topic_store, quotas, limits, self.default_ttls)
+        self.sealing = sealing = Sealing(
+            DataKeys(storage.documents, clock, encryption_keys or {}),
+            events,
+            lambda queue: rules_cache.recent(queue).sealed_since,
+            topic_creation.sealed_since,
+            lambda queue: rules_cache.fresh(queue).sealed_since,
+            topic_creation.stored_sealed_since,
+        )
+
+        self.queues = Queues(
+            storage,
+            clock,
+            limits,
+            rules_cache,
+            sealing.keys,
+            quotas,
+            followers,
+            waiters,
+            max_counted,
+        )
+        self.messages = Messages(
+            storage,
+            clock,
+            limits,
+            rules_cache,
+            checksum,
+            delete_with_claim_id,
+            events,
+            sealing,
+            quotas,
+            self.queue_creation,
+            followers,
+        )
+        self.browsing = Browsing(storage, clock, limits, sealing)
+        self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
+        self.sqs = SqsMessages(
+            storage, clock, rules_cache, self.messages, self.claims, events, sealing, checksum=checksum
+        )
+        self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing, quotas)
+        self.redriving = Redriving(storage, clock, rules_cache, events, quotas)
+        self.move_tasks = MoveTasks(storage, clock, rules_cache, events, moves_for_sqs)
+        self.history = History(storage, clock, limits, rules_cache, events, sealing, quotas)
+        self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience, quotas)
+
+        self.topics = Topics(
+            storage,
+            clock,
+            limits,
+            self.default_ttls,
+            sealing.keys,
+            quotas,
+            topic_store,
+            topic_creation,
+            followers,
+        )
+        tails = Tails(storage)
+        self.streams = Streams(storage, clock, tails, sealing, max_streams, events, share, quotas)
+        self.publishing = Publishing(
+            storage, clock, limits, topic_creation, Readers(tails, waiters), retention, events, checksum, sealing
+        )
+
+        self.health = Health(storage, clock, pools=pools)
+        self.trail = Trail(storage.documents, clock, audit_ttl)
+        self.accounts = Accounts(storage, clock)
+        self.removal = Removal(storage, clock, self.queues, self.topics, followers)
+
+    def resume(self) -> None:
+        """Go on with what no server carries on: to be called every second."""
+        self.transactions.resume()
+        self.move_tasks.resume()
+        self.removal.resume(self.quotas)
+
+    def end_waiting(self) -> None:
+        """Answer all who wait and end all streams, for the server ends. May be called twice."""
+        self.waiters.close()
+        self.streams.close()

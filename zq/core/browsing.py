@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on what queues hold, for who looks and takes nothing: messages of one state; where a message is."""
+
+import re
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Final
+
+from msgspec import structs
+
+from zq.clock import Clock
+from zq.core.encryption import Sealing
+from zq.core.paging import read_page
+from zq.core.values import Seen
+from zq.errors import InvalidParameter, MessageNotFound
+from zq.limits import DEFAULT_PAGE, MAX_BODY_NUMBER, Limits, within
+from zq.model import Browsed, Located, Message, Page, Position, QueueRef, State
+from zq.storage.api import Storage
+
+# A marker of a listing of one state.
+POSITION: Final = re.compile(r"[0-9]{1,19}\.[0-9]{1,19}\.[0-9]{1,19}", re.ASCII)
+# So many times as much as an answer may have is read for one that has only where bodies begin.
+READ_FOR_STARTS: Final = 4
+
+
+class Browsing:
+    """What a caller can look at."""
+
+    def __init__(self, storage: Storage, clock: Clock, limits: Limits, sealing: Sealing) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._limits = limits
+        self._sealing = sealing
+
+    def browse(self, queue: QueueRef, state: str, marker: str, limit: int | None, starts: bool) -> Seen[Page[Message]]:
+        """A page of messages of one state, behind the marker; those that cannot be opened are left out. Of ``starts``
+        it may read more bytes than it answers."""
+        if state not in set(State):
+            raise InvalidParameter(f"state must be {', '.join(State)}.")
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        after, now = _position(marker), self._clock.now()
+        most_bytes = self._limits.max_answer_bytes * (READ_FOR_STARTS if starts else 1)
+
+        def read(marker: Position, limit: int, most_bytes: int) -> Browsed:
+            return self._storage.messages.browse(queue, State(state), marker, limit, now, most_bytes)
+
+        items, position = read_page(read, after, size, most_bytes, attrgetter("body"))
+        shown = self._sealing.opened(queue, list(items))
+        return Seen(Page(shown, None if position is None else ".".join(map(str, position))), now)
+
+    def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> Seen[Located]:
+        """Where the project's message of this id is, or its latest record, if the caller may see that queue.
+
+        Raises ``MessageNotFound``, ``MessageUnreadable``.
+        """
+        now = self._clock.now()
+        found = self._storage.locate(project, message, now)
+        if found is None or not may_see(found.queue.name):
+            raise MessageNotFound("There is no such message in the project.")
+        opened = self._sealing.opened_one(found.queue, found.entry.message)
+        return Seen(found._replace(entry=structs.replace(found.entry, message=opened)), now)
+
+
+def _position(marker: str) -> Position:
+    """Where a listing of one state goes on. Raises ``InvalidParameter``."""
+    if not marker:
+        return Position()
+    if not POSITION.fullmatch(marker):
+        raise InvalidParameter("marker must be one that goes with state, as the link to the next page has it.")
+    return Position(*(min(int(number), MAX_BODY_NUMBER) for number in marker.split(".")))

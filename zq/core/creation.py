@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of queues and topics that are created on first use (contract 7.2, 13)."""
+
+import time
+from collections.abc import Callable
+from typing import Final, cast
+
+from msgspec import Struct
+
+from zq import wire
+from zq.clock import Clock
+from zq.core.followers import Followers
+from zq.core.metadata import ENCRYPTS, SEALED
+from zq.core.quotas import AnyQuotas
+from zq.core.rules import DefaultTtls, ReadThroughCache, Rules, RulesCache, post_size
+from zq.limits import Limits
+from zq.model import Page, QueueRef, Seconds, Stats
+from zq.model.documents import Document, DocumentRef
+from zq.model.topics import TOPIC, TopicRef
+from zq.storage.api import DocumentController, QueueController, Storage
+from zq.storage.capabilities import Missing
+
+NO_METADATA: Final = b"{}"
+
+
+class QueueCreation:
+    """The rules of queues, with creation of queues that do not exist."""
+
+    def __init__(
+        self, queues: QueueController, quotas: AnyQuotas, rules_cache: RulesCache, followers: Followers
+    ) -> None:
+        self._queues = queues
+        self._quotas = quotas
+        self._rules_cache = rules_cache
+        self._followers = followers
+
+    def rules(self, queue: QueueRef) -> Rules:
+        """Return the queue's rules as stored now, and create the queue if it does not exist.
+
+        Raises ``QuotaExceeded`` if the project has too many queues.
+        """
+        stored = self._queues.get(queue)
+        if stored is None:
+            with self._quotas.admit_queue(queue):
+                metadata = wire.encode(self._followers.mark(queue))
+                self._queues.create(queue, metadata)
+        return self._rules_cache.remember(queue, stored.metadata if stored else metadata)
+
+    def forget(self, queue: QueueRef) -> None:
+        """Drop the queue's cached rules after this server has changed its metadata."""
+        self._rules_cache.forget(queue)
+
+
+class Topic(Struct, frozen=True):
+    """A topic as stored; ``metadata`` is a JSON object."""
+
+    ref: TopicRef
+    metadata: bytes
+
+
+class TopicRules(Struct, frozen=True):
+    """The rules for messages published in a topic: their default ttl in seconds, the bound of one post in bytes, and
+    whether the store gets encrypted bodies."""
+
+    ttl: int
+    max_post_size: int
+    encrypts: bool
+
+
+class TopicCreation:
+    """The rules of topics, at most a second old, with creation of topics that do not exist."""
+
+    def __init__(
+        self,
+        topics: "TopicStore",
+        quotas: AnyQuotas,
+        limits: Limits,
+        default_ttls: DefaultTtls,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._topics = topics
+        self._quotas = quotas
+        self._limits = limits
+        self._default_ttls = default_ttls
+        self._recent = ReadThroughCache(self._read, monotonic)
+        self._sealed = ReadThroughCache(self.stored_sealed_since, monotonic)
+
+    def rules(self, topic: TopicRef) -> TopicRules:
+        """Return the topic's rules from the cache, and create the topic if it does not exist.
+
+        Raises ``QuotaExceeded`` if the project has too many topics.
+        """
+        return self._recent.get(topic)
+
+    def forget(self, topic: TopicRef) -> None:
+        """Drop the topic's cached rules after this server has changed its metadata."""
+        self._recent.forget(topic)
+        self._sealed.forget(topic)
+
+    def sealed_since(self, topic: TopicRef) -> Seconds:
+        """Return the moment since which all bodies of the topic have been encrypted; 0 if it may hold plain ones."""
+        return self._sealed.get(topic)
+
+    def stored_sealed_since(self, topic: TopicRef) -> Seconds:
+        """Return that moment as the store has it now."""
+        stored = self._topics.get(topic)
+        return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
+
+    def _read(self, topic: TopicRef) -> TopicRules:
+        stored = self._topics.get(topic)
+        while stored is None and not self._created(topic):
+            stored = self._topics.get(topic)  # another server has created it
+        metadata = wire.json_object(stored.metadata) if stored else {}
+        # queue_ttl is a table of names of queues, not of topics, so a topic has the default for all.
+        ttl = metadata.get("_default_message_ttl") or self._default_ttls.default
+        return TopicRules(ttl, post_size(metadata, self._limits), bool(metadata.get(ENCRYPTS)))
+
+    def _created(self, topic: TopicRef) -> bool:
+        with self._quotas.admit_topic(topic):
+            return self._topics.create(topic, NO_METADATA)
+
+
+class TopicStore:
+    """The store of topics, a ``ResourceStore``: metadata are documents, messages are in the project's log."""
+
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        missing = isinstance(storage.topics, Missing)
+        self._documents = cast(DocumentController, storage.topics) if missing else storage.documents
+        self._topics = storage.topics
+        self._clock = clock
+
+    def create(self, topic: TopicRef, metadata: bytes) -> bool:
+        return self._documents.put(_document_ref(topic), metadata, self._clock.now(), expected="")
+
+    def get(self, topic: TopicRef) -> Topic | None:
+        document = self._documents.get(_document_ref(topic), self._clock.now())
+        return _topic(document) if document else None
+
+    def update(self, topic: TopicRef, expected: bytes, metadata: bytes) -> bool:
+        ref, now = _document_ref(topic), self._clock.now()
+        document = self._documents.get(ref, now)
+        if document is None or document.value != expected:
+            return False
+        return self._documents.put(ref, metadata, now, expected=document.version)
+
+    def list(self, project: str, after: str, limit: int) -> Page[Topic]:
+        page = self._documents.list(project, TOPIC, "", after, limit, self._clock.now())
+        return Page([_topic(document) for document in page.items], page.next)
+
+    def delete(self, topic: TopicRef) -> None:
+        # The document goes first: a server that dies in between leaves messages without a topic, not a topic that lost
+        # its messages.
+        self._documents.delete(_document_ref(topic), self._clock.now())
+        self._topics.purge(topic)
+
+    def purge(self, topic: TopicRef) -> None:
+        self._topics.purge(topic)
+
+    def stats(self, topic: TopicRef, now: Seconds) -> Stats:
+        return self._topics.stats(topic, now)
+
+
+def _document_ref(topic: TopicRef) -> DocumentRef:
+    return DocumentRef(topic.project, TOPIC, topic.name)
+
+
+def _topic(document: Document) -> Topic:
+    return Topic(TopicRef(document.ref.project, document.ref.name), document.value)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on history: read it, and post copies of what finished (extensions 5)."""
+
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+
+from msgspec import UNSET, Struct, UnsetType
+
+from zq import turns
+from zq.clock import Clock
+from zq.core.encryption import Sealing, is_sealed
+from zq.core.paging import read_page
+from zq.core.quotas import AnyQuotas
+from zq.core.rules import RulesCache
+from zq.core.values import Seen
+from zq.errors import Invalid, InvalidParameter, MessageNotFound
+from zq.events import Events
+from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, each_once, within
+from zq.model import Draft, HistoryEntry, Page, QueueRef, Seconds, Span, new_ids
+from zq.storage.api import Storage
+from zq.wire.extensions import ReplayTerms, moment
+
+# Copies that a replay posts at a time, at most.
+CHUNK = 100
+# Bytes of the copies that a replay posts at a time, at most, but for one copy.
+CHUNK_BYTES = 4_000_000
+# A moment after all that can be written down: the year 10000.
+LATEST: Seconds = 253_402_300_800.0
+
+
+class ReplayDryRun(Struct, frozen=True):
+    """How many copies a replay would post, of how many records that were looked at (``counted``).
+
+    ``lost``: where ids were named, those that the history does not have, in the order of naming.
+    """
+
+    would_replay: int
+    counted: int
+    lost: list[str] | UnsetType = UNSET
+
+
+class History:
+    """What a caller can do with finished messages."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        rules_cache: RulesCache,
+        events: Events,
+        sealing: Sealing,
+        quotas: AnyQuotas,
+    ) -> None:
+        self._sealing = sealing
+        self._history = storage.history
+        self._messages = storage.messages
+        self._clock = clock
+        self._limits = limits
+        self._rules_cache = rules_cache
+        self._events = events
+        self._quotas = quotas
+
+    def list(self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str) -> Seen[Page[HistoryEntry]]:
+        """A page in the order of finishing. ``since``, ``until``: ISO 8601 or ""."""
+        size, span = self._page_size(limit), _span(since or None, until or None)
+        return self._page(queue, marker, size, span)
+
+    def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> Seen[Page[HistoryEntry]]:
+        """A page of living and finished messages in the order of sequence."""
+        return self._page(queue, marker, self._page_size(limit), None)
+
+    def _page(self, queue: QueueRef, marker: int, size: int, span: Span | None) -> Seen[Page[HistoryEntry]]:
+        """A page without those entries whose bodies cannot be opened."""
+        now = self._clock.now()
+
+        def read(marker: int, limit: int, most_bytes: int) -> tuple[Sequence[HistoryEntry], int | None]:
+            page = self._history.list(queue, marker, limit, span, now, most_bytes)
+            return page.items, None if page.next is None else int(page.next)
+
+        items, position = read_page(read, marker, size, self._limits.max_answer_bytes, attrgetter("message.body"))
+        shown = self._sealing.opened_entries(queue, items)
+        return Seen(Page(list(shown), None if position is None else str(position)), now)
+
+    def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
+        """Post copies of finished messages to the queue, as the caller; how many.
+
+        Each post of at most ``CHUNK`` is all or nothing. Raises ``Invalid``, ``MessageNotFound``, ``QueuePaused``.
+        """
+        self._check(terms)
+        if terms.ids is not UNSET:
+            self._rules_cache.check_posts(queue)
+            return self._replay_ids(queue, client, terms.ids)
+        return self._replay_span(queue, client, terms)
+
+    def dry_run(self, queue: QueueRef, terms: ReplayTerms) -> ReplayDryRun:
+        """What ``replay`` would do, without a limit to as many as are counted. Nothing is changed.
+
+        Raises ``Invalid``, ``QueuePaused``.
+        """
+        self._check(terms)
+        if terms.ids is not UNSET:
+            self._rules_cache.check_posts(queue)
+            kept = [record for page in self._named(queue, terms.ids) for record in page]
+            found = {record.message.id for record in kept}
+            return ReplayDryRun(self._openable(queue, kept), len(kept), [id for id in terms.ids if id not in found])
+        limit, span = _limit(terms, MAX_BATCH), _span(_given(terms.since), _given(terms.until))
+        self._rules_cache.check_posts(queue)
+        counted = would_replay = 0
+        for page in self._spanned(queue, span):
+            records = page[: min(limit - would_replay, MAX_BATCH - counted)]
+            counted += len(records)
+            would_replay += self._openable(queue, records)
+            if would_replay >= limit or counted >= MAX_BATCH:
+                break
+        return ReplayDryRun(would_replay, counted)
+
+    def _openable(self, queue: QueueRef, records: Sequence[HistoryEntry]) -> int:
+        """How many of them can be posted."""
+        return sum(self._sealing.opened_or_none(queue, record.message) is not None for record in records)
+
+    def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[HistoryEntry]]:
+        """The records of the ids, in pages."""
+        for start in range(0, len(ids), MAX_IDS):
+            if start:
+                turns.give_way()
+            yield self._history.get(queue, ids[start : start + MAX_IDS], self._clock.now())
+
+    def _spanned(self, queue: QueueRef, span: Span) -> Iterator[Sequence[HistoryEntry]]:
+        """The records of a time, in pages."""
+        marker = 0
+        while True:
+            page = self._history.list(queue, marker, CHUNK, span, self._clock.now(), CHUNK_BYTES)
+            yield page.items
+            if page.next is None:
+                return
+            marker = int(page.next)
+            turns.give_way()
+
+    def _check(self, terms: ReplayTerms) -> None:
+        """Refuse what does not go together."""
+        spanned = [given for given in (terms.since, terms.until, terms.limit) if given is not UNSET]
+        if (terms.ids is UNSET) == (not spanned):
+            raise Invalid("Give either ids, or at least one of since, until and limit.")
+        if terms.ids is not UNSET:
+            count_within("ids", len(terms.ids), self._limits.max_messages_per_page)
+            each_once("ids", terms.ids)
+
+    def _replay_ids(self, queue: QueueRef, client: str, ids: Sequence[str]) -> int:
+        found = (chunk for page in self._named(queue, ids) for chunk in _chunks(page))
+        count = sum(len(self._post(queue, client, chunk)) for chunk in found)
+        if not count:
+            raise MessageNotFound("None of the ids is in the history of the queue.")
+        return count
+
+    def _replay_span(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
+        limit, span = _limit(terms, DEFAULT_BATCH), _span(_given(terms.since), _given(terms.until))
+        self._rules_cache.check_posts(queue)
+        copies: set[str] = set()
+        for page in self._spanned(queue, span):
+            # Copies that finish while this goes on are no part of it.
+            found = [record for record in page if record.message.id not in copies][: limit - len(copies)]
+            for chunk in _chunks(found):
+                copies.update(self._post(queue, client, chunk))
+            if len(copies) >= limit:
+                break
+        return len(copies)
+
+    def _post(self, queue: QueueRef, client: str, records: Sequence[HistoryEntry]) -> Sequence[str]:
+        """The ids of new copies; there is none of what cannot be opened. Copies are sealed anew, for their ids are."""
+        rules, now = self._rules_cache.recent(queue), self._clock.now()
+        ids, ttl = new_ids(len(records), now), self._rules_cache.ttl(queue, rules)
+        drafts = []
+        for id, old in zip(ids, (record.message for record in records), strict=True):
+            clear = self._sealing.opened_or_none(queue, old)
+            if clear is None:
+                continue
+            body, checksum, extra = old.body, old.checksum, old.extra
+            if rules.encrypts or is_sealed(old):
+                summed = bool(checksum)
+                body, checksum = self._sealing.stored(queue.project, id, clear.body, seals=True, checksum=summed)
+                extra = self._sealing.stored_extra(queue.project, id, clear.extra, seals=True)
+            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, extra, old.group))
+        if not drafts:
+            return []
+        refusal = self._quotas.refusal(queue.project, drafts)
+        if refusal is not None:
+            raise refusal
+        self._messages.post(queue, drafts, now)
+        self._events.posted(queue, drafts)
+        return [draft.id for draft in drafts]
+
+    def _page_size(self, limit: int | None) -> int:
+        return DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+
+
+def _limit(terms: ReplayTerms, default: int) -> int:
+    return default if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
+
+
+def _given(text: str | UnsetType) -> str | None:
+    return None if text is UNSET else text
+
+
+def _span(since: str | None, until: str | None) -> Span:
+    """The moments meant; all time where none is given."""
+    return Span(_moment("since", since, 0.0), _moment("until", until, LATEST))
+
+
+def _moment(name: str, text: str | None, default: Seconds) -> Seconds:
+    if text is None:
+        return default
+    told = moment(text)
+    if told is None:
+        raise InvalidParameter(f"{name} must be a date and time as 2026-01-31T12:00:00Z (in a URL + is %2B).")
+    return min(told, LATEST)
+
+
+def _chunks(records: Sequence[HistoryEntry]) -> Iterator[list[HistoryEntry]]:
+    """Records in groups that one post can take."""
+    chunk: list[HistoryEntry] = []
+    size = 0
+    for record in records:
+        length = len(record.message.body)
+        if chunk and (len(chunk) == CHUNK or size + length > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(record)
+        size += length
+    if chunk:
+        yield chunk

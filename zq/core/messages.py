@@ -1,0 +1,397 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on messages (contract 7)."""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final, NoReturn
+
+from msgspec import UNSET, structs
+
+from zq import wire
+from zq.clock import Clock
+from zq.core.creation import QueueCreation
+from zq.core.encryption import SET_ASIDE, UNREADABLE, Sealing
+from zq.core.followers import Followers
+from zq.core.paging import list_messages
+from zq.core.quotas import AnyQuotas
+from zq.core.rules import Rules, RulesCache
+from zq.core.values import Applied, Listed, Seen
+from zq.errors import (
+    ClaimNotHeld,
+    Invalid,
+    MessageClaimed,
+    MessageNotFound,
+    MessageUnreadable,
+    OtherMetadata,
+    QueuePaused,
+    Repeated,
+    StageFull,
+    ZqError,
+)
+from zq.events import Events
+from zq.limits import (
+    DEFAULT_PAGE,
+    MAX_IDS,
+    MIN_DELAY,
+    MIN_TTL,
+    Limits,
+    body_size,
+    count_within,
+    free_name,
+    group_name,
+    within,
+)
+from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
+from zq.model import Messages as MessageList
+from zq.model.hidden import copies_of
+from zq.model.quotas import Work
+from zq.storage.api import Storage
+from zq.turns import SLICE, slices
+
+# An id of a message, which no marker that is a sequence can be: no sequence has so many digits.
+MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+# Metadata that no queue has: a post that expects them stores nothing, and finds out whether its key is known.
+NO_METADATA: Final = b"none"
+# Bytes of bodies that no stage can keep to: the same for staging.
+NO_ROOM: Final = -1
+# What is to be delivered of a stage may be so many times as large as a stage.
+COPIES_SIZE: Final = 2
+
+
+class Messages:
+    """The use cases of messages."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        rules_cache: RulesCache,
+        checksum: bool,
+        delete_with_claim_id: bool,
+        events: Events,
+        sealing: Sealing,
+        quotas: AnyQuotas,
+        creation: QueueCreation,
+        followers: Followers,
+    ) -> None:
+        self._sealing = sealing
+        self._quotas = quotas
+        self._creation = creation
+        self._followers = followers
+        self._messages = storage.messages
+        self._transactions = storage.transactions
+        self._clock = clock
+        self._limits = limits
+        self._rules_cache = rules_cache
+        self._checksum = checksum
+        self._delete_with_claim_id = delete_with_claim_id
+        self._events = events
+
+    def rules(self, queue: QueueRef, size: int) -> Rules:
+        """Return the rules for a post of ``size`` bytes, and create a missing queue (contract 7.2, step 1).
+
+        Remembered rules save a round trip to the store: the post finds out whether they still hold. The store is
+        queried only if the remembered rules would refuse the post.
+        """
+        remembered = self._rules_cache.remembered(queue)
+        if remembered is not None and size <= remembered.max_post_size and not remembered.posts_paused:
+            return remembered
+        return self._creation.rules(queue)
+
+    def post(
+        self,
+        queue: QueueRef,
+        client: str,
+        raw: bytes,
+        idempotency_key: IdempotencyKey | None = None,
+        hops: int = 0,
+        rules: Rules | None = None,
+    ) -> Applied[list[str]]:
+        """Store all messages of the JSON body ``raw`` or none, and return their ids in array order (contract 7.2).
+
+        A missing queue is created before any check. The checks are in this order: size, JSON, number of messages, each
+        message in turn; the store finds out last whether it knows the idempotency key. ``hops``: the number of zq's
+        deliveries in a chain that led to this post. ``rules``: what ``rules`` returned for this post, if the caller has
+        called it. Raises ``Invalid``, ``KeyReused``, ``QueuePaused``.
+        """
+        rules = rules or self.rules(queue, len(raw))
+        posted = wire.posted(raw)
+        count_within("messages", len(posted), self._limits.max_messages_per_post)
+        while True:
+            body_size(len(raw), rules.max_post_size)
+            now = self._clock.now()
+            try:
+                drafts = self._drafts(posted, client, queue, rules, now)
+            except Invalid:
+                former, rules = rules, self._creation.rules(queue)
+                if rules == former:
+                    raise
+                continue
+            try:
+                copies = self.copies(queue, drafts, rules, now, hops)
+                if refusal := self.refusal(queue, drafts, rules):
+                    self._refuse(queue, drafts, now, refusal, idempotency_key)
+                metadata = self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
+            except Repeated as first:
+                return Applied(first.answer, replayed=True, ignores_delays=rules.ignores_delays(posted))
+            if metadata is None:
+                self._events.posted(queue, drafts)
+                return Applied([draft.id for draft in drafts], ignores_delays=rules.ignores_delays(posted))
+            rules = self._rules_cache.remember(queue, metadata)
+
+    def stage(
+        self,
+        queue: QueueRef,
+        client: str,
+        raw: bytes,
+        stage: str,
+        idempotency_key: IdempotencyKey | None = None,
+        hops: int = 0,
+    ) -> Applied[int]:
+        """Store all messages of the JSON body ``raw`` or none in a stage, invisibly, and return their number.
+
+        Extensions 9. Only the commit creates a missing queue. Raises ``Invalid``, ``StageFull``, ``KeyReused``,
+        ``QueuePaused``.
+        """
+        posted = wire.posted(raw)
+        stage = free_name("stage", stage)
+        count_within("messages", len(posted), self._limits.max_messages_per_post)
+        rules = self._rules_cache.recent(queue)
+        if rules.posts_paused:
+            rules = self._rules_cache.fresh(queue)
+        self._quotas.check_targets([queue])
+        body_size(len(raw), rules.max_post_size)
+        now = self._clock.now()
+        drafts = self._drafts(posted, client, queue, rules, now)
+        try:
+            with self._quotas.admit_work(queue.project, Work.STAGE, stage) as refusal:
+                self._stage(queue, stage, drafts, now, refusal or self.refusal(queue, drafts, rules), idempotency_key)
+        except Repeated as first:
+            # Whoever staged them may have ended before he staged what is to be delivered of them.
+            again = self._drafts(posted, client, queue, rules, now, first.answer)
+            self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
+            return Applied(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
+        self._stage_copies(queue, stage, drafts, rules, now, hops, idempotency_key)
+        self._events.posted(queue, drafts)
+        return Applied(len(drafts), ignores_delays=rules.ignores_delays(posted))
+
+    def _stage_copies(
+        self,
+        queue: QueueRef,
+        stage: str,
+        drafts: Sequence[Draft],
+        rules: Rules,
+        now: Seconds,
+        hops: int,
+        idempotency_key: IdempotencyKey | None,
+    ) -> None:
+        """Stage what is to be delivered of staged messages, once: a commit publishes both."""
+        copies = self.copies(queue, drafts, rules, now, hops)
+        if copies is None:
+            return
+        limits = self._limits
+        with suppress(Repeated):
+            self._transactions.stage(
+                queue.project,
+                copies_of(stage),
+                copies.queue,
+                copies.drafts,
+                now,
+                limits.stage_ttl,
+                COPIES_SIZE * limits.max_stage_bytes,
+                idempotency_key,
+                limits.max_stage_messages,
+            )
+
+    def _stage(
+        self,
+        queue: QueueRef,
+        stage: str,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        refusal: ZqError | None,
+        idempotency_key: IdempotencyKey | None,
+    ) -> None:
+        """As the store's ``stage``. Raises the refusal, but not for what was staged before."""
+        limits = self._limits
+        size = limits.max_stage_bytes if refusal is None else NO_ROOM
+        most = limits.max_stage_messages
+        try:
+            self._transactions.stage(
+                queue.project, stage, queue, drafts, now, limits.stage_ttl, size, idempotency_key, most
+            )
+        except StageFull as full:
+            if refusal is not None:
+                raise refusal from None
+            told = f"{most} messages and {limits.max_stage_bytes} bytes of bodies"
+            raise StageFull(f"A stage may hold at most {told}.") from full
+
+    def list(
+        self,
+        queue: QueueRef,
+        client: str,
+        marker: str,
+        limit: int | None,
+        *,
+        echo: bool = False,
+        include_claimed: bool = False,
+        include_delayed: bool = False,
+    ) -> Listed:
+        """A page of those behind the marker; without ``echo`` none that the client has posted."""
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
+        while True:
+            now = self._clock.now()
+            after = self._after(queue, marker, now)
+            if after is None:
+                return Listed(Page([], None), include_delayed, now)
+            delayed = include_delayed or not rules.default_delay
+            wanted = ListFilter("" if echo else client, include_claimed, delayed)
+            most_bytes = self._limits.max_answer_bytes
+            page = list_messages(self._messages, queue, after, size, wanted, now, most_bytes, rules.metadata)
+            if page.metadata is None:
+                shown = self._sealing.opened(queue, page.items)
+                return Listed(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
+            rules = self._rules_cache.remember(queue, page.metadata)
+
+    def get(self, queue: QueueRef, message: str) -> Seen[Message]:
+        """One message. Raises ``MessageNotFound``, ``MessageUnreadable``."""
+        now = self._clock.now()
+        for found in self._messages.get(queue, [message], now):
+            return Seen(self._sealing.opened_one(queue, found), now)
+        raise MessageNotFound("There is no such message in the queue.")
+
+    def get_many(self, queue: QueueRef, ids: Sequence[str]) -> Seen[MessageList]:
+        """Those of the ids that exist and can be opened. Raises ``MessageNotFound`` if none exists, and
+        ``MessageUnreadable`` if none of those that do can be opened."""
+        count_within("ids", len(ids), MAX_IDS)
+        now = self._clock.now()
+        found = self._messages.get(queue, ids, now)
+        if not found:
+            raise MessageNotFound("None of the ids is a message of the queue.")
+        shown = self._sealing.opened(queue, found)
+        if not shown:
+            raise MessageUnreadable(UNREADABLE)
+        return Seen(shown, now)
+
+    def delete(self, queue: QueueRef, message: str, claim: str) -> None:
+        """Remove one message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
+        claims = (claim,) if claim else ()
+        self._messages.delete(queue, (message,), self._clock.now(), claims, self._rules_cache.recent(queue).history_ttl)
+        self._events.finished(queue, Outcome.DELETED, 1)
+
+    def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
+        """Remove messages by id, claimed or not; where the server wants claim ids, only under these, else none."""
+        count_within("ids", len(ids), self._limits.max_messages_per_page)
+        if self._delete_with_claim_id and not claims:
+            raise Invalid("claim_ids is missing: this server deletes by ids only together with their claims.")
+        holders = claims if self._delete_with_claim_id else None
+        history = self._rules_cache.recent(queue).history_ttl
+        # Records take the bodies along. Under claims all messages go, or none.
+        step = len(ids) if holders is not None else MAX_IDS if history else SLICE
+        try:
+            for part in slices(ids, step):
+                self._messages.delete(queue, part, self._clock.now(), holders, history)
+        except MessageClaimed:  # by none of them: this verb has one refusal (contract 7.7)
+            raise ClaimNotHeld from None
+        self._events.finished(queue, Outcome.DELETED, len(ids))
+
+    def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> Seen[MessageList]:
+        """Remove and return up to ``limit`` ready messages, or as many as an answer carries.
+
+        What cannot be opened is put back, or stays in the queue's history, from where it can be replayed.
+        """
+        within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
+        if self._delete_with_claim_id and claims:
+            raise Invalid("claim_ids does not go with pop.")
+        rules, now, popped = self._popped(queue, limit)
+        if popped:
+            self._events.popped(queue, popped, now)
+        shown = self._sealing.opened(queue, popped)
+        if len(shown) < len(popped) and not rules.history_ttl:
+            read = {message.id for message in shown}
+            self._put_back(queue, [message for message in popped if message.id not in read], now)
+        return Seen(shown, now)
+
+    def _popped(self, queue: QueueRef, limit: int) -> tuple[Rules, Seconds, MessageList]:
+        """What was popped when by which rules: as ``Claims`` claims, nothing while these pause claims."""
+        rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
+        if rules.claims_paused:
+            rules = self._rules_cache.fresh(queue)
+        while not rules.claims_paused:
+            now, most_bytes = self._clock.now(), self._limits.max_answer_bytes
+            try:
+                return rules, now, self._messages.pop(queue, limit, now, rules.history_ttl, most_bytes, rules.metadata)
+            except OtherMetadata as told:
+                rules = self._rules_cache.remember(queue, told.metadata)
+        return rules, self._clock.now(), []
+
+    def _put_back(self, queue: QueueRef, messages: MessageList, now: Seconds) -> None:
+        """Post again what was popped and could not be shown: the same ids and bodies, after a while, so that no pop
+        meets them again and again."""
+        drafts = []
+        for message in messages:
+            ttl = max(1, int(message.expires - now))
+            delay = min(SET_ASIDE, ttl - 1)
+            terms = message.client, message.checksum, message.extra, message.group
+            drafts.append(Draft(message.id, message.body, ttl, delay, *terms))
+        self._messages.post(queue, drafts, now)
+
+    def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
+        """The sequence that a marker means: its own, or that of the message whose id it is, by which openstacksdk goes
+        on; None if it means none."""
+        if MESSAGE_ID.fullmatch(marker):
+            return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
+        return int(marker[:40]) if marker.isascii() and marker.isdigit() else None
+
+    def _refuse(
+        self,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        refusal: ZqError,
+        idempotency_key: IdempotencyKey | None,
+    ) -> NoReturn:
+        """Raise the refusal of a post; raise ``Repeated`` instead if the store knows the post's idempotency key."""
+        if idempotency_key is not None:
+            self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
+        raise refusal
+
+    def refusal(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
+        """Reserve the project's storage for the drafts. Return the refusal if posts are paused or a quota is used up,
+        else None."""
+        return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.refusal(queue.project, drafts)
+
+    def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
+        """Return the copies for the queue's followers; None if there are none."""
+        return self._followers.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
+
+    def _drafts(
+        self,
+        posted: Sequence[wire.Posted],
+        client: str,
+        queue: QueueRef,
+        rules: Rules,
+        now: Seconds,
+        ids: Sequence[str] = (),
+    ) -> Sequence[Draft]:
+        """Apply the queue's rules to posted messages. ``ids``: the ids that the messages have already."""
+        limits, default_ttl, default_delay = self._limits, self._rules_cache.ttl(queue, rules), rules.default_delay
+        is_plain = not (rules.encrypts or self._checksum)
+        drafts: list[Draft] = []
+        for part in slices(list(zip(posted, ids or new_ids(len(posted), now), strict=True))):
+            for message, id in part:
+                ttl, delay, body, checksum = default_ttl, default_delay, bytes(message.body), ""
+                if message.ttl is not UNSET:
+                    ttl = within("ttl", message.ttl, MIN_TTL, limits.max_message_ttl)
+                if delay and (own := wire.posted_delay(message.delay)) is not None:
+                    delay = within("delay", own, MIN_DELAY, limits.max_message_delay)
+                if not is_plain:
+                    body, checksum = self._sealing.stored(
+                        queue.project, id, body, seals=rules.encrypts, checksum=self._checksum
+                    )
+                group = "" if message.group is UNSET else group_name(message.group)
+                drafts.append(Draft(id, body, ttl, delay, client, checksum, group=group))
+        return drafts

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the metadata of queues and topics may hold: reserved keys, their validation, patches, what is shown.
+
+Contract 6.1, 6.5, 13, extensions 4. Validation is by JSON Schema; it runs when metadata change, never when messages
+move.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+from jsonschema import Draft4Validator, ValidationError
+from msgspec import UNSET
+
+from zq import wire
+from zq.errors import InvalidBody, MetadataConflict, NotBuilt
+from zq.limits import (
+    LONG_QUEUE_NAME,
+    MAX_ACCESS_POLICY,
+    MAX_SOURCES,
+    MAX_TAG_KEY,
+    MAX_TAG_VALUE,
+    MAX_TAGS,
+    MIN_DELAY,
+    MIN_TTL,
+    QUEUE_RULE,
+    SQS_NUMBERS,
+    Limits,
+    is_long_queue_name,
+    nesting,
+)
+from zq.model import Grouping
+from zq.model.hidden import MARK
+
+Metadata = dict[str, Any]
+
+RETRY_INTEGERS: Final = (
+    "retries_with_no_delay",
+    "minimum_delay_retries",
+    "minimum_delay",
+    "maximum_delay",
+    "maximum_delay_retries",
+)
+# The moment from which on all bodies have been encrypted, of a queue or topic that was created so.
+SEALED: Final = "~sealed"
+# Keys that the server keeps in metadata; no caller sees or writes them.
+OWN: Final = frozenset({MARK, SEALED})
+# What ``_retry_policy`` may be, as a JSON Schema.
+RETRY_POLICY: Final[Metadata] = {
+    "properties": {
+        **{name: {"type": "integer"} for name in RETRY_INTEGERS},
+        "retry_backoff_function": {"enum": ["linear", "arithmetic", "geometric", "exponential"]},
+        "ignore_subscription_override": {"type": "boolean"},
+    },
+    "type": "object",
+}
+
+# The key that stops claims or posts, and what it may be: each names what it stops.
+PAUSED: Final = "_paused"
+PAUSES: Final = ("claims", "posts", "all")
+NO_TOPIC: Final = "only queues can be paused."
+
+# The key under which a queue keeps what SQS knows of it and zq has no key for.
+SQS: Final = "_sqs"
+# What redrive allow policies may allow.
+REDRIVE_PERMISSIONS: Final = ("allowAll", "denyAll", "byQueue")
+# Among which messages of a FIFO queue repeats are found, and what its throughput is said to be bound for.
+DEDUPLICATION_SCOPES: Final = ("queue", "messageGroup")
+THROUGHPUT_LIMITS: Final = ("perQueue", "perMessageGroupId")
+# The key that says what groups of messages are to a queue, for good.
+GROUPED: Final = "_grouped"
+GROUPINGS: Final[Metadata] = {
+    "enum": [*filter(None, Grouping), None],
+    "description": "must be ordered, fair or null",
+}
+NO_TOPIC_GROUPS: Final = "only queues hand out messages by groups."
+
+# The key that has messages encrypted.
+ENCRYPTS: Final = "_enable_encrypt_messages"
+NOT_ENCRYPTED: Final = "this server does not encrypt messages, for it has no message_encryption_key_file."
+
+
+class MetadataSchema:
+    """The keys that metadata of one ``kind`` of resource may have, "queue" or "topic": the same for both.
+
+    ``shown``: those that readers see when they are unset, and with which values. ``ttl`` returns the default ttl of a
+    name, which options may change. ``unbuilt``: keys that must be unset or falsy here, with the sentence of each.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        limits: Limits,
+        shown: Metadata,
+        ttl: Callable[[str], int],
+        unbuilt: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.kind = kind
+        self._shown = shown
+        self._ttl = ttl
+        self._unbuilt = dict(unbuilt)
+        self._validator = Draft4Validator(metadata_schema(limits))
+
+    def shown(self, name: str, metadata: Metadata) -> Metadata:
+        """Metadata as a reader sees them: reserved keys that are unset or falsy have their defaults."""
+        defaults = self._shown | {"_default_message_ttl": self._ttl(name)}
+        return metadata | {key: metadata.get(key) or default for key, default in defaults.items()}
+
+    def check(self, metadata: Metadata, name: str) -> None:
+        """Raise ``InvalidBody`` for the first reserved key whose value breaks its rule, ``NotBuilt`` for one whose
+        meaning this server does not have."""
+        nesting("metadata", metadata)
+        for key in OWN.intersection(metadata):
+            raise InvalidBody(f"metadata must not hold {key}: it is this server's own.")
+        retry_policy = metadata.get("_retry_policy")
+        given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
+        for error in sorted(self._validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
+            raise InvalidBody(_sentence(error))
+        if (dead := metadata.get("_dead_letter_queue")) is not None and not is_long_queue_name(dead):
+            raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}, or null.")
+        if self.kind == "queue" and dead == name and not metadata.get(SQS):
+            raise InvalidBody("_dead_letter_queue must not name its own queue.")
+        if is_fifo(metadata) and metadata.get(GROUPED) != Grouping.ORDERED:
+            raise InvalidBody(f"{SQS}.fifo is for queues whose {GROUPED} is {Grouping.ORDERED}.")
+        _check_retry_span(retry_policy or {})
+        for key, sentence in self._unbuilt.items():
+            if metadata.get(key):
+                raise NotBuilt(f"{key}: {sentence}")
+
+    def patched(self, metadata: Metadata, operations: Sequence[wire.Operation]) -> Metadata:
+        """A copy with the operations applied in order. Raises ``InvalidBody``, ``MetadataConflict``."""
+        result = dict(metadata)
+        for operation, key in [(operation, _key(operation)) for operation in operations]:
+            missing = key not in result and key not in self._shown
+            if missing and operation.op != "add":
+                raise MetadataConflict(f"The {self.kind} has no metadata key {key!r} to {operation.op}.")
+            if operation.op == "remove":
+                result.pop(key, None)
+            else:
+                result[key] = operation.value
+        return result
+
+
+def is_fifo(metadata: Metadata) -> bool:
+    """Whether SQS takes a queue of these metadata for a FIFO queue."""
+    return bool((metadata.get(SQS) or {}).get("fifo"))
+
+
+def check_operations(operations: Sequence[wire.Operation]) -> None:
+    """Raise ``InvalidBody`` for an operation of a wrong shape; before the queue is looked up (contract 6.5)."""
+    for operation in operations:
+        _key(operation)
+
+
+def set_values(operations: Sequence[wire.Operation], key: str) -> list[object]:
+    """What the operations would give this key, each in turn."""
+    return [operation.value for operation in operations if operation.op != "remove" and _key(operation) == key]
+
+
+def _key(operation: wire.Operation) -> str:
+    """The metadata key that an operation names."""
+    if operation.op not in ("add", "remove", "replace"):
+        raise InvalidBody(f"op must be add, remove or replace; it is {operation.op[:32]!r}.")
+    start, *parts = operation.path.split("/")
+    if start or len(parts) != 2 or not all(part.strip() for part in parts) or parts[0].lower() != "metadata":
+        raise InvalidBody(f"path must be /metadata/<key>; it is {operation.path[:80]!r}.")
+    if "~" in parts[1].replace("~0", "").replace("~1", ""):
+        raise InvalidBody(f"path may hold ~ only as ~0 or ~1; it is {operation.path[:80]!r}.")
+    if operation.op != "remove" and operation.value is UNSET:
+        raise InvalidBody(f"value is missing: {operation.op} needs one.")
+    return parts[1].replace("~1", "/").replace("~0", "~")
+
+
+def shown_defaults(limits: Limits) -> Metadata:
+    """The reserved keys that are shown when unset, and as what (contract 6.1)."""
+    return {
+        "_max_messages_post_size": limits.max_messages_post_size,
+        "_default_message_ttl": limits.default_message_ttl,
+        "_default_message_delay": limits.default_message_delay,
+        "_dead_letter_queue": None,
+        "_dead_letter_queue_messages_ttl": None,
+        "_max_claim_count": None,
+        "_enable_encrypt_messages": False,
+    }
+
+
+def topic_defaults(limits: Limits) -> Metadata:
+    """As ``shown_defaults``, of a topic (contract 13)."""
+    defaults = shown_defaults(limits)
+    return {key: defaults[key] for key in wire.TOPIC_RULES}
+
+
+def metadata_schema(limits: Limits) -> Metadata:
+    """What metadata may be, as a JSON Schema."""
+
+    def integer(low: int, high: int) -> Metadata:
+        described = f"must be an integer from {low} to {high}, or null"
+        return {"type": ["integer", "null"], "minimum": low, "maximum": high, "description": described}
+
+    return {
+        "type": "object",
+        "properties": {
+            "_max_messages_post_size": integer(1, limits.max_messages_post_size),
+            "_default_message_ttl": integer(MIN_TTL, limits.max_message_ttl),
+            "_default_message_delay": integer(MIN_DELAY, limits.max_message_delay),
+            "_dead_letter_queue_messages_ttl": integer(MIN_TTL, limits.max_message_ttl),
+            "_dead_letter_queue": {
+                "type": ["string", "null"],
+                "pattern": f"^{LONG_QUEUE_NAME.pattern}$",
+                "description": f"{QUEUE_RULE}, or null",
+            },
+            "_max_claim_count": {"type": ["integer", "null"]},
+            "_enable_encrypt_messages": {"type": ["boolean", "null"]},
+            "_retry_policy": RETRY_POLICY,
+            "_redelivery_delay": integer(0, limits.max_message_delay),
+            "_redelivery_backoff": {
+                "enum": ["constant", "exponential", None],
+                "description": "must be constant, exponential or null",
+            },
+            "_redelivery_max_delay": integer(0, limits.max_message_ttl),
+            PAUSED: {
+                "enum": [*PAUSES, None],
+                "description": f"must be {', '.join(PAUSES)} or null",
+            },
+            GROUPED: GROUPINGS,
+            "_history_ttl": {
+                "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],
+                "description": f"must be 0, an integer from {MIN_TTL} to {limits.max_message_ttl}, or null",
+            },
+            SQS: _of_sqs(),
+        },
+    }
+
+
+def _of_sqs() -> Metadata:
+    """What ``_sqs`` may be, as a JSON Schema: api-ref/sqs.md says what each member means."""
+
+    def number(attribute: str) -> Metadata:
+        low, high, _ = SQS_NUMBERS[attribute]
+        return {"type": "integer", "minimum": low, "maximum": high}
+
+    def record(**members: Metadata) -> Metadata:
+        return {"type": "object", "properties": members, "additionalProperties": False}
+
+    moment = {"type": "integer", "minimum": 0}
+    members = record(
+        visibility=number("VisibilityTimeout"),
+        max_size=number("MaximumMessageSize"),
+        wait=number("ReceiveMessageWaitTimeSeconds"),
+        policy={"type": "string", "maxLength": MAX_ACCESS_POLICY},
+        redrive_allow=record(
+            redrivePermission={"enum": list(REDRIVE_PERMISSIONS)},
+            sourceQueueArns={"type": "array", "items": {"type": "string"}, "maxItems": MAX_SOURCES},
+        ),
+        kms=record(
+            key={"type": "string", "maxLength": 2048},
+            reuse=number("KmsDataKeyReusePeriodSeconds"),
+            managed={"type": "boolean"},
+        ),
+        fifo={"type": "boolean"},
+        content_dedup={"type": "boolean"},
+        scope={"enum": list(DEDUPLICATION_SCOPES)},
+        limit={"enum": list(THROUGHPUT_LIMITS)},
+        purged={"type": "integer", "minimum": 0},
+        created=moment,
+        modified=moment,
+        tags={
+            "type": "object",
+            "maxProperties": MAX_TAGS,
+            "patternProperties": {rf"^[\s\S]{{1,{MAX_TAG_KEY}}}$": {"type": "string", "maxLength": MAX_TAG_VALUE}},
+            "additionalProperties": False,
+        },
+    )
+    return members | {"type": ["object", "null"]}
+
+
+def check_retry_policy(policy: object, field: str) -> None:
+    """Raise ``InvalidBody`` for a ``_retry_policy`` that is none; a falsy one is not looked at (contract 6.1)."""
+    if not policy:
+        return
+    for error in Draft4Validator(RETRY_POLICY).iter_errors(policy):
+        raise InvalidBody(f"{field}: {error.message[:200]}.")
+    assert isinstance(policy, dict)  # the schema says so
+    _check_retry_span(policy, field)
+
+
+def _check_retry_span(policy: Metadata, field: str = "_retry_policy") -> None:
+    """Contract 6.1: the longest delay is at least ten seconds above the shortest."""
+    if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
+        raise InvalidBody(f"{field}: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
+
+
+def _sentence(error: ValidationError) -> str:
+    """A schema's complaint with field and bounds; it may quote the value, but not at length."""
+    field = ".".join(str(part) for part in error.path)
+    schema = error.schema if isinstance(error.schema, dict) else {}
+    if "description" in schema:
+        return f"{field} {schema['description']}."
+    return f"{field}: {error.message[:200]}."

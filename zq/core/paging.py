@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of many messages, read from the store in slices: no step of the store is large, and others get their turns."""
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from zq import turns
+from zq.model import ListFilter, Message, Page, QueueRef, Seconds
+from zq.storage.api import MessageController
+
+T = TypeVar("T")
+# The position behind which a page begins, in the store's own form.
+Marker = Any
+
+
+def read_page(
+    read: Callable[[Marker, int, int], tuple[Sequence[T], Marker]],
+    marker: Marker,
+    size: int,
+    most_bytes: int,
+    body_of: Callable[[T], bytes],
+) -> tuple[list[T], Marker]:
+    """Return up to ``size`` items behind the marker, and the marker of the last one; None if there is none.
+
+    ``read`` reads a slice behind a marker, of at most so many items and bytes of bodies but one item at least, and
+    returns it with the marker of its last item. ``most_bytes`` bounds the page in the same way.
+    """
+    if size <= turns.SLICE:
+        found, following = read(marker, size, most_bytes)
+        return list(found), following
+    items: list[T] = []
+    while True:
+        wanted = min(turns.SLICE, size - len(items))
+        found, following = read(marker, wanted, most_bytes)
+        most_bytes -= sum(len(body_of(item)) for item in found)
+        if following is None or (items and most_bytes < 0):  # the end, or a lone item that is too large
+            return items, marker if items else None
+        items += found
+        marker = following
+        if len(found) < wanted or len(items) == size or most_bytes <= 0:
+            return items, marker
+        turns.give_way()
+
+
+def list_messages(
+    messages: MessageController,
+    queue: QueueRef,
+    after: int,
+    size: int,
+    wanted: ListFilter,
+    now: Seconds,
+    most_bytes: int,
+    expected: bytes | None,
+) -> Page[Message]:
+    """Return the same page as ``MessageController.list``, read in slices."""
+    if size <= turns.SLICE:
+        return messages.list(queue, after, size, wanted, now, most_bytes, expected)
+    others: list[bytes] = []
+
+    def read(marker: int, limit: int, left: int) -> tuple[list[Message], int | None]:
+        page = messages.list(queue, marker, limit, wanted, now, left, expected)
+        if page.metadata is not None:
+            others.append(page.metadata)
+        return page.items, None if page.next is None else int(page.next)
+
+    items, position = read_page(read, after, size, most_bytes, attrgetter("body"))
+    if others:
+        return Page([], None, others[0])
+    return Page(items, None if position is None else str(position))

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The deletion of a project with all that it has (tenancy 5)."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Final
+
+from msgspec import structs
+
+from zq.clock import Clock
+from zq.core.data_keys import KIND as DATA_KEYS
+from zq.core.followers import Followers
+from zq.core.queues import Queues
+from zq.core.quotas import STEP, TOKEN, Quotas
+from zq.core.topics import Topics
+from zq.errors import Unavailable
+from zq.limits import project_id
+from zq.model import QueueRef
+from zq.model.documents import DocumentRef
+from zq.model.pools import FLAVOR
+from zq.model.quotas import State
+from zq.model.sqs import KEY, TASK
+from zq.model.topics import TopicRef
+from zq.storage.api import Storage
+
+# The kind of the notes by which servers find which projects one of them has begun to delete.
+DELETION: Final = "deletion"
+# Queues and topics that go in one step of that.
+AT_ONCE: Final = 20
+# Seconds between two looks for such notes.
+LOOK: Final = 5.0
+# Documents of the deployment that belong to a token, besides the one in its project.
+OF_TOKENS: Final = (TOKEN, "token-used")
+
+
+class Removal:
+    """Deletes projects: all that is their own, in steps, by whichever server finds it.
+
+    The project is suspended first, so that nobody makes anything new; what says so goes last, and only when nothing is
+    left. Stages, fences and producers go by their own time.
+    """
+
+    def __init__(self, storage: Storage, clock: Clock, queues: Queues, topics: Topics, followers: Followers) -> None:
+        self._storage = storage
+        self._followers = followers
+        self._documents = storage.documents
+        self._clock = clock
+        self._queues = queues
+        self._topics = topics
+        self._looked = 0.0
+
+    def begin(self, quotas: Quotas, project: str) -> None:
+        """Suspend the project and delete a first part of it. May be called again."""
+        note = DocumentRef("", DELETION, project_id(project))
+        self._documents.put(note, b"", self._clock.now())
+        quotas.write(project, lambda said: structs.replace(said, state=State.SUSPENDED, deleting=True))
+        self.step(quotas, project)
+
+    def step(self, quotas: Quotas, project: str) -> bool:
+        """Delete one part more; whether anything may be left."""
+        steps = self._followers.remove, self._step_queues, self._step_topics, self._step_flavors
+        documents = (TOKEN, OF_TOKENS), (KEY, (KEY,)), (TASK, ())
+        if any(step(project) for step in steps) or any(self._step_documents(project, *each) for each in documents):
+            return True
+        # Messages cannot be decrypted without the data keys, so the keys go last.
+        self._documents.delete(DocumentRef("", DATA_KEYS, project), self._clock.now())
+        quotas.remove(project)
+        self._documents.delete(DocumentRef("", DELETION, project), self._clock.now())
+        return False
+
+    def resume(self, quotas: Quotas | None) -> None:
+        """Go on with what was begun, by any server: to be called every second."""
+        if quotas is None or time.monotonic() - self._looked < LOOK:
+            return
+        self._looked = time.monotonic()
+        with suppress(Unavailable):
+            for project in self._begun():
+                while self.step(quotas, project):
+                    pass
+
+    def _begun(self) -> Iterator[str]:
+        page = self._documents.list("", DELETION, "", "", STEP, self._clock.now())
+        return (document.ref.name for document in page.items)
+
+    def _step_flavors(self, project: str) -> bool:
+        found = self._documents.list(project, FLAVOR, "", "", STEP, self._clock.now()).items
+        for document in found:
+            self._documents.delete(document.ref, self._clock.now())
+        return bool(found)
+
+    def _step_queues(self, project: str) -> bool:
+        found = self._storage.queues.list(project, "", AT_ONCE).items
+        for queue in found:
+            self._queues.delete(QueueRef(project, queue.ref.name))
+        return bool(found)
+
+    def _step_topics(self, project: str) -> bool:
+        found = self._topics.list(project, "", AT_ONCE).items
+        for name, _ in found:
+            self._topics.delete(TopicRef(project, name))
+        return bool(found)
+
+    def _step_documents(self, project: str, kind: str, others: Sequence[str]) -> bool:
+        """``others``: kinds of the deployment's documents that belong to each of the project's."""
+        now = self._clock.now()
+        found = self._documents.list(project, kind, "", "", STEP, now).items
+        for document in found:
+            for other in others:
+                self._documents.delete(DocumentRef("", other, document.ref.name), now)
+            self._documents.delete(document.ref, now)
+        return bool(found)

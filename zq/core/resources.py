@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on resources with metadata: what queues and topics have in common (contract 6, 13)."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from msgspec import Struct
+
+from zq import turns, wire
+from zq.clock import Clock
+from zq.core.followers import Followers
+from zq.core.markers import Markers
+from zq.core.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, set_values
+from zq.core.quotas import AnyQuotas
+from zq.core.values import Seen
+from zq.errors import InvalidBody, NotFound, ZqError
+from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.model import Page, Seconds, Stats
+from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.hidden import HIDDEN
+from zq.model.scopes import Kind, Verb
+
+LOG = logging.getLogger(__name__)
+# Resources that a filtered listing reads at a time, at most.
+READ_AHEAD: Final = 200
+# Resources that it reads first: fewer, because metadata may be large.
+FIRST_READ: Final = 5
+# Bytes of metadata that it reads at a time, by the mean of what it read before.
+READ_BYTES: Final = 1 << 18
+# Bytes of metadata that one request decodes to compare them with filters; then its page ends, and its marker goes on.
+MAX_DECODED: Final = 1 << 20
+# Bytes of metadata after which it gives way to others.
+DECODED_SLICE: Final = 1 << 16
+# Seconds of a core that one request spends on that, without waits for the store; then its page ends likewise.
+MAX_WALK_SECONDS: Final = 0.05
+
+# The metadata key that names the queue for a queue's dead letters.
+DEAD_LETTERS: Final = "_dead_letter_queue"
+
+# (name, stored metadata)
+Listed = tuple[str, Metadata]
+
+
+class Listing(Struct, frozen=True):
+    """A page of a listing. ``next`` continues after it; ``cut``: it was ended early, and may even be empty."""
+
+    items: list[Listed]
+    next: str | None
+    cut: bool = False
+
+
+class Walk:
+    """The bound of the resources and metadata that one request reads; it gives way to others between slices."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._bytes = MAX_DECODED
+        self._ends = time.thread_time() + MAX_WALK_SECONDS
+        self._slice = 0
+
+    def read(self, size: int) -> None:
+        """Count the bytes of decoded metadata."""
+        self._bytes -= size
+        self._slice += size
+        if self._slice >= DECODED_SLICE:
+            self._slice = 0
+            turns.give_way()
+
+    def ends_with_next(self) -> bool:
+        """Count a resource; return whether the bound is reached."""
+        self._left -= 1
+        if not self._left % turns.SLICE:
+            turns.give_way()
+        return self._left <= 0 or self._bytes <= 0 or time.thread_time() > self._ends
+
+
+class Name(Protocol):
+    """A full name: a ``QueueRef``, a ``TopicRef``."""
+
+    @property
+    def project(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+class Stored(Protocol):
+    """What is stored under a name."""
+
+    @property
+    def ref(self) -> Name: ...
+
+    @property
+    def metadata(self) -> bytes: ...
+
+
+R = TypeVar("R", bound=Name)
+Given = TypeVar("Given", bound=Name, contravariant=True)
+T = TypeVar("T", bound=Stored)
+
+
+class ResourceStore(Protocol[Given, T]):
+    """Where resources of one kind are: what ``storage.api.QueueController`` promises of each of these verbs."""
+
+    def create(self, ref: Given, metadata: bytes, /) -> bool: ...
+
+    def get(self, ref: Given, /) -> T | None: ...
+
+    def update(self, ref: Given, expected: bytes, metadata: bytes, /) -> bool: ...
+
+    def list(self, project: str, after: str, limit: int, /) -> Page[T]: ...
+
+    def delete(self, ref: Given, /) -> None: ...
+
+    def purge(self, ref: Given, /) -> None: ...
+
+    def stats(self, ref: Given, now: Seconds, /) -> Stats: ...
+
+
+class MetadataResource(Generic[R, T]):
+    """The use cases of resources of one kind. ``changed`` is called with each resource whose metadata may be new."""
+
+    def __init__(
+        self,
+        store: ResourceStore[R, T],
+        schema: MetadataSchema,
+        markers: Markers,
+        clock: Clock,
+        limits: Limits,
+        quotas: AnyQuotas,
+        followers: Followers,
+        changed: Callable[[R], None],
+        missing: type[NotFound],
+    ) -> None:
+        self._store = store
+        self._schema = schema
+        self._markers = markers
+        self._clock = clock
+        self._limits = limits
+        self._quotas = quotas
+        self._followers = followers
+        self._changed = changed
+        self._missing = missing
+
+    def list(
+        self,
+        project: str,
+        marker: str,
+        limit: int | None,
+        name: str = "",
+        filters: Mapping[str, object] | None = None,
+        visible: Callable[[str], bool] | None = None,
+    ) -> Listing:
+        """A page of the resources whose name contains ``name`` and whose stored metadata equal every filter.
+
+        ``visible``: which names the caller may see; None = all. What is looked at for one page is bounded: a page of
+        filtered resources may be short, or empty, and go on. ``next`` tells no name that the caller may not see.
+        Raises ``InvalidParameter`` if the marker is none.
+        """
+        about = f"{self._schema.kind} {project}"
+        marker = self._markers.open(about, marker)
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_queues_per_page)
+        walk = Walk(self._limits.max_metadata_walk)
+        found: list[Listed] = []
+        filtered = bool(name or filters or visible)
+        chunk = FIRST_READ if filtered else size
+        while True:
+            page = self._store.list(project, marker, chunk)
+            for stored in page.items:
+                if stored.ref.name.startswith(HIDDEN):
+                    return Listing(found, found[-1][0] if found else None)
+                if name in stored.ref.name and (visible is None or visible(stored.ref.name)):
+                    metadata = _read(stored.metadata)
+                    walk.read(len(stored.metadata))
+                    if _matches(metadata, filters or {}):
+                        found.append((stored.ref.name, metadata))
+                if len(found) == size:
+                    return Listing(found, stored.ref.name)
+                if walk.ends_with_next() and filtered:
+                    hidden = visible is not None and not visible(stored.ref.name)
+                    end = self._markers.seal(about, stored.ref.name) if hidden else stored.ref.name
+                    return Listing(found, end, cut=True)
+            if page.next is None or len(page.items) < chunk:
+                return Listing(found, found[-1][0] if found else None)
+            marker, chunk = page.next, _next_read(chunk, page.items) if filtered else chunk
+
+    def shown(self, name: str, metadata: Metadata) -> Metadata:
+        """Metadata with the reserved defaults filled in."""
+        return self._schema.shown(name, metadata)
+
+    def metadata(self, ref: R) -> Metadata:
+        """The shown metadata; the defaults alone for what does not exist."""
+        stored = self._store.get(ref)
+        return self.shown(ref.name, _read(stored.metadata) if stored else {})
+
+    def create(self, ref: R, raw: bytes, allowance: Allowance = EVERYTHING) -> bool:
+        """Create it with a metadata document ("" = none); False if it exists, which changes nothing.
+
+        Raises ``InvalidBody``, ``NotAuthorized``.
+        """
+        metadata = wire.json_object(raw) if raw else {}
+        self._check(ref, metadata)
+        self._judge_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
+        counts = self._quotas.are_enforced and self._store.get(ref) is None
+        with self._admitted(ref, metadata) if counts else nullcontext():
+            sealed = {SEALED: self._clock.now()} if metadata.get(ENCRYPTS) else {}
+            whole = wire.encode(metadata | self._own_metadata(ref) | sealed)
+            if counts:
+                self._quotas.admit_metadata(ref.project, len(whole), 0)
+            created = self._make(ref, metadata, whole)
+        self._changed(ref)
+        return created
+
+    def patch(self, ref: R, operations: Sequence[wire.Operation], allowance: Allowance = EVERYTHING) -> Metadata:
+        """Apply the operations as one step and return the shown metadata.
+
+        Raises ``NotAuthorized``, ``NotFound``, ``MetadataConflict``, ``InvalidBody``; then nothing has changed.
+        """
+        named = set_values(operations, DEAD_LETTERS)
+        return self.change(ref, lambda metadata: self._schema.patched(metadata, operations), named, allowance)
+
+    def change(
+        self,
+        ref: R,
+        edit: Callable[[Metadata], Metadata],
+        named: Sequence[object] = (),
+        allowance: Allowance = EVERYTHING,
+    ) -> Metadata:
+        """Replace the metadata by what ``edit`` makes of them, as one step, and return the shown metadata.
+
+        ``edit`` may be called again, if others change them meanwhile; ``named``: what it may name for its dead letters.
+        It raises what ``patch`` does, and what ``edit`` does; then nothing has changed.
+        """
+        self._judge_dead_letters(allowance, named)
+        while True:
+            stored = self._store.get(ref)
+            if stored is None:
+                raise self._missing(f"There is no {self._schema.kind} {ref.name}.")
+            former = wire.json_object(stored.metadata)
+            metadata = edit(_read(stored.metadata))
+            self._check(ref, metadata)
+            self._check_fixed(former, metadata)
+            for target in named:
+                self._check_dead_letters(ref, target)
+            own = OWN if metadata.get(ENCRYPTS) else OWN - {SEALED}
+            raw = wire.encode(metadata | {key: former[key] for key in own.intersection(former)})
+            if len(raw) > self._limits.max_queue_metadata:
+                bound = self._limits.max_queue_metadata
+                raise InvalidBody(f"metadata must be at most {bound} bytes; they become {len(raw)}.")
+            self._quotas.admit_metadata(ref.project, len(raw), len(stored.metadata))
+            if self._store.update(ref, stored.metadata, raw):
+                self._changed(ref)
+                return self.shown(ref.name, metadata)
+
+    def _make(self, ref: R, _metadata: Metadata, raw: bytes) -> bool:
+        """Create it in the store; False if it exists."""
+        return self._store.create(ref, raw)
+
+    def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
+        """Reserve quota for creating the resource and its dead-letter queue. Raises ``QuotaExceeded``."""
+        raise NotImplementedError
+
+    def _own_metadata(self, _ref: R) -> Metadata:
+        """Return the metadata that zq itself stores with a new resource."""
+        return {}
+
+    def _check_dead_letters(self, ref: R, target: object) -> None:
+        """Raise ``QuotaExceeded`` if there is no room for the dead-letter queue that the metadata name."""
+
+    def _check(self, ref: R, metadata: Metadata) -> None:
+        """Raise ``InvalidBody`` or ``NotBuilt`` for metadata that the resource cannot have."""
+        self._schema.check(metadata, ref.name)
+
+    def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
+        """Raise ``MetadataConflict`` if a key differs that only creation may set."""
+
+    def _judge_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
+        """Raise ``NotAuthorized`` unless the caller may post to the dead-letter queues that it names."""
+        if self._schema.kind == Kind.QUEUE:
+            for target in named:
+                if isinstance(target, str):
+                    allowance.judge("messages:create", Verb.PRODUCE, Kind.QUEUE, target)
+
+    def delete(self, ref: R) -> int | None:
+        """Remove it and all in it, if it is there; how many messages that was, None = they could not be counted."""
+        held = self._held(ref)
+        self._store.delete(ref)
+        self._changed(ref)
+        return held
+
+    def purge(self, ref: R, types: Sequence[str] | None) -> int | None:
+        """Remove what ``types`` name of ``messages`` and ``subscriptions``; None = both. It answers as ``delete``."""
+        for kind in types or ():
+            if kind not in ("messages", "subscriptions"):
+                raise InvalidBody(f"resource_types may hold messages and subscriptions; it holds {kind[:32]!r}.")
+        held: int | None = 0
+        if types is None or "messages" in types:
+            held = self._held(ref)
+            self._store.purge(ref)
+        if types is None or "subscriptions" in types:
+            self._followers.end(self._schema.kind, ref.project, ref.name)
+            self._changed(ref)
+        return held
+
+    def _held(self, ref: R) -> int | None:
+        try:
+            stats = self.stats(ref).value
+            return stats.claimed + stats.free
+        except ZqError as error:  # what cannot be counted can be removed nevertheless
+            LOG.warning("What is removed of %s cannot be counted: %s", ref.name, error)
+            return None
+
+    def stats(self, ref: R) -> Seen[Stats]:
+        """Counts and landmarks."""
+        now = self._clock.now()
+        return Seen(self._store.stats(ref, now), now)
+
+
+def _next_read(count: int, read: Sequence[Stored]) -> int:
+    """Return the number of resources to read next, where ``count`` were read before."""
+    mean = 1 + sum(len(stored.metadata) for stored in read) // len(read)
+    return max(1, min(2 * count, READ_AHEAD, READ_BYTES // mean))
+
+
+def _read(stored: bytes) -> Metadata:
+    """Metadata without what is zq's own."""
+    metadata = wire.json_object(stored)
+    return {key: value for key, value in metadata.items() if key not in OWN}
+
+
+def _matches(metadata: Metadata, filters: Mapping[str, Any]) -> bool:
+    """Whether stored metadata equal all filters; numbers only numbers, and ``true`` is none."""
+    return all(type(metadata.get(key)) is type(value) and metadata[key] == value for key, value in filters.items())

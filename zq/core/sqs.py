@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases of SQS on messages: what its clients may expect of a queue, where that is not what zq's own may.
+
+Queues are never made by sending. Any message may be delayed. A claim may last for no time at all, lengthens no life,
+and each of its messages is deleted, or hidden for longer or shorter, by itself.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from msgspec import Struct, field, json, structs
+
+from zq.clock import Clock
+from zq.core.claims import ClaimAnswer, Claims
+from zq.core.encryption import Sealing
+from zq.core.messages import Messages
+from zq.core.metadata import SQS
+from zq.core.rules import Rules, RulesCache
+from zq.errors import ClaimNotFound, DraftsRepeated, QueueNotFound, Repeated
+from zq.events import Events
+from zq.limits import SQS_NUMBERS
+from zq.model import (
+    ClaimRequest,
+    Draft,
+    Grip,
+    Handled,
+    Holder,
+    IdempotencyKey,
+    Lease,
+    Outcome,
+    QueueRef,
+    Seconds,
+    new_ids,
+)
+from zq.model.claims import DONE
+from zq.storage.api import Storage
+
+# Seconds for which a FIFO queue knows a deduplication id.
+DEDUPLICATION: Final = 300
+# How the id of a claim begins that the id of an attempt has named: no claim of another kind has such an id.
+ATTEMPT: Final = "f" * 12
+# The metadata of a queue that has none, and of one that is not there.
+NONE: Final = b"{}"
+# Seconds after which no consumer holds a message any more, whatever it asks for.
+LONGEST_HOLD: Final = SQS_NUMBERS["VisibilityTimeout"][1]
+
+
+class SqsTerms(Struct, frozen=True):
+    """What a queue's attributes say of messages: seconds, but for ``max_size``, the bytes of a message."""
+
+    visibility: int = SQS_NUMBERS["VisibilityTimeout"][2]
+    wait: int = SQS_NUMBERS["ReceiveMessageWaitTimeSeconds"][2]
+    max_size: int = SQS_NUMBERS["MaximumMessageSize"][2]
+    fifo: bool = False
+    content_dedup: bool = False
+    """Whether a FIFO queue knows repeats by their bodies."""
+    scope: str = "queue"
+    purged: int = 0
+    """How often it was purged: what came before is no first of any repeat."""
+
+
+class _Metadata(Struct, frozen=True):
+    own: SqsTerms | None = field(default=None, name=SQS)
+
+
+_decode: Final = json.Decoder(_Metadata).decode
+
+
+@lru_cache(maxsize=1024)
+def terms_of(metadata: bytes) -> SqsTerms:
+    """What stored metadata say."""
+    return _decode(metadata).own or SqsTerms()
+
+
+class Outgoing(Struct, frozen=True):
+    """A message as a client sends it: ``size`` is what counts of it; ``delay`` None: the queue's;
+    ``deduplication_id``: by what a FIFO queue knows repeats."""
+
+    body: bytes
+    size: int
+    delay: int | None = None
+    extra: bytes = b""
+    group: str = ""
+    deduplication_id: str = ""
+
+
+class Sent(Struct, frozen=True):
+    """The ids of what was sent, in order; None for each message that has more bytes than ``max_size``. ``sequences``:
+    of a FIFO queue, by id, but for repeats of what an earlier version stored."""
+
+    ids: list[str | None]
+    max_size: int
+    sequences: Mapping[str, int] = {}
+
+
+class SqsMessages:
+    """What clients of SQS can do with messages. Each verb raises ``QueueNotFound``."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        rules_cache: RulesCache,
+        messages: Messages,
+        claims: Claims,
+        events: Events,
+        sealing: Sealing,
+        checksum: bool,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._rules_cache = rules_cache
+        self._messages = messages
+        self._claims = claims
+        self._events = events
+        self._sealing = sealing
+        self._checksum = checksum
+
+    def terms(self, queue: QueueRef) -> SqsTerms:
+        """What the queue's attributes say, as far as this server knows."""
+        return terms_of(self._rules(queue).metadata)
+
+    def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
+        """Store those of the messages that are not too long, in one step. Raises ``QueuePaused``, ``QuotaExceeded``."""
+        rules = self._rules(queue)
+        if rules.posts_paused or max([each.size for each in outgoing]) > terms_of(rules.metadata).max_size:
+            rules = self._fresh(queue)
+        while True:
+            now, max_size = self._clock.now(), terms_of(rules.metadata).max_size
+            ids = [
+                id if each.size <= max_size else None
+                for id, each in zip(new_ids(len(outgoing), now), outgoing, strict=True)
+            ]
+            drafts = self._drafts(queue, sender, outgoing, ids, rules)
+            if terms_of(rules.metadata).fifo:
+                return self._send_once(queue, outgoing, ids, drafts, rules)
+            if not drafts or self._post(queue, drafts, now, rules):
+                return Sent(ids, max_size)
+            rules = self._fresh(queue)
+
+    def _send_once(
+        self,
+        queue: QueueRef,
+        outgoing: Sequence[Outgoing],
+        ids: Sequence[str | None],
+        drafts: Sequence[Draft],
+        rules: Rules,
+    ) -> Sent:
+        """Store those of the drafts, which are those that have ids, that repeat no other one, in one step."""
+        named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
+        repeats: dict[str, Repeated] = {}
+        while True:
+            keys = [_idempotency_key(terms_of(rules.metadata), each) for each in named]
+            first: dict[IdempotencyKey, Draft] = {}
+            for key, draft in zip(keys, drafts, strict=True):
+                first.setdefault(key, structs.replace(draft, once=key))
+            fresh = [draft for draft in first.values() if draft.id not in repeats]
+            try:
+                if not fresh or self._post(queue, fresh, self._clock.now(), rules):
+                    break
+            except DraftsRepeated as told:
+                repeats |= told.first
+            else:
+                rules, repeats = self._fresh(queue), {}
+        sequences = self._sequences(queue, fresh, rules)
+        sequences |= {told.answer[0]: told.last for told in repeats.values() if told.last}
+        stored = {id: repeats[id].answer[0] if id in repeats else id for id in (one.id for one in first.values())}
+        told_ids = iter([stored[first[key].id] for key in keys])
+        return Sent([id and next(told_ids) for id in ids], terms_of(rules.metadata).max_size, sequences)
+
+    def _sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
+        """Those that the messages got, by id. Of what has been received and deleted meanwhile a repeat is told."""
+        now = self._clock.now()
+        found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
+        sequences = {message.id: message.sequence for message in found}
+        if gone := [draft for draft in posted if draft.id not in sequences]:
+            try:
+                self._storage.messages.post(queue, gone, now, rules.metadata, create=False)
+            except DraftsRepeated as told:
+                sequences |= {id: one.last for id, one in told.first.items()}
+            except QueueNotFound:  # removed meanwhile
+                pass
+        return sequences
+
+    def receive(
+        self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder, attempt: str = ""
+    ) -> ClaimAnswer:
+        """Up to ``limit`` messages, which nobody else gets for ``visibility`` seconds; None: as the queue has it.
+
+        An ``attempt`` that is repeated gets what it still holds, for as long from now on.
+        """
+        self._rules(queue)
+        claim = _named(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
+
+        def wanted(rules: Rules) -> ClaimRequest:
+            seconds = terms_of(rules.metadata).visibility if visibility is None else visibility
+            return ClaimRequest(Lease(claim, seconds, 0, prolong=False), limit, holder=holder, named=bool(attempt))
+
+        answer = self._claims.claim(queue, wanted)
+        if answer.existed:
+            with suppress(ClaimNotFound):
+                self._storage.claims.renew(queue, wanted(self._rules(queue)).lease, self._clock.now())
+        if answer.claim is None:
+            self._rules(queue)
+        return answer
+
+    def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[Handled]:
+        """Delete or hide each message that nobody has been given since; what became of each. In a FIFO queue nothing
+        is done for those whose time is up."""
+        rules = self._rules_cache.recent(queue)
+        late, history = not terms_of(rules.metadata).fifo, rules.history_ttl
+        handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=late, history=history)
+        if Handled.GONE in handled:
+            self._fresh(queue)
+        deleted = [1 for grip, became in zip(grips, handled, strict=True) if became is DONE and grip.hold is None]
+        if deleted:
+            self._events.finished(queue, Outcome.DELETED, len(deleted))
+        return handled
+
+    def _rules(self, queue: QueueRef) -> Rules:
+        """The queue's rules as this server remembers them, if they can only be those of a queue that is there."""
+        rules = self._rules_cache.remembered(queue)
+        return self._fresh(queue) if rules is None or rules.metadata == NONE else rules
+
+    def _fresh(self, queue: QueueRef) -> Rules:
+        """The queue's rules as the store has them."""
+        stored = self._storage.queues.get(queue)
+        if stored is None:
+            self._rules_cache.forget(queue)
+            raise QueueNotFound(f"There is no queue {queue.name}.")
+        return self._rules_cache.remember(queue, stored.metadata)
+
+    def _drafts(
+        self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing], ids: Sequence[str | None], rules: Rules
+    ) -> Sequence[Draft]:
+        """Of those that have ids."""
+        project, ttl, sealing = queue.project, self._rules_cache.ttl(queue, rules), self._sealing
+        drafts = []
+        for id, each in zip(ids, outgoing, strict=True):
+            if id is None:
+                continue
+            body, checksum = each.body, ""
+            if rules.encrypts or self._checksum:
+                body, checksum = sealing.stored(project, id, body, seals=rules.encrypts, checksum=self._checksum)
+            extra = each.extra and sealing.stored_extra(project, id, each.extra, seals=rules.encrypts)
+            delay = rules.default_delay if each.delay is None else each.delay
+            drafts.append(Draft(id, body, ttl, delay, sender, checksum, extra, each.group))
+        return drafts
+
+    def _post(
+        self,
+        queue: QueueRef,
+        drafts: Sequence[Draft],
+        now: Seconds,
+        rules: Rules,
+    ) -> bool:
+        """Whether the rules still hold, and so the messages are stored, with what is to be delivered of them."""
+        refusal = self._messages.refusal(queue, drafts, rules)
+        if refusal is not None:
+            raise refusal
+        copies = self._messages.copies(queue, drafts, rules, now, 0)
+        post = self._storage.messages.post
+        if post(queue, drafts, now, rules.metadata, copies=copies, create=False) is not None:
+            return False
+        self._events.posted(queue, drafts)
+        return True
+
+
+def _idempotency_key(terms: SqsTerms, outgoing: Outgoing) -> IdempotencyKey:
+    """By what a FIFO queue knows a repeat. Ids hold no blank."""
+    within = f"group {outgoing.group} " if terms.scope != "queue" else ""
+    return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)
+
+
+def _named(queue: QueueRef, attempt: str) -> str:
+    """The id of the claim that an attempt makes."""
+    named = f"{queue.project}\0{queue.name}\0{attempt}".encode()
+    return ATTEMPT + blake2b(named, digest_size=10).hexdigest()

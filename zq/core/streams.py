@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Live streams: readers that are sent what is published as it comes, from any position in the log (extensions 8).
+
+A stream holds a thread of the server for as long as it lasts, if its engine knows no other way to wait, so their number
+is bounded. A slow reader does not hold up publishers: what it cannot take stays in the log, and a reader that takes
+nothing is disconnected and may resume.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Struct
+
+from zq.clock import Clock
+from zq.core.encryption import Sealing
+from zq.core.quotas import NO_QUOTAS, AnyQuotas
+from zq.core.tails import ALL, RECHECK, Tail, Tails
+from zq.core.wait_queues import SHARE, Slots
+from zq.errors import Crowded, Invalid, Unavailable
+from zq.events import Events
+from zq.model import Seconds
+from zq.model.topics import Batch, LogSlice, Pattern
+from zq.storage.api import Storage
+
+LOG = logging.getLogger(__name__)
+# Messages read from the store at a time, for a reader that is far behind.
+PORTION: Final = 500
+# Seconds after which a failed request to the store is repeated.
+RETRY: Final = 0.5
+# Seconds after which a reader that takes nothing is disconnected.
+PATIENCE: Final = 30.0
+# Seconds after which such a reader is disconnected when the server ends.
+LAST_PATIENCE: Final = 1.0
+# Seconds between two looks for such readers.
+LOOK: Final = 0.5
+
+
+class Gap(Struct, frozen=True):
+    """A range of sequences above ``after`` and below ``resumes`` that the log has lost, maybe some of the reader's."""
+
+    after: int
+    resumes: int
+
+
+class EventData(Struct, frozen=True):
+    """Rendered events, and their number."""
+
+    data: bytes = b""
+    count: int = 0
+
+
+Portion = EventData | Gap
+# The portion of a stream for which nothing was published.
+NO_EVENTS: Final = EventData()
+
+
+class Stream:
+    """A reader's position in the log, up to which it has everything. ``gap``: sent before all events."""
+
+    def __init__(
+        self,
+        owner: "Streams",
+        project: str,
+        pattern: Pattern,
+        tail: Tail,
+        position: int,
+        gap: Gap | None = None,
+        visible: Callable[[str], bool] | None = None,
+        disconnect: Callable[[], None] | None = None,
+    ) -> None:
+        """``visible`` and ``disconnect`` are those of ``Streams.open``."""
+        self._matches = pattern.matches if visible is None else _both(pattern.matches, visible)
+        self._owner = owner
+        self._project = project
+        self._pattern = pattern
+        self._tail = tail
+        self._open = True
+        self._failed = False
+        self._gap = gap
+        self._lost = tail.lost
+        self.position = position
+        self._sending_since: float | None = None
+        self._callback: Callable[[], object] | None = None
+        self._disconnect = disconnect
+
+    def next(self, seconds: float) -> Portion:
+        """Return the reader's next events or its gap; no events if none is published within ``seconds``."""
+        self._failed = False
+        try:
+            return self._next(seconds)
+        except Unavailable as absence:
+            LOG.debug("A stream waits for the store: %s", absence)
+            self._failed = True
+            if seconds:
+                time.sleep(RETRY)
+            return NO_EVENTS
+
+    @property
+    def over(self) -> bool:
+        """Whether the stream must end because the server ends."""
+        return self._owner.closing
+
+    def notify_when(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` once, when ``next`` may have something; see ``Tail.notify_when``."""
+        self._callback = callback
+        self._tail.notify_when(self.position, self._matches, callback)
+
+    def rest(self) -> float:
+        """Return the seconds after which to call ``next`` without a notification."""
+        return RETRY if self._failed or self._tail.unsure else RECHECK
+
+    @property
+    def patience(self) -> float:
+        """The seconds after which a reader that takes nothing is disconnected."""
+        return LAST_PATIENCE if self._owner.closing else PATIENCE
+
+    def send(self) -> None:
+        """Note that the reader is being sent something, until ``taken``."""
+        self._sending_since = time.monotonic()
+
+    def taken(self) -> None:
+        """Note that the reader has taken all that it was sent, and waits for more."""
+        self._sending_since = None
+
+    def disconnect_stalled(self) -> None:
+        """Disconnect the reader, once, if it has taken nothing for too long."""
+        since, disconnect = self._sending_since, self._disconnect
+        if since is not None and disconnect is not None and time.monotonic() - since > self.patience:
+            self._disconnect = None
+            disconnect()
+            self.dropped()
+
+    def dropped(self) -> None:
+        """Log and count that the reader was disconnected."""
+        LOG.info("A reader of a stream has taken nothing for %.0f seconds and is disconnected.", self.patience)
+        self._owner.events.stream_dropped()
+
+    def close(self) -> None:
+        """Give the slot back. May be called twice."""
+        if self._callback is not None:
+            self._tail.cancel_notify(self._callback)
+        if self._open:
+            self._open = False
+            self._owner.left(self, self._project, self._tail)
+
+    def _next(self, seconds: float) -> Portion:
+        gap, self._gap = self._gap or self._lost_meanwhile(), None
+        if gap is not None:
+            return gap
+        batches = self._tail.after(self.position, seconds)
+        if batches is None:
+            return self._from_store()
+        return self._chosen(batches, batches[-1].last) if batches else NO_EVENTS
+
+    def _lost_meanwhile(self) -> Gap | None:
+        """What the log has lost of its end since this was asked last, if the reader stands there."""
+        lost = self._tail.lost
+        if lost is None or lost == self._lost or self.position < lost[0]:
+            return None
+        self._lost = lost
+        return Gap(lost[0], lost[1] + 1) if self.position <= lost[1] else None
+
+    def _from_store(self) -> Portion:
+        reading = self._owner.topics.read(self._project, self.position, PORTION, self._pattern)
+        if reading.dropped > self.position:
+            gap = Gap(self.position, reading.dropped + 1)
+            self.position = reading.dropped
+            return gap
+        return self._chosen(reading.batches, reading.position)
+
+    def _chosen(self, batches: list[Batch], position: int) -> EventData:
+        """Return the events of the batches that the reader wants and has not; its position moves on."""
+        owner, now, after = self._owner, self._owner.now(), self.position
+        render = self._tail.renderings.render
+        wanted = [batch for batch in batches if self._matches(batch.topic)]
+        found = [render(self._project, batch, now, owner.sealing).after(after) for batch in wanted]
+        self.position = max(after, position)
+        count = sum(number for _, number in found)
+        if count:
+            owner.events.streamed(count)
+        return EventData(b"".join([data for data, _ in found]), count)
+
+
+class Streams:
+    """The streams of one server, at most ``most`` of them at a time, and of one project ``share`` percent of that."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        tails: Tails,
+        sealing: Sealing,
+        most: int,
+        events: Events,
+        share: int = SHARE,
+        quotas: AnyQuotas = NO_QUOTAS,
+    ) -> None:
+        self.sealing = sealing
+        self.topics = storage.topics
+        self._clock = clock
+        self._tails = tails
+        self._most = most
+        self.events = events
+        self._lock = threading.Lock()
+        self._streams: set[Stream] = set()
+        self._slots = Slots(most, share)
+        self._quotas = quotas
+        self._watchdog: threading.Thread | None = None
+        self.closing = False
+
+    def now(self) -> Seconds:
+        """Return the moment by which messages expire."""
+        return self._clock.now()
+
+    def open(
+        self,
+        project: str,
+        pattern: Pattern,
+        after: int | None,
+        visible: Callable[[str], bool] | None = None,
+        disconnect: Callable[[], None] | None = None,
+    ) -> Stream:
+        """Open a stream of the messages published in the matching topics behind ``after``; None = from now on.
+
+        ``visible``: whether the reader may see messages of a topic; None = of all. ``disconnect``: ends the connection
+        of a reader that takes nothing; None = the edge does so.
+
+        Raises ``Crowded``, ``Invalid`` if ``after`` lies beyond the log's end, ``Unavailable``.
+        """
+        own = self._quotas.share_of(project)
+        with self._lock:
+            if self.closing or not self._slots.take(project, own):
+                self.events.stream_refused()
+                raise Crowded(
+                    f"This server serves at most {self._most} streams at once, and {self._slots.share(own)} of one "
+                    "project. Try again later."
+                )
+        tail = None
+        try:
+            tail = self._tails.join(project)
+            gap = self._lost_end(project, tail, after)
+            position = tail.position if after is None else after
+            stream = Stream(self, project, pattern, tail, position, gap, visible, disconnect)
+        except BaseException:
+            if tail is not None:
+                self._tails.leave(project, tail)
+            with self._lock:
+                self._slots.give_back(project)
+            raise
+        self._enter(stream)
+        return stream
+
+    def left(self, stream: Stream, project: str, tail: Tail) -> None:
+        """Give back the slot and the tail of a stream that has ended."""
+        with self._lock:
+            self._streams.discard(stream)
+            self._slots.give_back(project)
+        self._tails.leave(project, tail)
+        self.events.streams(-1)
+
+    def close(self) -> None:
+        """End all streams and refuse new ones. May be called twice."""
+        self.closing = True
+        self._tails.close()
+
+    def _lost_end(self, project: str, tail: Tail, after: int | None) -> Gap | None:
+        if after is None or after <= tail.position:
+            return None
+        return lost_end(after, self.topics.read(project, after, 1, ALL))
+
+    def _enter(self, stream: Stream) -> None:
+        with self._lock:
+            self._streams.add(stream)
+            if self._watchdog is None:
+                self._watchdog = threading.Thread(target=self._run, name="zq-streams", daemon=True)
+                self._watchdog.start()
+        self.events.streams(1)
+
+    def _run(self) -> None:
+        """Disconnect readers that have stopped reading, since their threads are blocked in the send."""
+        while not self.closing or self._streams:
+            time.sleep(LOOK)
+            with self._lock:
+                streams = list(self._streams)
+            for stream in streams:
+                stream.disconnect_stalled()
+
+
+def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[[str], bool]:
+    return lambda name: one(name) and other(name)
+
+
+def lost_end(marker: int, reading: LogSlice) -> Gap | None:
+    """What is missing for a reader whose marker lies beyond the log's end, which the log has lost then.
+
+    Raises ``Invalid`` for a marker that the log cannot have given: what is published until the log has come so far
+    would be passed over silently.
+    """
+    if marker <= reading.last:
+        return None
+    if marker > reading.given:
+        raise Invalid(f"The marker must not be beyond the log's end, which is {reading.last}; it is {marker}.")
+    return Gap(reading.last, marker + 1)

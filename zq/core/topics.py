@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on topics (contract 13)."""
+
+from contextlib import AbstractContextManager
+
+from zq.clock import Clock
+from zq.core.creation import Topic, TopicCreation, TopicStore
+from zq.core.data_keys import DataKeys
+from zq.core.followers import Followers
+from zq.core.markers import Markers
+from zq.core.metadata import (
+    ENCRYPTS,
+    GROUPED,
+    NO_TOPIC,
+    NO_TOPIC_GROUPS,
+    NOT_ENCRYPTED,
+    PAUSED,
+    Metadata,
+    MetadataSchema,
+    topic_defaults,
+)
+from zq.core.quotas import AnyQuotas
+from zq.core.resources import READ_AHEAD, MetadataResource
+from zq.core.rules import DefaultTtls
+from zq.errors import TopicNotFound
+from zq.limits import Limits
+from zq.model import Page
+from zq.model.topics import TopicRef
+from zq.storage.api import Storage
+
+
+class Topics(MetadataResource[TopicRef, Topic]):
+    """What a caller can do with topics."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        default_ttls: DefaultTtls,
+        keys: DataKeys,
+        quotas: AnyQuotas,
+        store: TopicStore,
+        creation: TopicCreation,
+        followers: Followers,
+    ) -> None:
+        unbuilt = {PAUSED: NO_TOPIC, GROUPED: NO_TOPIC_GROUPS}
+        if not keys.enabled:
+            unbuilt[ENCRYPTS] = NOT_ENCRYPTED
+        schema = MetadataSchema("topic", limits, topic_defaults(limits), lambda _name: default_ttls.default, unbuilt)
+        markers = Markers(storage.documents, clock)
+        super().__init__(store, schema, markers, clock, limits, quotas, followers, creation.forget, TopicNotFound)
+
+    def stored(self, project: str, after: str) -> Page[Topic]:
+        """Return a page of the stored topics whose names are greater than ``after``."""
+        return self._store.list(project, after, READ_AHEAD)
+
+    def _admitted(self, ref: TopicRef, _metadata: Metadata) -> AbstractContextManager[None]:
+        return self._quotas.admit_topic(ref)

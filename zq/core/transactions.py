@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on fences, stages and commits (extensions 9)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from zq.clock import Clock
+from zq.core.carrying import Carrier
+from zq.core.markers import Markers
+from zq.core.quotas import AnyQuotas
+from zq.core.resources import READ_AHEAD
+from zq.core.rules import RulesCache
+from zq.core.values import Seen
+from zq.errors import Invalid
+from zq.events import Events
+from zq.limits import (
+    DEFAULT_PAGE,
+    MAX_BODY_NUMBER,
+    MAX_COMMITTED,
+    MAX_FREE_NAME,
+    MAX_WORK_PAGE,
+    Limits,
+    free_name,
+    project_id,
+    reachable_queue_ref,
+    within,
+)
+from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, KnownWork, Outcome, Page, QueueRef
+from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.hidden import HIDDEN, copies_of
+from zq.model.quotas import Work
+from zq.model.scopes import Kind, Verb
+from zq.storage.api import Storage
+from zq.storage.capabilities import Missing
+from zq.wire.extensions import CommitTerms, HeldClaim
+
+T = TypeVar("T")
+
+
+class Transactions:
+    """What a batch job can do that may be restarted anywhere."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        rules_cache: RulesCache,
+        events: Events,
+        patience: float,
+        quotas: AnyQuotas,
+    ) -> None:
+        """``patience``: seconds after which the answer to a large commit says that the commit is under way."""
+        self._transactions = storage.transactions
+        bounds = Bounds(limits.commit_slice, limits.max_commit_messages)
+        self._resumes = not isinstance(storage.transactions, Missing)
+        self._carrier = Carrier(storage.transactions, clock, bounds, patience)
+        self._clock = clock
+        self._limits = limits
+        self._markers = Markers(storage.documents, clock, MAX_FREE_NAME)
+        self._rules_cache = rules_cache
+        self._events = events
+        self._quotas = quotas
+
+    def advance_fence(self, project: str, name: str) -> int:
+        """The fence's next epoch; whoever holds an older one cannot work on. Raises ``QuotaExceeded``."""
+        project, name = project_id(project), free_name("fence", name)
+        with self._admitted(project, Work.FENCE, name):
+            return self._transactions.advance_fence(project, name, self._clock.now())
+
+    def drop_stage(self, project: str, stage: str) -> None:
+        """Drop what is staged there, unless a commit has named it; an unknown stage is fine."""
+        project, stage = project_id(project), free_name("stage", stage)
+        self._transactions.drop_stage(project, stage)
+        self._transactions.drop_stage(project, copies_of(stage))
+        self._quotas.forget_work(project, Work.STAGE, stage)
+
+    def commit(
+        self, project: str, terms: CommitTerms, fence: Fence | None, allowance: Allowance = EVERYTHING
+    ) -> Committed:
+        """Publish the stages and delete what the claims hold, as one decision; ``open`` if that takes longer.
+
+        Raises ``Invalid``, ``NotAuthorized``, ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed``, ``CommitTooLarge``,
+        ``CommitRunning``, ``Fenced``, ``QuotaExceeded``: nothing has changed.
+        """
+        _judge(allowance, terms)
+        held = _each_once("settle", [_named(project, each) for each in terms.settle])
+        publish = _each_once("publish", [free_name("publish", stage) for stage in terms.stages])
+        commit = Commit(
+            project=project_id(project),
+            producer=free_name("producer", terms.producer),
+            batch=within("batch", terms.batch, 0, MAX_BODY_NUMBER),
+            publish=publish,
+            beside=[copies_of(stage) for stage in publish],
+            settle=[ClaimRef(queue, claim, self._rules_cache.recent(queue).history_ttl) for queue, claim in held],
+            ttl=self._limits.producer_ttl,
+            fence=fence,
+            expected={stage: _count(count) for stage, count in terms.expected.items()},
+        )
+        committed = self._carrier.commit(commit, self._admitted(commit.project, Work.PRODUCER, commit.producer))
+        for stage in commit.publish:
+            self._quotas.forget_work(commit.project, Work.STAGE, stage)
+        if not committed.replayed:
+            settled = {queue for queue, _ in held}
+            queue = settled.pop() if len(settled) == 1 else QueueRef(commit.project, "")
+            self._events.finished(queue, Outcome.DELETED, committed.deleted)
+        self._events.committed(committed)
+        return committed
+
+    @contextmanager
+    def _admitted(self, project: str, work: Work, name: str) -> Iterator[None]:
+        with self._quotas.admit_work(project, work, name) as refusal:
+            if refusal is not None:
+                raise refusal
+            yield
+
+    def last(self, project: str, producer: str) -> Committed:
+        """The producer's last batch; ``open`` if it is still being carried out. Raises ``ProducerNotFound``."""
+        return self._carrier.last(project_id(project), free_name("producer", producer))
+
+    def list(
+        self,
+        project: str,
+        work: Work,
+        marker: str,
+        limit: int | None,
+        visible: Callable[[str], bool] | None = None,
+    ) -> Seen[Page[KnownWork]]:
+        """A page of the project's stages, fences or producers, in the order of names; of those that are ``visible``.
+
+        What is looked at for one page is bounded: that of a caller who may not see all may be short, or empty, and go
+        on. ``next`` tells no name that the caller may not see, and is None where the listing has ended. Raises
+        ``Invalid``, ``InvalidParameter``.
+        """
+        about, now = f"{work} {project_id(project)}", self._clock.now()
+        after = self._markers.open(about, marker)
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_WORK_PAGE)
+        walk = self._limits.max_metadata_walk
+        chunk = size if visible is None else min(READ_AHEAD, walk)
+        found: list[KnownWork] = []
+        for _ in range(0, walk, chunk):
+            page = self._transactions.list(project, work, after, chunk, now)
+            for one in page.items:
+                after = one.name
+                if after.startswith(HIDDEN):
+                    return Seen(Page(found, None), now)
+                found += [one] if visible is None or visible(after) else []
+                if len(found) == size:
+                    return Seen(Page(found, after), now)
+            if len(page.items) < chunk:
+                return Seen(Page(found, None), now)
+        is_hidden = visible is not None and not visible(after)
+        return Seen(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
+
+    def resume(self) -> None:
+        """Go on with commits whose server has left them: to be called every second."""
+        if self._resumes:
+            self._carrier.resume()
+
+
+def _judge(allowance: Allowance, terms: CommitTerms) -> None:
+    """Every stage and every queue that it names, and the producer, whose state it changes."""
+    for queue in {held.queue for held in terms.settle}:
+        allowance.judge("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
+    verb = Verb.CONSUME if terms.settle and not terms.stages else Verb.PRODUCE
+    allowance.judge("messages:create", verb, Kind.WORK, terms.producer)
+    for stage in set(terms.stages):
+        allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
+
+
+def _count(count: int) -> int:
+    return within("messages", count, 0, MAX_BODY_NUMBER)
+
+
+def _named(project: str, held: HeldClaim) -> tuple[QueueRef, str]:
+    if not held.claim:
+        raise Invalid("settle must name a claim in each member.")
+    return reachable_queue_ref(project, held.queue), held.claim
+
+
+def _each_once(field: str, values: Sequence[T]) -> Sequence[T]:
+    if len(values) > MAX_COMMITTED:
+        raise Invalid(f"{field} must name at most {MAX_COMMITTED} values; it names {len(values)}.")
+    if len(set(values)) < len(values):
+        raise Invalid(f"{field} must name each value once.")
+    return values

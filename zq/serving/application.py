@@ -1,0 +1,326 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The application that a process serves, put together from its settings: store, clock, metrics, broker, credentials,
+and what runs beside requests."""
+
+import atexit
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from zq import audit
+from zq.audit import Audit
+from zq.auth import open_tokens, reread, strategy_of
+from zq.auth.master_keys import MasterKeys, read_keys
+from zq.auth.policy import Policy
+from zq.auth.proxy import ProxySecrets
+from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
+from zq.auth.sqs_keys import SqsKeys
+from zq.auth.tokens import default_bound
+from zq.clock import Clock, StoreClock
+from zq.core import Broker
+from zq.core.followers import Followers
+from zq.core.health import Pools as PoolStores
+from zq.core.pools import Pools
+from zq.core.rates import Exchange, Rates
+from zq.errors import NotBuilt, Unavailable
+from zq.events import Events, Observers
+from zq.http.app import App, create_app
+from zq.http.authentication import peer_of, set_aside
+from zq.http.sqs.endpoint import is_sqs
+from zq.model import QueueRef
+from zq.model.expiry import Expiry
+from zq.model.stats import Snapshot
+from zq.model.topics import Retention
+from zq.serving import lifecycle, probes
+from zq.serving.features import features_of, followers_of
+from zq.serving.listening import authority, overlap
+from zq.serving.maintenance import Upkeep
+from zq.serving.maintenance.throttle import LatencyMonitor
+from zq.serving.metrics.definitions import Options
+from zq.serving.metrics.timed import timed
+from zq.serving.settings import Configuration, Settings
+from zq.serving.tls import ServerTls
+from zq.storage import connect
+from zq.storage.api import Storage
+from zq.storage.capabilities import Snapshots
+from zq.storage.pooling import PooledStorage
+
+if TYPE_CHECKING:
+    from zq.serving.metrics.counting import Metrics
+
+LOG = logging.getLogger(__name__)
+RETRY_INTERVAL = 1.0
+# Requests of which a project may have its share under way, however few threads work on them.
+REQUESTS_AT_ONCE = 64
+NO_SNAPSHOT = "This store, or these as there are pools, are backed up by their own means: see backup.md."
+
+
+class Application:
+    """What serves requests, on an open store. ``tls`` is read again with the options.
+
+    Raises ``StartRefused``, ``Unavailable``.
+    """
+
+    def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
+        self._configuration = configuration
+        self._tls = tls
+        chosen = configuration.current
+        with lifecycle.ending_at_once():
+            self._storage = open_stores(chosen)
+        self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
+        self._metrics = _metrics(chosen, self._storage, self._clock)
+        self._events = Observers(self._metrics)
+        documents = self._storage.documents
+        self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
+        storage = timed(self._storage, self._metrics, monitor)
+        self.broker = make_broker(
+            chosen,
+            storage,
+            self._clock,
+            self._events,
+            followers_of(chosen, storage, self._clock),
+            self._storage.pools if isinstance(self._storage, PooledStorage) else None,
+        )
+        self.features = features_of(configuration, self.broker, self._events, self._strategy)
+        self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
+        sealing = chosen.sqs.key_file
+        self._sqs_keys = SqsKeys(documents, self._clock, read_keys(sealing, SQS_KEY_FILE))
+        self._sqs_masters = MasterKeys(sealing, self._sqs_keys.replace, SQS_KEY_FILE)
+        self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
+        self._policy, self._audit = Policy(chosen.policy_file), Audit()
+        audit.configure(chosen.audit)
+        lifecycle.at_end(self._audit.tell_counted)
+        if chosen.auth.strategy and chosen.shared_store:
+            Exchange(self.broker.rates, documents, self._clock).start()
+        self.app = self._create_app()
+        listeners = [listener for feature in self.features for listener in feature.listeners]
+        self._listeners: Sequence[Callable[[QueueRef], object]] = (self.broker.waiters.wake, *listeners)
+        self._storage.listen(self._notify)
+        pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
+        _listen(chosen, pages, self._metrics)
+        self._upkeep = Upkeep(
+            self._storage,
+            self._clock,
+            chosen.expiry,
+            chosen.sweep_interval,
+            monitor,
+            self._metrics,
+            self.broker.resume,
+            lifecycle.give_up,
+        )
+        self._upkeep.start()
+        atexit.register(self._upkeep.stop)
+        lifecycle.at_end(self.broker.trail.finish)  # runs before the store is closed
+        for feature in self.features:
+            feature.start()
+            atexit.register(feature.stop)  # before the store is closed
+        # A full collection, which many messages set off, would look through all that was imported: 25 ms for everybody.
+        gc.freeze()
+
+    def _pools(self) -> Pools | None:
+        """What administrators do with pools, if there may be any."""
+        chosen = self._configuration.current
+        if chosen.pooling is None:
+            return None
+        return Pools(
+            self._storage.documents,
+            self._clock,
+            chosen.limits,
+            partial(_probe, chosen),
+            self._allowed,
+            chosen.uri,
+        )
+
+    def _allowed(self) -> Sequence[str]:
+        """Which hosts URIs of pools may name now."""
+        pooling = self._configuration.current.pooling
+        return pooling.hosts if pooling else ()
+
+    def _create_app(self) -> App:
+        configuration, chosen = self._configuration, self._configuration.current
+        quotas = self.broker.quotas
+        bound = default_bound if quotas is None else lambda project: quotas.of(project).quota.tokens
+        tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit, bound)
+        return create_app(
+            self.broker,
+            policy=self._policy,
+            audit=self._audit,
+            tells_rates=lambda: configuration.current.quota_headers,
+            strict_client_id=chosen.strict_client_id,
+            admin_mode=chosen.admin_mode,
+            trusting=chosen.trust_network,
+            allowed_hosts=lambda: configuration.current.allowed_hosts,
+            log_requests=lambda: configuration.current.log_requests,
+            events=self._events,
+            metrics_page=self._metrics.page if chosen.metrics_on_main_port else None,
+            strategy=None if isinstance(self._strategy, ProxySecrets) else self._strategy,
+            proxy=self._proxy,
+            behind_proxy=chosen.behind_proxy,
+            tokens=tokens,
+            sqs_keys=self._sqs_keys,
+            share=lambda: configuration.current.share,
+            pools=self._pools(),
+            auth=chosen.auth.strategy,
+            features=self.features,
+            is_stopping=lifecycle.is_stopping,
+            sqs=chosen.sqs if chosen.sqs.enabled else None,
+        )
+
+    def _notify(self, queue: QueueRef) -> None:
+        """Notify waiting requests and features of a queue to which messages may have come."""
+        for listener in self._listeners:
+            listener(queue)
+
+    def apply(self, new: Settings) -> None:
+        """Go on with the options that may change."""
+        self.broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
+        self.broker.publishing.configure(_kept(new))
+        self._upkeep.configure(new.expiry, new.sweep_interval)
+        self._metrics.configure(_shown(new))
+        self.broker.queues.configure(new.max_counted)
+        self.broker.trail.configure(new.audit_ttl)
+        if self.broker.quotas is not None:
+            self.broker.quotas.configure(new.quota)
+        self._policy.reload(new.policy_file, self._audit)
+        certificates = getattr(self._strategy, "certificates", None)
+        reread(self._proxy, certificates, self._keys, self._sqs_masters, self._tls)
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Of the store. Raises ``NotBuilt`` for one that has no backups of zq's, or is one of several."""
+        if not isinstance(self._storage, Snapshots):
+            raise NotBuilt(NO_SNAPSHOT)
+        return self._storage.snapshot()
+
+    def outermost(self) -> Callable[..., Iterable[bytes]]:
+        """What an engine calls: the application, or Keystone's middleware, which stands before all else."""
+        wrapped = getattr(self._strategy, "wrapped", None)
+        if wrapped is None:
+            return self.app
+        chosen = self._configuration.current
+        peer = partial(peer_of, behind_proxy=chosen.behind_proxy)
+        behind: Callable[..., Iterable[bytes]] = wrapped(
+            self.app,
+            set_aside,
+            peer,
+            self._audit.unauthenticated,
+            [prefix for feature in self.features for prefix in feature.public_prefixes],
+        )
+        if not chosen.sqs.enabled:
+            return behind
+        return lambda env, start: (self.app if is_sqs(env) else behind)(env, start)
+
+
+def open_stores(chosen: Settings) -> Storage:
+    """The store, or with ``pooling`` all of them. Raises ``StartRefused``, ``Unavailable``."""
+    catalogue = open_store(chosen)
+    if chosen.pooling is None:
+        return catalogue
+    return PooledStorage(catalogue, partial(_open_pool, chosen), chosen.pooling.virtual)
+
+
+def open_store(chosen: Settings) -> Storage:
+    """Open the store; wait for one that does not answer, if the settings say so.
+
+    Raises ``StartRefused``, ``Unavailable``.
+    """
+    while True:
+        try:
+            return connect(chosen.uri, chosen.driver_options, chosen.expiry)
+        except Unavailable as absence:
+            if not chosen.wait_for_store:
+                raise
+            LOG.warning("Waiting for the store: %s", absence)
+            time.sleep(RETRY_INTERVAL)
+
+
+def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
+    """The store of a pool. Raises ``StartRefused``, ``Unavailable``."""
+    options = chosen.pooling.options if chosen.pooling else {}
+    return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
+
+
+def _probe(chosen: Settings, uri: str) -> None:
+    """See that such a store can be used."""
+    storage = _open_pool(chosen, uri, None)
+    try:
+        storage.ping()
+    finally:
+        storage.close()
+
+
+def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
+    from zq.serving.metrics.counting import Metrics  # here, so that it finds what multiprocess.begin has set
+
+    return Metrics(
+        storage,
+        clock,
+        store=chosen.uri.partition(":")[0],
+        engine=chosen.engine,
+        max_waiters=chosen.max_waiters,
+        max_streams=chosen.max_streams,
+        options=_shown(chosen),
+    )
+
+
+def make_broker(
+    chosen: Settings,
+    storage: Storage,
+    clock: Clock,
+    events: Events,
+    followers: Followers,
+    pools: PoolStores | None = None,
+) -> Broker:
+    """Return the use cases as the settings configure them."""
+    return Broker(
+        storage,
+        clock,
+        chosen.limits,
+        checksum=chosen.checksum,
+        delete_with_claim_id=chosen.delete_with_claim_id,
+        max_waiters=chosen.max_waiters,
+        max_streams=chosen.max_streams,
+        retention=_kept(chosen),
+        queue_ttl=chosen.queue_ttl,
+        events=events,
+        patience=chosen.storage_timeout,
+        quota=chosen.quota if chosen.auth.strategy else None,
+        share=chosen.quota.share,
+        rates=Rates(max(chosen.threads, REQUESTS_AT_ONCE)),
+        encryption_keys=read_keys(chosen.message_encryption_key_file),
+        max_counted=chosen.max_counted,
+        followers=followers,
+        pools=pools,
+        audit_ttl=chosen.audit_ttl,
+        moves_for_sqs=chosen.sqs.enabled,
+    )
+
+
+def _shown(chosen: Settings) -> Options:
+    """What the settings say of metrics."""
+    return Options(
+        per_queue=chosen.per_queue_metrics, max_queues=chosen.max_metric_queues, max_counted=chosen.max_counted
+    )
+
+
+def _kept(chosen: Settings) -> Retention:
+    """What the settings say of the logs of topics."""
+    return Retention(chosen.topic_log_bytes, chosen.topic_log_messages)
+
+
+def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
+    """Serve probes and metrics at the addresses of the settings, except at the address of the server itself.
+
+    A listener there could come before the engine's, which would then fail.
+    """
+    main = chosen.bind, chosen.port
+    if chosen.probes_bind and not overlap(chosen.probes_bind, main):
+        where = f"Probes: http://{authority(*chosen.probes_bind)}/readyz, and /healthz there."
+        probes.serve("probes", *chosen.probes_bind, pages, where)
+    if chosen.metrics_port and not overlap((chosen.metrics_bind, chosen.metrics_port), main):
+        pages = {"/metrics": probes.metrics(metrics.page), "/healthz": probes.health}
+        where = f"Metrics: http://{authority(chosen.metrics_bind, chosen.metrics_port)}/metrics."
+        probes.serve("metrics", chosen.metrics_bind, chosen.metrics_port, pages, where)

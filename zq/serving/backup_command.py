@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq-server backup``, ``backup verify`` and ``restore`` of a backup.
+
+The server that has the store open makes the snapshot, and is reached by its control socket: of a store that is written
+to no other process can make one that is whole. This process copies it, so that the server does nothing else for it.
+"""
+
+import argparse
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from pathlib import Path
+from typing import Final, ParamSpec
+
+from zq.auth.tokens import Tokens
+from zq.clock import StoreClock
+from zq.errors import StartRefused, Unavailable
+from zq.model import store_uri
+from zq.serving import control
+from zq.serving.features import postponed
+from zq.serving.offline import print_report
+from zq.storage import Backups, backups, find
+from zq.storage.api import Storage
+
+P = ParamSpec("P")
+# The scheme of stores that have backups.
+EMBEDDED: Final = "rocksdb:"
+VERIFY: Final = "verify"
+WHERE: Final = "Where is the backup to be? zq-server backup /srv/backups --store rocksdb:///var/lib/zq"
+WHICH: Final = "Which backup? zq-server backup verify /srv/backups/20261125T100000.000Z"
+NO_BACKUPS: Final = {
+    "memory": "A store in memory has no backup: nothing of it outlives its server.",
+    **dict.fromkeys(
+        ("s3", "swift"),
+        "A store in an object store needs no other backup: zq-server restore --at 2026-11-25T10:00:00Z --to "
+        "rocksdb:///new makes a store of what it was at a moment.",
+    ),
+}
+OWN_BACKUP: Final = "A store of {}: is backed up by its own means: backup.md has commands."
+# Tokens in one page.
+PAGE: Final = 100
+
+
+def check(given: argparse.Namespace) -> None:
+    """Refuse arguments that are of another command. Raises ``StartRefused``."""
+    of_backup = given.command == "restore" and given.names
+    for what, unused in (
+        (f"{' '.join(given.names)[:100]!r}", given.names and given.command not in ("backup", "restore")),
+        ("--keep", given.keep and given.command != "backup"),
+        ("--shift-time", given.shift_time and not of_backup),
+        ("--revoke-tokens", given.revoke_tokens and not of_backup),
+        ("--to, --at or --position", of_backup and (given.to or given.at or given.position is not None)),
+    ):
+        if unused:
+            raise StartRefused(f"{what} has no meaning here: zq-server --help says which commands take it.")
+
+
+def on_files(command: Callable[P, int]) -> Callable[P, int]:
+    """Say in a sentence what the system says of a file: disks are full, names too long, folders not one's own."""
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return command(*args, **kwargs)
+        except OSError as error:
+            raise StartRefused(
+                f"{error.filename or 'A file'}: {(error.strerror or str(error)).rstrip('.')}."
+            ) from error
+
+    return run
+
+
+@on_files
+def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
+    """Make a backup, or verify one; the exit code. ``socket``: where the store's server listens, "" for none.
+
+    Raises ``StartRefused``, ``Unavailable``.
+    """
+    names = given.names
+    if names[:1] == [VERIFY]:
+        if len(names) != 2 or given.keep:
+            raise StartRefused(WHICH)
+        return print_report(_backups(EMBEDDED).verify(Path(names[1])))
+    if len(names) != 1:
+        raise StartRefused(WHERE)
+    target, made_of = Path(names[0]), _backups(uri)
+    made_of.check_target(target, uri)
+    if not socket:
+        raise StartRefused("A backup needs the control socket of the server: [server] control is none.")
+    try:
+        with control.snapshot(socket) as snapshot:
+            made = made_of.make(snapshot, target, given.keep)
+    except Unavailable as absence:
+        raise StartRefused(
+            f"{absence} The server makes the backup: start it. Of a store that no server has open, a copy of the "
+            "directory is one."
+        ) from absence
+    print(f"{made.folder} has {made.size:,} bytes, of which {made.copied:,} were copied.")  # noqa: T201
+    print(f"Requests stood still for {snapshot.pause * 1000:.0f} ms.")  # noqa: T201
+    return 0
+
+
+@on_files
+def restore(given: argparse.Namespace) -> int:
+    """Make a new store of a backup; the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    if len(given.names) != 1 or not given.store:
+        raise StartRefused("Which backup, and where to? zq-server restore BACKUP --store rocksdb:///var/lib/zq")
+    folder = Path(given.names[0])
+    shift = postponed if given.shift_time else None
+    use = revoke_tokens if given.revoke_tokens else count_tokens
+    done = _backups(given.store).restore(folder, given.store, shift, given.force_clock, use)
+    then = datetime.fromtimestamp(done.moment, UTC).isoformat(" ", "seconds")
+    since = timedelta(seconds=max(0, round(done.now - done.moment)))
+    print(f"{given.store} has what was stored at {then}, {since} ago.")  # noqa: T201
+    if given.shift_time:
+        print(f"What lived then expires {since} later than it was to, but for tokens.")  # noqa: T201
+    else:
+        print(f"{done.expired:,} messages of queues expired since, and are gone.")  # noqa: T201
+    if given.revoke_tokens:
+        print(f"{done.tokens:,} tokens were revoked: zq-server token create makes new ones.")  # noqa: T201
+    else:
+        print(f"{done.tokens:,} tokens are as they were then: those that were revoked since are valid again.")  # noqa: T201
+    print(f"{done.fences:,} fences are as they were then: end all holders of epochs that were given out since.")  # noqa: T201
+    return 0
+
+
+def count_tokens(storage: Storage) -> int:
+    """How many tokens live in a store."""
+    return _each_token(storage, lambda _tokens, _id: None)
+
+
+def revoke_tokens(storage: Storage) -> int:
+    """Revoke all of them; how many they were."""
+    return _each_token(storage, lambda tokens, id: tokens.revoke(id))
+
+
+def _each_token(storage: Storage, do: Callable[[Tokens, str], object]) -> int:
+    tokens = Tokens(storage.documents, StoreClock(storage.now, doubted=storage.doubted))
+    count = 0
+    after: str | None = ""
+    while after is not None:
+        page = tokens.list("", after, PAGE)
+        for token in page.items:
+            do(tokens, token.id)
+        count, after = count + len(page.items), page.next
+    return count
+
+
+def _backups(uri: str) -> Backups:
+    """Raises ``StartRefused`` for a store that has no backups of zq's."""
+    found = backups(uri)
+    if found is None:
+        find(uri)  # which refuses what is no store at all
+        scheme = store_uri.split(uri).scheme
+        raise StartRefused(NO_BACKUPS.get(scheme, OWN_BACKUP.format(scheme)))
+    return found

@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq-deliver``: a process that delivers to subscribers and serves nobody, on a store that servers share."""
+
+import sys
+from collections.abc import Sequence
+
+from zq.serving.commands import Run, until_signal
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``zq-deliver``: returns the exit code."""
+    return until_signal("zq-deliver", "delivery", _load, arguments)
+
+
+def _load() -> Run:
+    from zq.serving import delivering
+
+    return delivering.run
+
+
+if __name__ == "__main__":
+    sys.exit(main())

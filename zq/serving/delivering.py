@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of ``zq-deliver``: its command line, its settings, and a delivery worker."""
+
+import argparse
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+from zq import logs
+from zq.auth import reread, strategy_of
+from zq.auth.master_keys import MasterKeys, read_keys
+from zq.auth.signatures import Signatures
+from zq.clock import StoreClock
+from zq.core.data_keys import DataKeys
+from zq.core.encryption import Sealing
+from zq.errors import StartRefused
+from zq.model.identity import ShareOptions
+from zq.serving.application import open_stores
+from zq.serving.commands import Asked, options_of, until_ended
+from zq.serving.settings import Configuration, Settings
+from zq.serving.startup import reload
+from zq.subscriptions.delivery.running import deliverer_of
+from zq.subscriptions.feature import policy_of, trusts_of
+from zq.subscriptions.settings import SECTION
+
+LOG = logging.getLogger(__name__)
+
+
+def run(arguments: Sequence[str], asked: Asked) -> None:
+    """Deliver until ``asked`` to end. Raises ``StartRefused``, ``Unavailable``."""
+    parser = argparse.ArgumentParser(prog="zq-deliver", description="Deliver messages to the subscribers of zq queues.")
+    options_of(parser, arguments)
+    configuration = Configuration()
+    chosen = configuration.current
+    logs.configure(chosen.log_format, chosen.log_level)
+    _check(chosen)
+    storage = open_stores(chosen)
+    clock = StoreClock(storage.now, doubted=storage.doubted)
+    sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.message_encryption_key_file)))
+    keys = MasterKeys(chosen.message_encryption_key_file, sealing.keys.replace)
+    keystone = None
+    if chosen.auth.strategy == "keystone":
+        keystone = strategy_of(lambda: configuration.current.auth, storage.documents, clock, configuration.path)
+
+    def share() -> ShareOptions:
+        return configuration.current.share
+
+    deliverer = deliverer_of(
+        chosen.of(SECTION),
+        storage,
+        clock,
+        policy_of(chosen.of(SECTION), share),
+        sealing,
+        Signatures(share, storage.documents, clock),
+        False,
+        trusts_of(chosen.of(SECTION), keystone),
+    )
+    deliverer.start()
+    storage.listen(deliverer.notify)
+    LOG.info("zq-deliver delivers.")
+    try:
+        until_ended(asked, partial(reload, configuration, lambda _new: reread(keys)))
+    finally:
+        deliverer.stop()
+        storage.close()
+
+
+def _check(chosen: Settings) -> None:
+    """Raise ``StartRefused`` if a separate process cannot deliver."""
+    if not chosen.shared_store:
+        raise StartRefused(
+            "zq-deliver needs a store that several processes share. An embedded store is one process's: zq-server, "
+            "which has it, delivers itself ([notification] deliver)."
+        )
+    if not chosen.share.secrets:
+        raise StartRefused("zq-deliver needs [signed_url] secret_key, the same as the servers': it signs with it.")

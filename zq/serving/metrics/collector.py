@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is found out when the page is read: the store's own figures, and how full the queues are."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from zq import wire
+from zq.clock import Clock
+from zq.errors import Unavailable
+from zq.model import QueueRef, Seconds
+from zq.model.stats import Depth, Measure
+from zq.serving.metrics.definitions import PER_QUEUE, PREFIX, READ, STORE_GAUGES, Definition, Options
+from zq.storage.api import Storage
+
+T = TypeVar("T")
+# Seconds for which the store's own figures serve all who read the page, and a failure too.
+MEASURES_AGE: Final = 1.0
+# Seconds for which the depths of queues do.
+DEPTHS_AGE: Final = 10.0
+# An answer serves so many times as long as it took to get, if that is longer: asking costs 5 % of the time at most.
+AT_MOST: Final = 20
+# Metadata without this text need not be parsed.
+MENTION: Final = b'"_dead_letter_queue"'
+# Queues whose metadata are asked for at once: they may be large.
+PAGE: Final = 100
+# Labels of a queue's messages, in the order of their figures.
+STATES: Final = ("ready", "delayed", "claimed", "expired")
+
+
+class Cached(Generic[T]):
+    """What ``ask`` answered about ``seconds`` ago; one thread at a time asks anew, and the others wait for it."""
+
+    def __init__(self, ask: Callable[[], T], seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._seconds = seconds
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._answer: T | None = None
+        self._until = -1.0
+
+    def get(self) -> T | None:
+        """None: the store does not answer; asked again after ``MEASURES_AGE``."""
+        with self._lock:
+            asked = self._monotonic()
+            if asked >= self._until:
+                try:
+                    self._answer = self._ask()
+                except Unavailable:
+                    self._answer = None
+                answered = self._monotonic()
+                rest = max(self._seconds, AT_MOST * (answered - asked))
+                self._until = answered + (MEASURES_AGE if self._answer is None else rest)
+            return self._answer
+
+    def forget(self) -> None:
+        """Ask anew the next time."""
+        self._until = -1.0
+
+
+class Depths(Struct, frozen=True):
+    """How full the queues were at a moment."""
+
+    rows: Sequence[tuple[QueueRef, Depth]]
+    now: Seconds
+    dead_letter_queues: frozenset[QueueRef]
+    """Those that some of these queues name as theirs."""
+
+
+class StoreCollector(Collector):
+    """A collector of prometheus-client's: reads when the page is read."""
+
+    def __init__(self, storage: Storage, clock: Clock, about: Mapping[str, str], options: Options) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._about = about
+        self._options = options
+        self.measures = Cached(self._measures, MEASURES_AGE)
+        self._depths = Cached(self._look, DEPTHS_AGE)
+
+    def configure(self, options: Options) -> None:
+        """Look at the queues so from now on."""
+        self._options = options
+        self._depths.forget()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield _one("info", 1, self._about)
+        yield _one("clock_offset_seconds", self._clock.drift())
+        yield _one("clock_uncertainty_seconds", self._clock.uncertainty())
+        measures = self.measures.get()
+        depths = None if measures is None else self._depths.get()
+        yield _one("store_up", int(measures is not None and depths is not None))
+        yield from _gauges(measures or ())
+        if depths is not None:
+            yield _one("queues", len(depths.rows))
+            yield from _queues(depths, self._options.per_queue)
+
+    def _measures(self) -> Sequence[Measure]:
+        return self._storage.measures(self._clock.now())
+
+    def _look(self) -> Depths:
+        options, now = self._options, self._clock.now()
+        rows = self._storage.depths(now, options.max_queues, options.max_counted)
+        return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
+
+    def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
+        """What the metadata of these queues name; of each project they are the first in the order of names."""
+        for project, count in Counter(queue.project for queue, _ in rows).items():
+            after: str | None = ""
+            while count > 0 and after is not None:
+                page = self._storage.queues.list(project, after, min(count, PAGE))
+                for queue in page.items:
+                    if MENTION in queue.metadata and (
+                        name := wire.json_object(queue.metadata).get("_dead_letter_queue")
+                    ):
+                        yield QueueRef(project, name)
+                after, count = page.next, count - PAGE
+
+
+def _family(name: str, definition: Definition, *more: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(PREFIX + name, definition.help, labels=(*more, *definition.labels))
+
+
+def _one(name: str, value: float, labels: Mapping[str, str] | None = None) -> GaugeMetricFamily:
+    family = _family(name, READ[name])
+    family.add_metric([(labels or {})[label] for label in READ[name].labels], value)
+    return family
+
+
+def _gauges(measures: Sequence[Measure]) -> Iterator[GaugeMetricFamily]:
+    families: dict[str, GaugeMetricFamily] = {}
+    for measure in measures:
+        definition = STORE_GAUGES.get(measure.name)
+        if definition is not None:
+            family = families.setdefault(measure.name, _family(measure.name, definition))
+            family.add_metric([dict(measure.labels)[label] for label in definition.labels], measure.value)
+    yield from families.values()
+
+
+def _queues(depths: Depths, per_queue: bool) -> Iterator[GaugeMetricFamily]:
+    """One line for all queues, or one for each."""
+    more = PER_QUEUE if per_queue else ()
+    counts: dict[tuple[str, ...], list[int]] = {} if per_queue else {(): [0] * len(STATES)}
+    names = "queue_oldest_ready_seconds", "queue_oldest_dead_letter_seconds"
+    oldest: list[dict[tuple[str, ...], float]] = [dict.fromkeys(counts, 0.0) for _ in names]
+    for queue, depth in depths.rows:
+        key = tuple(queue) if per_queue else ()
+        found = (depth.ready, depth.delayed, depth.claimed, depth.expired)
+        counts[key] = [sum(pair) for pair in zip(counts.get(key, [0] * len(STATES)), found, strict=True)]
+        waited = 0.0 if depth.oldest_ready is None else max(0.0, depths.now - depth.oldest_ready)
+        ages = oldest[queue in depths.dead_letter_queues]
+        ages[key] = max(ages.get(key, 0.0), waited)
+    messages = _family("queue_messages", READ["queue_messages"], *more)
+    for key, of_states in counts.items():
+        for state, count in zip(STATES, of_states, strict=True):
+            messages.add_metric((*key, state), count)
+    yield messages
+    for name, ages in zip(names, oldest, strict=True):
+        family = _family(name, READ[name], *more)
+        for key, age in ages.items():
+            family.add_metric(key, age)
+        yield family

@@ -1,0 +1,315 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``Metrics``: counts what happens in this process, and writes the page that Prometheus reads."""
+
+import atexit
+import math
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter as Tally
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+from zq import __version__
+from zq.clock import Clock
+from zq.events import Events, refusals
+from zq.model import Claim, Committed, Draft, Messages, Outcome, QueueRef, Seconds
+from zq.model.topics import Entry, TopicRef
+from zq.serving.metrics import multiprocess
+from zq.serving.metrics.collector import StoreCollector
+from zq.serving.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind, Options
+from zq.storage.api import Storage
+
+# Buffered values of one metric from which on they are added without waiting for a reader of the page.
+ENOUGH: Final = 1000
+# Seconds for which a page is served as it was rendered: a page costs what all queues cost.
+FRESH = 1.0
+# Seconds after which what a process has counted is on the pages of the others too.
+FLUSHED: Final = 1.0
+# Methods that requests are counted by.
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# Stands for every other method.
+OTHER: Final = "OTHER"
+# Stands for the queues beyond ``max_queues``.
+REST: Final = QueueRef("", "")
+
+Request = tuple[str, str, int, bool]
+
+
+class Buffered:
+    """Values that are not in their metric yet: adding one costs microseconds, so many are added together.
+
+    ``note`` (one) and ``extend`` (several) return at once and may be called by any thread.
+    """
+
+    def __init__(self, add: Callable[[list[float]], None]) -> None:
+        self._add = add
+        self._values: list[float] = []
+        self.note = self._values.append
+        self.extend = self._values.extend
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def flush(self) -> None:
+        """Add what has come so far to the metric. One thread at a time; the others may go on noting."""
+        count = len(self._values)
+        if count:
+            values = self._values[:count]
+            del self._values[:count]
+            self._add(values)
+
+
+def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
+    """Adds amounts to a counter, and how many they are to another."""
+
+    def add(values: list[float]) -> None:
+        counter.inc(sum(values))
+        if number is not None:
+            number.inc(len(values))
+
+    return add
+
+
+def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
+    """Adds values to a histogram, and how many they are to a counter."""
+    bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
+
+    def add(values: list[float]) -> None:
+        for bucket, count in Tally([bisect_left(bounds, value) for value in values]).items():
+            buckets[bucket].inc(count)
+        total.inc(sum(values))
+        if number is not None:
+            number.inc(len(values))
+
+    return add
+
+
+class Metrics(Events):
+    """What one process counts; made in it, after the fork."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        *,
+        store: str,
+        engine: str,
+        max_waiters: int = 0,
+        max_streams: int = 0,
+        options: Options | None = None,
+    ) -> None:
+        """``store`` is the scheme of its URI."""
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self._options = options or Options()
+        about = {"version": __version__, "store": store, "engine": engine}
+        self._store = StoreCollector(storage, clock, about, self._options)
+        self._registry = CollectorRegistry()
+        self._registry.register(self._store)
+        joined = multiprocess.joined()
+        own = None if joined else self._registry
+        self._metrics = {name: _made(name, definition, own) for name, definition in COUNTED.items()}
+        self._totals = {name: _made(name, definition, own) for name, definition in STORE_TOTALS.items()}
+        self._metrics["waiters_limit"].set(max_waiters)
+        self._metrics["streams_limit"].set(max_streams)
+        self._lock = threading.Lock()
+        self._rendering = threading.Lock()
+        self._rendered = -math.inf
+        self._page = b""
+        self._tallying = threading.Lock()
+        self._tallied: dict[tuple[str, ...], float] = {}
+        self._queues: set[QueueRef] = set()
+        self._refused: dict[str, int] = {}
+        self._prepare()
+        if joined:
+            MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
+            threading.Thread(target=self._go_on_flushing, name="zq-metrics", daemon=True).start()
+            atexit.register(self._flush)
+
+    def _prepare(self) -> None:
+        """What is filled on the way of every request."""
+        metrics = self._metrics
+        self._requests: dict[Request, Buffered] = {}
+        self._verbs: dict[str, Buffered] = {}
+        self._ttls = Buffered(spread(metrics["message_ttl_seconds"], metrics["messages_posted_total"]))
+        self._claimed = Buffered(summed(metrics["messages_claimed_total"], metrics["claims_total"]))
+        self._redelivered = Buffered(summed(metrics["messages_redelivered_total"]))
+        self._dwelt = Buffered(spread(metrics["message_dwell_seconds"]))
+        finished, woken = metrics["messages_finished_total"], metrics["wakeups_total"]
+        self._finished = {outcome: Buffered(summed(finished.labels(outcome.value))) for outcome in Outcome}
+        self._woken = {found: woken.labels(str(found).lower()) for found in (False, True)}
+        self._published = Buffered(summed(metrics["messages_published_total"]))
+        self._streamed = Buffered(summed(metrics["streamed_messages_total"]))
+        self._buffers = [self._ttls, self._claimed, self._redelivered, self._dwelt, *self._finished.values()]
+        self._buffers += [self._published, self._streamed]
+
+    def configure(self, options: Options) -> None:
+        """Show so much of queues from now on."""
+        self._options = options
+        self._store.configure(options)
+
+    def page(self) -> bytes:
+        """Every metric in Prometheus's text format; without the store's where it does not answer.
+
+        Concurrent readers are coalesced: one thread renders the page, which is served for ``FRESH`` seconds.
+        """
+        with self._rendering:
+            if time.monotonic() - self._rendered >= FRESH:
+                self._page = self._render()
+                self._rendered = time.monotonic()
+            return self._page
+
+    def _render(self) -> bytes:
+        self._flush()
+        self._tally()
+        return generate_latest(self._registry)
+
+    def answered(self, method: str, route: str, status: int, seconds: float, waited: bool) -> None:
+        requests = self._requests.get((method, route, status, waited))
+        if requests is None:
+            requests = self._request(method if method in METHODS else OTHER, route, status, waited)
+        requests.note(seconds)
+        if len(requests) >= ENOUGH:
+            self._flush()
+
+    def store_called(self, verb: str, seconds: float) -> None:
+        times = self._verbs.get(verb)
+        if times is None:
+            times = self._verb(verb)
+        times.note(seconds)
+
+    def posted(self, queue: QueueRef, drafts: Sequence[Draft]) -> None:
+        self._ttls.extend([draft.ttl for draft in drafts])
+        if len(self._ttls) >= ENOUGH:
+            self._flush()
+
+    def claimed(self, queue: QueueRef, claim: Claim, now: Seconds) -> None:
+        self._claimed.note(len(claim.messages))
+        for message in claim.messages:
+            if message.claim_count > 1:
+                self._redelivered.note(1)
+            else:
+                self._dwelt.note(max(0.0, now - message.created))
+        if claim.lapsed:
+            self._metrics["messages_lapsed_total"].inc(claim.lapsed)
+
+    def popped(self, queue: QueueRef, messages: Messages, now: Seconds) -> None:
+        self._finished[Outcome.POPPED].note(len(messages))
+        self._dwelt.extend([max(0.0, now - message.created) for message in messages if not message.claim_count])
+
+    def finished(self, queue: QueueRef, outcome: Outcome, count: int) -> None:
+        self._finished[outcome].note(count)
+
+    def committed(self, commit: Committed) -> None:
+        self._metrics["commits_total"].labels("replayed" if commit.replayed else "made").inc()
+        if not commit.replayed:
+            self._metrics["commit_messages_published_total"].inc(commit.published)
+
+    def waiting(self, change: int) -> None:
+        self._metrics["waiters"].inc(change)
+
+    def woken(self, found: bool) -> None:
+        self._woken[found].inc()
+
+    def turned_away(self) -> None:
+        self._metrics["waits_turned_away_total"].inc()
+
+    def published(self, topic: TopicRef, entries: Sequence[Entry]) -> None:
+        self._published.note(len(entries))
+
+    def streams(self, change: int) -> None:
+        self._metrics["streams"].inc(change)
+
+    def streamed(self, count: int) -> None:
+        self._streamed.note(count)
+
+    def stream_refused(self) -> None:
+        self._metrics["streams_refused_total"].inc()
+
+    def unreadable(self) -> None:
+        self._metrics["messages_unreadable_total"].inc()
+
+    def stream_dropped(self) -> None:
+        self._metrics["streams_dropped_total"].inc()
+
+    def expired(self, count: int, queue: QueueRef) -> None:
+        if not self._options.per_queue:
+            return
+        if queue not in self._queues:
+            if len(self._queues) >= self._options.max_queues:
+                queue = REST
+            else:
+                self._queues.add(queue)
+        self._metrics["queue_expired_removed_total"].labels(*queue).inc(count)
+
+    def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None:
+        self._metrics["sweep_seconds"].observe(seconds)
+        self._metrics["sweep_removed_total"].inc(removed)
+        self._metrics["sweep_limit_reached_total"].inc(int(exhausted))
+        self._metrics["sweep_rest_seconds_total"].inc(rested)
+        self._tally()  # for the pages of other processes
+
+    def throttled(self, ratio: float, share: float) -> None:
+        self._metrics["sweep_latency_ratio"].set(ratio)
+        self._metrics["sweep_share"].set(share)
+
+    def _request(self, method: str, route: str, status: int, waited: bool) -> Buffered:
+        """Where requests of this kind are noted, from now on."""
+        with self._lock:
+            key = (method, route, status, waited)
+            if key not in self._requests:
+                where = method, route or "unmatched"
+                times = self._metrics["long_poll_seconds" if waited else "request_seconds"].labels(*where)
+                count = self._metrics["requests_total"].labels(*where, str(status))
+                self._requests[key] = Buffered(spread(times, count))
+                self._buffers.append(self._requests[key])
+            return self._requests[key]
+
+    def _verb(self, verb: str) -> Buffered:
+        """Where the times of this verb are noted, from now on."""
+        with self._lock:
+            if verb not in self._verbs:
+                self._verbs[verb] = Buffered(spread(self._metrics["storage_seconds"].labels(verb)))
+                self._buffers.append(self._verbs[verb])
+            return self._verbs[verb]
+
+    def _flush(self) -> None:
+        with self._lock:
+            for buffer in self._buffers:
+                buffer.flush()
+            for reason, count in refusals().items():
+                self._metrics["refused_total"].labels(reason).inc(count - self._refused.get(reason, 0))
+                self._refused[reason] = count
+
+    def _go_on_flushing(self) -> None:
+        """For the pages of other processes."""
+        while True:
+            time.sleep(FLUSHED)
+            self._flush()
+
+    def _tally(self) -> None:
+        """Add what the store's totals have grown by; a total that fell has begun anew."""
+        with self._tallying:  # the figures of two readers must not be added in the wrong order
+            measures = self._store.measures.get() or ()
+            for measure in [measure for measure in measures if measure.name in self._totals]:
+                total = self._totals[measure.name]
+                values = [dict(measure.labels)[label] for label in STORE_TOTALS[measure.name].labels]
+                key = (measure.name, *values)
+                before = self._tallied.get(key, 0.0)
+                self._tallied[key] = measure.value
+                grown = measure.value - before if measure.value >= before else measure.value
+                (total.labels(*values) if values else total).inc(grown)
+
+
+def _made(name: str, definition: Definition, registry: CollectorRegistry | None) -> Any:
+    """A metric of prometheus-client's."""
+    full = PREFIX + name
+    if definition.kind is Kind.COUNTER:
+        return Counter(full, definition.help, definition.labels, registry=registry)
+    if definition.kind is Kind.GAUGE:
+        mode: Any = definition.several
+        return Gauge(full, definition.help, definition.labels, registry=registry, multiprocess_mode=mode)
+    return Histogram(full, definition.help, definition.labels, registry=registry, buckets=definition.buckets)

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sections of the configuration that belong to features. To ship zq without a feature, delete its lines here."""
+
+from typing import Any, Final
+
+from zq.console.settings import SECTION as CONSOLE
+from zq.http.features import Section
+from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
+from zq.websocket.settings import SECTION as WEBSOCKET
+
+SECTIONS: Final[list[Section[Any]]] = [
+    CONSOLE,
+    SUBSCRIPTIONS,
+    WEBSOCKET,
+]

@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq-server``: the command line, settings, the application (``zq.serving.application``), the signals, the engine.
+
+``zq.serving.server:app`` runs under any WSGI server, with settings from the environment and from the file that
+``ZQ_CONFIG`` names. ``zq-server`` starts it under Granian or gunicorn. The process that serves opens the store, after
+any fork, since an embedded store does not survive one.
+"""
+
+import argparse
+import atexit
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import ModuleType
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from zq import __version__, audit, logs
+from zq.auth import check as check_auth
+from zq.auth.master_keys import read_keys
+from zq.auth.policy import Policy
+from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
+from zq.auth.sqs_keys import SqsKeys
+from zq.clock import StoreClock
+from zq.errors import Deposed, StartRefused, Unavailable
+from zq.events import NO_EVENTS
+from zq.http.app import App, create_app
+from zq.serving import (
+    backup_command,
+    control,
+    lifecycle,
+    listening,
+    offline,
+    settings,
+    sqs_key_command,
+    startup,
+    token_command,
+)
+from zq.serving.application import Application, make_broker, open_store
+from zq.serving.features import followers_of
+from zq.serving.metrics import multiprocess
+from zq.serving.settings import Configuration, Settings
+from zq.serving.supervisor import Supervisor
+from zq.serving.tls import ServerTls
+from zq.storage import find, prepare
+
+if TYPE_CHECKING:
+    from zq.serving import granian
+
+LOG = logging.getLogger(__name__)
+PRIVATE = 0o077
+"""What the files of this program are not allowed to others: the embedded store has all tenants' messages."""
+
+LAST_PATIENCE: Final = 10.0
+"""Seconds beyond the graceful timeout that a worker gets to close its store."""
+
+OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
+    "check-store": lambda uri, _: offline.check_store(uri),
+    "owner": lambda uri, _: offline.print_owner(uri),
+    "restore": lambda uri, given: (
+        backup_command.restore(given) if given.names else offline.restore_store(uri, given.to, given.at, given.position)
+    ),
+    "salvage": lambda uri, given: offline.salvage_store(uri, given.to),
+    "ship": lambda uri, given: offline.ship_store(uri, given.to),
+}
+"""What a command does with the store of this URI."""
+
+
+def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
+    """Open the store, and make the application on it. Raise ``StartRefused``, ``Unavailable``."""
+    chosen = configuration.current
+    logs.configure(chosen.log_format, chosen.log_level)
+    try:
+        made = Application(configuration, tls)
+    except Deposed as error:  # it was elected, and may not wait: whatever supervises it starts it again
+        LOG.critical("%s", error)
+        lifecycle.give_up()
+    if chosen.control:
+        control.serve(chosen.control, made.app, made.snapshot)
+    return made
+
+
+def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Callable[..., Iterable[bytes]]:
+    """Open the store and return the WSGI application on it, for a server that handles signals by itself.
+
+    ``tls`` is read again with the options. Raise ``StartRefused``, ``Unavailable``.
+    """
+    made = _open(configuration, tls)
+    end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
+    calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(lifecycle.ENDING, end)
+    if not lifecycle.listen(calls | {lifecycle.RELOAD: partial(startup.reload, configuration, made.apply)}):
+        LOG.warning("Requests that wait will hold up the end: the application was not loaded by the main thread.")
+    return made.outermost()
+
+
+def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "granian.Serving":
+    """Open what a worker under Granian serves. Raise ``StartRefused``, ``Unavailable``."""
+    from zq.serving import granian
+
+    made = _open(configuration, tls)
+    reload = partial(startup.reload, configuration, made.apply)
+    return granian.Serving(made.outermost(), made.app, made.features, made.broker.end_waiting, reload)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``zq-server``: returns the exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    os.umask(PRIVATE)
+    if list(arguments[:1]) in (["token"], ["sqs-key"]):
+        return _credentials(token_command if arguments[0] == "token" else sqs_key_command, arguments[1:])
+    given = _parser().parse_intermixed_args(arguments)
+    if given.command or given.init_store:
+        lifecycle.allow_reload()  # such a command reloads nothing: a terminal that is closed ends it
+    if given.sample_config:
+        settings.print_sample()
+        return 0
+    try:
+        _hand_on(given)
+        configuration = Configuration()
+    except StartRefused as refusal:
+        return _refuse(refusal)
+    chosen = configuration.current
+    logs.configure(chosen.log_format, chosen.log_level)
+    try:
+        backup_command.check(given)
+        if given.command == "backup":
+            return backup_command.backup(given, chosen.uri, chosen.control)
+        if given.command in OFFLINE:
+            return OFFLINE[given.command](chosen.uri, given)
+        if given.command == "rekey":
+            return _rekey(chosen)
+        if given.init_store:
+            prepared = prepare(chosen.uri, chosen.driver_options)
+            print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
+            return 0
+        return _serve(configuration)
+    except (StartRefused, Unavailable) as refusal:
+        return _refuse(refusal)
+
+
+def _serve(configuration: Configuration) -> int:
+    """Serve until a signal ends it; the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    chosen = configuration.current
+    tls = ServerTls(chosen) if chosen.tls_cert else None
+    _announce(chosen)
+    if chosen.shared_store:  # there may be several processes, by option or by signal
+        multiprocess.begin()
+    reload, lost = partial(startup.reload, configuration), multiprocess.forget
+    if chosen.engine == "granian":
+        patience = chosen.drain_delay + chosen.graceful_timeout + LAST_PATIENCE
+        work = partial(_work, configuration, tls)
+        return Supervisor(chosen.workers, work, reload, lost, patience).run()
+    from zq.serving import gunicorn
+
+    return gunicorn.run(chosen, partial(open_app, configuration, tls), reload, lost, tls)
+
+
+def _work(configuration: Configuration, tls: ServerTls | None) -> int:
+    """Serve as one worker under Granian; return the exit code."""
+    from zq.serving import granian
+
+    try:
+        return granian.serve(configuration.current, partial(_open_serving, configuration, tls))
+    except (StartRefused, Unavailable) as refusal:
+        return _refuse(refusal)
+
+
+def _credentials(command: ModuleType, arguments: Sequence[str]) -> int:
+    """``zq-server token`` and ``zq-server sqs-key``: returns the exit code."""
+    lifecycle.allow_reload()  # as above
+    given = command.parse(arguments)
+    try:
+        _hand_on(given)
+        chosen = Configuration().current
+        logs.configure(chosen.log_format, "WARNING")
+        return int(command.run(given, chosen.control, partial(_direct, chosen)))
+    except (StartRefused, Unavailable) as refusal:
+        return _refuse(refusal)
+
+
+def _direct(chosen: Settings) -> App:
+    """The application for one command, on the store itself."""
+    audit.configure(chosen.audit)
+    storage = open_store(chosen)
+    atexit.register(storage.close)
+    clock = StoreClock(storage.now, doubted=storage.doubted)
+    broker = make_broker(chosen, storage, clock, NO_EVENTS, followers_of(chosen, storage, clock))
+    atexit.register(broker.trail.finish)  # runs before the store is closed
+    return create_app(broker, sqs_keys=SqsKeys(storage.documents, clock, read_keys(chosen.sqs.key_file, SQS_KEY_FILE)))
+
+
+def _rekey(chosen: Settings) -> int:
+    """``zq-server rekey``: returns the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    ask = token_command.asker(chosen.control, partial(_direct, chosen))
+    done = token_command.asked(ask, "POST", "/v2/admin/rekey")
+    print(f"The keys of {done['projects']} projects are wrapped by the first master key of the file.")  # noqa: T201
+    if done["left"]:
+        raise StartRefused(f"Of {done['left']} of them some stay as they were: their master keys are not in the file.")
+    return 0
+
+
+def _announce(chosen: Settings) -> None:
+    """Check the preconditions of a start and log its first lines. Raises ``StartRefused``, ``Unavailable``."""
+    warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
+    find(chosen.uri)
+    Policy(chosen.policy_file)
+    audit.configure(chosen.audit)
+    check_auth(chosen.auth)
+    listening.check(chosen.bind, chosen.port)
+    for line in startup.lines(chosen):
+        LOG.info(line)
+    for warning in [*warnings, *startup.occupied(chosen)]:
+        LOG.warning(warning)
+    lifecycle.defer_reload()  # until the engine can obey it
+    if chosen.shared_store:
+        # Refused here, it is one sentence; in the processes that serve, one from each of them.
+        open_store(chosen).close()
+
+
+class Parser(argparse.ArgumentParser):
+    """Never says a password back."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(logs.without_secrets(message))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(prog="zq-server", description="Serve the zq queue service over HTTP.")
+    parser.add_argument(
+        "command",
+        nargs="?",
+        choices=["backup", "check-store", "owner", "rekey", "restore", "salvage", "ship", "sqs-key", "token"],
+        help="token: make, list, rotate and revoke tokens: zq-server token --help; "
+        "sqs-key: make, list, disable and delete access keys of SQS: zq-server sqs-key --help; "
+        "backup: have the server of an embedded store make a backup in the folder NAME; "
+        "backup verify: read all of the backup NAME, and say whether it is as it was; "
+        "check-store: read all of an embedded store that no server has open, and say whether its parts agree; "
+        "rekey: have the first master key of the file open all that is encrypted, and encrypt by new keys from now on; "
+        "salvage: write what can be read of a damaged one into a new one, and say what is lost; "
+        "restore: make a new embedded store of the backup NAME, or without one of what is in an object store; "
+        "ship: put an embedded store into an object store; "
+        "owner: say which server owns a store in an object store",
+    )
+    parser.add_argument("names", metavar="NAME", nargs="*", help="what backup and restore are about")
+    parser.add_argument("--keep", metavar="N", type=_count, help="backup: of all backups in the folder keep the newest")
+    parser.add_argument("--shift-time", action="store_true", help="restore: give what lived then the time since")
+    parser.add_argument("--revoke-tokens", action="store_true", help="restore: revoke all tokens that a backup has")
+    parser.add_argument("--to", metavar="URI", help="where salvage, restore and ship make the new store")
+    parser.add_argument("--at", metavar="TIME", help="restore what was stored then, as 2026-11-25T10:00:00Z")
+    parser.add_argument("--position", metavar="N", type=int, help="restore up to this position of the log")
+    parser.add_argument("--bind", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", metavar="N", type=_port, help="port to listen on (default 8888)")
+    parser.add_argument("--store", metavar="URI", help="the store, as rocksdb:///var/lib/zq (default rocksdb:var/zq)")
+    parser.add_argument("--config", metavar="FILE", help="configuration file; --sample-config prints one")
+    parser.add_argument("--engine", choices=["auto", "gunicorn", "granian"], help="the HTTP server (default auto)")
+    parser.add_argument(
+        "--force-clock", action="store_true", help="believe this machine's clock, whatever the store says"
+    )
+    parser.add_argument("--wait-for-store", action="store_true", help="wait for a store that does not answer yet")
+    parser.add_argument(
+        "--init-store", action="store_true", help="create what the store needs, as an administrator, and exit"
+    )
+    parser.add_argument("--sample-config", action="store_true", help="print a configuration file with every option")
+    parser.add_argument("--version", action="version", version=f"zq {__version__}")
+    return parser
+
+
+def _port(text: str) -> str:
+    if not text.isascii() or not text.isdigit() or int(text[:9]) > 65535:
+        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535; it is {text!r}")
+    return text
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
+        raise argparse.ArgumentTypeError(f"how many to keep is a number from 1 to 100,000; it is {text!r}")
+    return int(text)
+
+
+def _hand_on(given: argparse.Namespace) -> None:
+    """Put the command line into the environment, where the processes that serve will find it.
+
+    Raises ``StartRefused`` for a password, which every user of the machine could read in the list of processes.
+    """
+    if given.store and logs.holds_password(given.store):
+        raise StartRefused(
+            "--store must hold no password, which everybody on this machine could read: use OS_STORAGE__URI or the "
+            "configuration file."
+        )
+    if given.config:
+        os.environ[settings.CONFIG_VARIABLE] = os.path.abspath(given.config)
+    for option, group, value in (
+        ("bind", "server", given.bind),
+        ("port", "server", given.port),
+        ("engine", "server", given.engine),
+        ("uri", "storage", given.store),
+        ("wait", "storage", "true" if given.wait_for_store else None),
+        ("max_clock_jump", "storage:rocksdb", "0" if given.force_clock else None),
+        ("max_clock_jump", "storage:object", "0" if given.force_clock else None),
+    ):
+        if value is not None:
+            os.environ[settings.variable(group, option)] = value
+
+
+def _refuse(refusal: Exception) -> int:
+    print(f"zq-server: {logs.without_secrets(str(refusal))}", file=sys.stderr)  # noqa: T201
+    return 2
+
+
+def __getattr__(name: str) -> object:
+    if name != "app":
+        raise AttributeError(name)
+    try:
+        app = open_app(Configuration())
+    except (StartRefused, Unavailable) as refusal:
+        sys.exit(_refuse(refusal))
+    globals()[name] = app
+    return app
+
+
+if __name__ == "__main__":
+    sys.exit(main())

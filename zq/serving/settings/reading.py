@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From options as oslo.config has them to checked values. Nonsense is refused with a sentence that names the option,
+where it is set, and what it must be: ``StartRefused``."""
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+from oslo_config import cfg
+
+from zq.errors import StartRefused
+from zq.http.features import Section
+from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MAX_SQS_BODY, MIN_TTL, Limits
+from zq.logs import without_secrets
+from zq.model import store_uri
+from zq.model.expiry import Expiry
+from zq.model.identity import AuthOptions, ShareOptions
+from zq.model.quotas import Quota
+from zq.model.sqs import SqsOptions
+from zq.serving.sections import SECTIONS
+from zq.serving.settings import object as objects
+from zq.serving.settings.auth import KEYSTONE, auth_options, control_path, share_options
+from zq.serving.settings.engine import engine_of, places
+from zq.serving.settings.options import OPTIONS, variable
+from zq.serving.settings.pools import NETWORKED, PoolSettings, pools_of
+from zq.serving.settings.sqs import sqs_options
+from zq.serving.settings.tenants import quota_of
+from zq.serving.settings.tls import check_tls
+from zq.serving.settings.transport import BOUNDS
+
+T = TypeVar("T")
+# A host of allowed_hosts.
+HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}|\*", re.ASCII)
+# An entry of queue_ttl: a pattern of names, and a default ttl.
+QUEUE_TTL: Final = re.compile(r"\s*([A-Za-z0-9_.*?-]{1,64})\s*:\s*([0-9]{1,12})\s*", re.ASCII)
+# From here on two names are taken for one, misspelt; 1 is equal.
+ALIKE: Final = 0.8
+# The environment variables of the options.
+VARIABLES: Final = tuple(variable(section, option.dest) for section, options in OPTIONS.items() for option in options)
+# How the environment variables of each section begin.
+PREFIXES: Final = tuple(variable(section, "") for section in OPTIONS)
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The options of one server, checked."""
+
+    auth: AuthOptions
+    share: ShareOptions
+    sections: dict[str, Any]
+    """The structs of features' sections by their names; ``of`` returns one."""
+    sqs: SqsOptions
+    policy_file: str
+    quota: Quota
+    """What every project may use that has no values of its own."""
+    quota_headers: bool
+    audit: str
+    audit_ttl: int
+    bind: str
+    port: int
+    engine: str
+    control: str
+    trust_network: bool
+    allowed_hosts: tuple[str, ...]
+    """In lower case."""
+    threads: int
+    workers: int
+    max_waiters: int
+    max_streams: int
+    graceful_timeout: int
+    drain_delay: int
+    keepalive: int
+    head_timeout: float
+    body_timeout: float
+    send_timeout: float
+    queue_timeout: float
+    max_connections: int
+    max_connections_per_address: int
+    behind_proxy: bool
+    tls_cert: str
+    tls_key: str
+    tls_client_ca: str
+    tls_min: str
+    uri: str
+    shared_store: bool
+    wait_for_store: bool
+    driver_options: dict[str, Any]
+    limits: Limits
+    storage_timeout: float
+    queue_ttl: tuple[tuple[str, int], ...]
+    """(pattern of queue names, default ttl of their messages); the first that fits counts."""
+    strict_client_id: bool
+    delete_with_claim_id: bool
+    message_encryption_key_file: str
+    admin_mode: bool
+    pooling: PoolSettings | None
+    """None = one store."""
+    checksum: bool
+    expiry: Expiry
+    sweep_interval: float
+    probes_bind: tuple[str, int] | None
+    metrics_bind: str
+    metrics_port: int
+    metrics_on_main_port: bool
+    per_queue_metrics: bool
+    max_metric_queues: int
+    max_counted: int
+    topic_log_bytes: int
+    topic_log_messages: int
+    log_format: str
+    log_level: str
+    log_requests: bool
+
+    def of(self, section: Section[T]) -> T:
+        """Return the options of a feature."""
+        options: T = self.sections[section.name]
+        return options
+
+    @property
+    def max_body(self) -> int:
+        """Bytes of the largest body that any route takes."""
+        return max(
+            *(self.limits.max_messages_post_size, self.limits.max_queue_metadata),
+            *(MAX_COMMIT_BODY, MAX_CONTROL_BODY, MAX_SQS_BODY if self.sqs.enabled else 0),
+        )
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """What oslo.config says against the options, as a refusal."""
+    try:
+        yield
+    except RecursionError as error:
+        raise StartRefused("The configuration cannot be used: an option refers to itself by a $.") from error
+    except (cfg.NoSuchOptError, cfg.NoSuchGroupError, cfg.TemplateSubstitutionError) as error:
+        # Not what it says: that may be a piece of a password.
+        raise StartRefused(
+            "The configuration cannot be used: a value refers by a $ to an option that does not exist; a $ itself is "
+            "written $$."
+        ) from error
+    except (cfg.Error, ValueError) as error:
+        raise StartRefused(f"The configuration cannot be used: {without_secrets(str(error))}.") from error
+
+
+def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
+    """What the options are now; ``path`` is the file that they are from. Raises ``StartRefused``."""
+    with refusing():
+        _check_values(conf, path)
+        settings = _settings(conf)
+    _check(settings)
+    return settings
+
+
+def check_file(path: str) -> None:
+    """Refuse a file that cannot be read or names an option that does not exist: it is likely a slip of the pen."""
+    for section, entries in sections_of(path).items():
+        if section == KEYSTONE:
+            continue
+        known = {option.dest for option in OPTIONS.get(section, [])}
+        for name in entries:
+            if name not in known:
+                raise StartRefused(f"The configuration file {path} sets {name} in [{section}], which does not exist.")
+
+
+def _settings(conf: cfg.ConfigOpts) -> Settings:
+    uri = conf.storage.uri
+    scheme = store_uri.split(uri).scheme
+    limits = Limits(**{name: conf.transport[name] for name in Limits.__struct_fields__})
+    server = {option.dest: conf.server[option.dest] for option in OPTIONS["server"]}
+    del server["control"]
+    server["allowed_hosts"] = tuple(_allowed_hosts(server["allowed_hosts"]))
+    server["engine"] = engine_of(server["engine"], conf.auth.certificates)
+    return Settings(
+        **server | places(server),
+        **_of_tenants(conf),
+        control=control_path(conf.server.control, uri),
+        uri=uri,
+        shared_store=scheme in NETWORKED,
+        wait_for_store=conf.storage.wait,
+        driver_options=_driver_options(conf, scheme),
+        limits=limits,
+        storage_timeout=conf.transport.storage_timeout,
+        queue_ttl=tuple(_queue_ttl(queue_ttl_lines(conf), limits.max_message_ttl)),
+        strict_client_id=conf.transport.client_id_uuid_safe == "strict",
+        delete_with_claim_id=conf.transport.message_delete_with_claim_id,
+        message_encryption_key_file=conf.transport.message_encryption_key_file,
+        admin_mode=conf.admin_mode,
+        pooling=pools_of(conf, scheme, partial(_driver_options, conf)),
+        checksum=conf.enable_checksum,
+        expiry=Expiry(**{name: conf.expiry[name] for name in Expiry.__struct_fields__}),
+        sweep_interval=conf.expiry.sweep_interval,
+        probes_bind=_address(conf.probes.bind),
+        metrics_bind=conf.metrics.bind.strip("[]"),
+        metrics_port=conf.metrics.port,
+        metrics_on_main_port=conf.metrics.on_main_port,
+        per_queue_metrics=conf.metrics.per_queue,
+        max_metric_queues=conf.metrics.max_queues,
+        max_counted=conf.metrics.max_counted,
+        topic_log_bytes=conf.topics.topic_log_bytes,
+        topic_log_messages=conf.topics.topic_log_messages,
+        log_format=conf.log.format,
+        log_level=conf.log.level,
+        log_requests=conf.log.requests,
+    )
+
+
+def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
+    """Who may what, and how much."""
+    return {
+        "auth": auth_options(conf),
+        "share": share_options(conf),
+        "sections": {section.name: section.read(conf) for section in SECTIONS},
+        "sqs": sqs_options(conf),
+        "policy_file": conf.oslo_policy.policy_file,
+        "quota": quota_of(conf),
+        "quota_headers": conf.quota.headers,
+        "audit": conf.log.audit,
+        "audit_ttl": conf.log.audit_ttl,
+    }
+
+
+def _driver_options(conf: cfg.ConfigOpts, scheme: str) -> dict[str, Any]:
+    section = objects.SECTION if scheme in objects.SCHEMES else NETWORKED.get(scheme, f"storage:{scheme}")
+    options = {option.dest: conf[section][option.dest] for option in OPTIONS.get(section, [])}
+    return options | {"timeout": conf.transport.storage_timeout} if scheme in NETWORKED else options
+
+
+def _address(text: str) -> tuple[str, int] | None:
+    """Host and port; None of an empty text."""
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) < 65536:
+        raise StartRefused(f"[probes] bind must be an address, a colon and a port from 1 to 65535; it is {text!r}.")
+    return host.strip("[]"), int(port)
+
+
+def _allowed_hosts(given: Sequence[str]) -> Iterator[str]:
+    for name in given:
+        if HOST_NAME.fullmatch(name) is None:
+            raise StartRefused(
+                f"[server] allowed_hosts must be * or names of hosts, without ports and schemes; one is {name[:100]!r}."
+            )
+        yield name.lower()
+
+
+def queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
+    """The lines of the option; a variable of the environment holds them all, with commas between."""
+    # oslo.config takes each character of such a variable for a line.
+    together = os.environ.get(variable("expiry", "queue_ttl"))
+    lines: list[str] = conf.expiry.queue_ttl if together is None else [line for line in together.split(",") if line]
+    return lines
+
+
+def _queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
+    for number, line in enumerate(lines, 1):
+        found = QUEUE_TTL.fullmatch(line)
+        if found is None or not MIN_TTL <= int(found[2]) <= most:
+            raise StartRefused(
+                f"[expiry] queue_ttl must be a pattern of 1 to 64 characters from A-Z a-z 0-9 _ - . * ?, a colon, and "
+                f"seconds from {MIN_TTL} to {most}; line {number} is {line[:100]!r}."
+            )
+        yield found[1], int(found[2])
+
+
+# Stores of one process.
+OF_ONE_PROCESS: Final = ("memory:", "rocksdb:", *(f"{scheme}:" for scheme in objects.SCHEMES))
+
+
+def _check(settings: Settings) -> None:
+    """Refuse combinations that cannot work."""
+    if settings.uri.startswith(OF_ONE_PROCESS) and settings.workers != 1:
+        raise StartRefused("[server] workers must be 1 with the embedded store, which one process owns.")
+    expiry = settings.expiry
+    if expiry.sweep_max_deletes < expiry.sweep_batch_size:
+        raise StartRefused(
+            f"[expiry] sweep_max_deletes must be at least sweep_batch_size, which is {expiry.sweep_batch_size}; it is "
+            f"{expiry.sweep_max_deletes}."
+        )
+    for section in SECTIONS:
+        section.check(settings.of(section), settings)
+    check_tls(settings, settings.auth.strategy, settings.auth.certificates)
+    _check_limits(settings.limits)
+    least = 2 * settings.limits.max_messages_post_size
+    if settings.topic_log_bytes < least:
+        raise StartRefused(
+            f"[topics] topic_log_bytes must be at least twice max_messages_post_size, which makes {least}; it is "
+            f"{settings.topic_log_bytes}."
+        )
+
+
+def _check_limits(limits: Limits) -> None:
+    for name, bounds in BOUNDS.items():
+        value = getattr(limits, name)
+        low, high = (getattr(limits, bound) if isinstance(bound, str) else bound for bound in bounds)
+        if high is None and value < low:
+            least = f"{low}, which is {bounds[0]}" if isinstance(bounds[0], str) else low
+            raise StartRefused(f"[transport] {name} must be at least {least}; it is {value}.")
+        if high is not None and not low <= value <= high:
+            raise StartRefused(f"[transport] {name} must be from {low} to {high}; it is {value}.")
+
+
+def value_of(conf: cfg.ConfigOpts, section: str, option: cfg.Opt) -> Any:
+    """What an option is now."""
+    return conf[option.dest] if section == "DEFAULT" else conf[section][option.dest]
+
+
+def _check_values(conf: cfg.ConfigOpts, path: str | None) -> None:
+    """Refuse values of another kind than their option's, or beyond its bounds. ``path``: the configuration file."""
+    for section, options in OPTIONS.items():
+        for option in options:
+            try:
+                value = value_of(conf, section, option)
+            except cfg.ConfigSourceValueError as error:
+                raise StartRefused(_sentence(section, option, path, error)) from error
+            number = isinstance(option, cfg.IntOpt | cfg.FloatOpt) and option.default is not None
+            if number and (value is None or not math.isfinite(value)):
+                raise StartRefused(f"{_place(section, option, path)} must be a number; it is {value or 'empty'}.")
+
+
+def sections_of(path: str) -> dict[str, dict[str, list[str]]]:
+    """What stands in a configuration file. Raises ``StartRefused`` if it cannot be read."""
+    sections: dict[str, dict[str, list[str]]] = {}
+    try:
+        cfg.ConfigParser(path, sections).parse()
+    except (OSError, cfg.ParseError, ValueError) as error:
+        raise StartRefused(f"The configuration file {path} cannot be read: {without_secrets(str(error))}.") from error
+    return sections
+
+
+def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
+    """A warning for each variable that looks like one of ours and is none. Those of OpenStack's clients do not."""
+    for name in sorted(environment):
+        if name in VARIABLES or not name.startswith("OS_") or "__" not in name:
+            continue
+        alike = get_close_matches(name.upper(), VARIABLES, 1, ALIKE)
+        if alike or name.startswith(PREFIXES):
+            hint = f"; did you mean {alike[0]}?" if alike else ". zq-server --sample-config prints all options."
+            yield f"The variable {name} is ignored, since it names no option{hint}"
+
+
+def _sentence(section: str, option: cfg.Opt, path: str | None, error: Exception) -> str:
+    reason = str(error).partition(" is not valid: ")[2]
+    wanted = _wanted(option)
+    if wanted is None:
+        return f"{_place(section, option, path)} cannot be used: {without_secrets(reason)}."
+    given = os.environ.get(variable(section, option.dest))
+    if given is None:
+        given = sections_of(path)[section][option.dest][-1] if path else reason
+    return f"{_place(section, option, path)} must be {wanted}; it is {without_secrets(given)[:100]!r}."
+
+
+def _place(section: str, option: cfg.Opt, path: str | None) -> str:
+    by = variable(section, option.dest)
+    where = f", set by {by}," if by in os.environ else f" of {path}" if path else ""
+    return f"Option {option.dest} in section [{section}]{where}"
+
+
+def _wanted(option: cfg.Opt) -> str | None:
+    """What values an option may have, in words; None if only oslo.config knows."""
+    if isinstance(option, cfg.BoolOpt):
+        return "true or false"
+    if choices := getattr(option.type, "choices", None):
+        return f"one of {', '.join(choices)}"
+    if not isinstance(option, cfg.IntOpt | cfg.FloatOpt | cfg.PortOpt):
+        return None
+    kind = "a number" if isinstance(option, cfg.FloatOpt) else "a whole number"
+    low, high = (getattr(option.type, bound, None) for bound in ("min", "max"))
+    if high is None:
+        return kind if low is None else f"{kind}, at least {low}"
+    return f"{kind} from {low} to {high}"

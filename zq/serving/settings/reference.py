@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of ``api-ref/configuration.md``, one for each section of the options.
+
+``python -m zq.serving.settings.reference api-ref/configuration.md`` renews the page. Each table stands below a mark.
+The text between the tables stays as it is.
+"""
+
+import re
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from zq.serving.settings.options import OPTIONS
+from zq.serving.settings.transport import BOUNDS
+
+# What precedes the table of a section.
+MARK: Final = "<!-- [{}]: written by python -m zq.serving.settings.reference. -->\n\n"
+# The first lines of a table.
+HEAD: Final = "| Option | Default | Values | At `HUP` | Meaning |\n|---|---|---|---|---|\n"
+# From here on, thousands are set apart in ranges, which are not copied into a file.
+READABLE: Final = 10_000
+# An option or a flag within a help.
+OPTION_OR_FLAG: Final = re.compile(r"(?<![\w-])([a-z]+(?:_[a-z]+)+|--[a-z-]+)(?!\w)")
+
+
+def renewed(page: str) -> str:
+    """The page with every table as it is now. Raises ``ValueError`` if a section has no mark."""
+    for section in OPTIONS:
+        mark = MARK.format(section)
+        before, found, after = page.partition(mark)
+        if not found:
+            raise ValueError(f"The page has no line {mark.strip()}")
+        page = before + mark + table(section) + re.sub(r"\A(?:\|.*\n)*", "", after)
+    return page
+
+
+def table(section: str) -> str:
+    """The options of a section, in the order of the sample configuration."""
+    return HEAD + "".join(map(_row, OPTIONS[section]))
+
+
+def _row(option: cfg.Opt) -> str:
+    meaning = OPTION_OR_FLAG.sub(r"`\1`", option.help or "")
+    again = "read again" if option.mutable else ""
+    cells = (f"`{option.dest}`", _default(option.default), _values(option), again, meaning)
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, int | float):
+        return str(value)
+    if value is None:
+        return ""
+    return f"`{value}`" if value else "none"
+
+
+def _values(option: cfg.Opt) -> str:
+    if isinstance(option, cfg.BoolOpt):
+        return "`true`, `false`"
+    if choices := getattr(option.type, "choices", None):
+        return ", ".join(f"`{choice}`" for choice in choices)
+    low, high = BOUNDS.get(option.dest, (getattr(option.type, "min", None), getattr(option.type, "max", None)))
+    if low is None:
+        return ""
+    return f"from {_number(low)}" if high is None else f"{_number(low)} to {_number(high)}"
+
+
+def _number(bound: float | str) -> str:
+    if isinstance(bound, str):
+        return f"`{bound}`"
+    return f"{bound:,}" if bound >= READABLE else str(bound)
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv[1])
+    file.write_text(renewed(file.read_text()))

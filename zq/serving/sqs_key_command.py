@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``zq-server sqs-key``: access keys of SQS made, listed, disabled and deleted by whoever can read the store.
+
+The same routes answer as over HTTP; ``zq.serving.token_command`` says by whom.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from zq.serving.token_command import Ask, asked, asker, listed, parsed, printed
+
+PATH: Final = "/v2/admin/sqs-keys"
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line behind ``zq-server sqs-key``."""
+    parser = argparse.ArgumentParser(prog="zq-server sqs-key", description="Keys by which requests of SQS are signed.")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="create|list|disable|enable|delete")
+    create = verbs.add_parser("create", help="make a key, and print its id and, this once, its secret")
+    create.add_argument("--project", metavar="P", required=True, help="whose it is")
+    create.add_argument("--action", metavar="A", action="append", help="what it may do, as SendMessage; repeatable")
+    create.add_argument("--days", metavar="D", type=int, help="days that it lives (default: until it is deleted)")
+    create.add_argument("--plain", action="store_true", help="store the secret as it is, not sealed")
+    listing = verbs.add_parser("list", help="list keys, without their secrets")
+    listing.add_argument("--project", metavar="P", help="of this project only")
+    single = [
+        verbs.add_parser("disable", help="have a key refused from now on"),
+        verbs.add_parser("enable", help="have a key taken again"),
+        verbs.add_parser("delete", help="end a key"),
+    ]
+    for one in single:
+        one.add_argument("id", metavar="ID", help="the id of the key")
+    return parsed(parser, (create, listing, *single), arguments)
+
+
+def run(given: argparse.Namespace, socket: str, direct: Callable[[], Any]) -> int:
+    """Carry the command out; the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    return printed(VERBS, given, asker(socket, direct))
+
+
+def _create(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
+    terms: dict[str, Any] = {"actions": given.action, "plain": given.plain}
+    terms |= {} if given.days is None else {"days": given.days}
+    made = asked(ask, "POST", f"{PATH}?{urlencode({'project': given.project})}", terms)
+    yield f"{made['id']} {made['secret']}"
+
+
+def _list(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
+    for key in listed(ask, PATH, "keys", given.project):
+        actions = "everything" if key["actions"] is None else " ".join(key["actions"])
+        state = "disabled" if key["disabled"] else "enabled"
+        yield f"{key['id']} of {key['project']}: {actions}; {state}; until {key['expires'] or 'it is deleted'}"
+
+
+def _switch(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
+    asked(ask, "PUT", f"{PATH}/{quote(given.id, safe='')}", {"disabled": given.verb == "disable"})
+    yield from ()
+
+
+def _delete(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
+    asked(ask, "DELETE", f"{PATH}/{quote(given.id, safe='')}")
+    yield from ()
+
+
+VERBS: Final[dict[str, Callable[[argparse.Namespace, Ask], Iterator[str]]]] = {
+    "create": _create,
+    "list": _list,
+    "disable": _switch,
+    "enable": _switch,
+    "delete": _delete,
+}

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The start of a server: the first lines of its log, and whether anybody could reach it without being authenticated;
+and how it reads its options again."""
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import parse_qsl, unquote
+
+from zq import __version__
+from zq.errors import StartRefused
+from zq.logs import set_level, without_secrets
+from zq.model import store_uri
+from zq.serving import listening
+from zq.serving.listening import authority
+from zq.serving.sections import SECTIONS
+from zq.serving.settings import Configuration, Settings
+
+LOG = logging.getLogger(__name__)
+# How sentences begin that refuse or warn.
+NOBODY: Final = "Nobody is authenticated (auth_strategy is empty)"
+# How sentences end that refuse.
+WAYS_OUT: Final = "or accept it with [server] trust_network = true."
+
+
+def lines(chosen: Settings) -> Iterator[str]:
+    """Yield a sentence about the server, its store, each address, and the authentication, without passwords.
+
+    The console and SQS are at addresses that clients of this machine can open, also if the server listens on all.
+    """
+    scheme = "https" if chosen.tls_cert else "http"
+    host = "localhost" if chosen.bind.strip("[]") in listening.EVERYWHERE else chosen.bind
+    yield f"zq {__version__} starts under {chosen.engine} at {scheme}://{authority(chosen.bind, chosen.port)}."
+    yield f"Store: {_store(chosen.uri)}."
+    url = f"{scheme}://{authority(host, chosen.port)}"
+    yield from filter(None, (section.line(chosen.of(section), url) for section in SECTIONS))
+    if chosen.sqs.enabled:
+        yield f"SQS: {chosen.sqs.public_url or url}."
+    limits = chosen.limits
+    yield (
+        f"Defaults of every project: messages live {limits.default_message_ttl} s, "
+        f"claims {limits.default_claim_ttl} s and their grace {limits.default_claim_grace} s."
+    )
+    reach = "this machine only" if is_loopback(chosen.bind) else "other machines"
+    if chosen.auth.strategy:
+        yield f"Callers prove who they are by {chosen.auth.strategy}; reachable from {reach}."
+    else:
+        yield f"Callers are believed: no tokens are checked; reachable from {reach}."
+
+
+def occupied(chosen: Settings) -> Iterator[str]:
+    """Yield a warning for each address of probes and metrics that this server or another program has already."""
+    taken = {"the server": (chosen.bind, chosen.port)}
+    for name, option, address in (
+        ("Probes", "[probes] bind", chosen.probes_bind),
+        ("Metrics", "[metrics] port", (chosen.metrics_bind, chosen.metrics_port)),
+    ):
+        if not (address and address[1]):
+            continue
+        owner = next((owner for owner, other in taken.items() if listening.overlap(address, other)), "")
+        if not owner and not listening.is_free(*address):
+            owner = "another program"
+        if owner:
+            yield f"{name} are not served: {authority(*address)} is the address of {owner}. Set {option}."
+        taken[f"the {name.lower()}"] = address
+
+
+def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
+    """Take over the options that may change, and ``apply`` them if this process serves; False if it was refused."""
+    if configuration.path is None:
+        LOG.warning("Nothing was reloaded: no configuration file was named at the start.")
+        return False
+    try:
+        changes = configuration.reload()
+    except StartRefused as refusal:
+        LOG.error("Nothing was reloaded, all options stay as they were: %s", refusal)
+        return False
+    set_level(configuration.current.log_level)
+    if apply:
+        apply(configuration.current)
+        LOG.info("Reloaded: %s", ", ".join(changes) or "no option has changed.")
+    else:  # once for all processes, which leave the same
+        for sentence in configuration.left:
+            LOG.warning(sentence)
+    return True
+
+
+def _store(uri: str) -> str:
+    """A store as its owner finds it again: of the embedded one the folder too, where the URI leaves that open."""
+    parts = store_uri.split(uri)
+    path = unquote(parts.path)
+    if parts.scheme == "rocksdb" and not path.startswith("/"):
+        return f"{uri} (the folder {os.path.abspath(path)})"
+    return without_secrets(uri)
+
+
+def check_exposure(chosen: Settings) -> list[str]:
+    """What the log must warn of. Raises ``StartRefused`` for what the operator has not accepted (tenancy 1)."""
+    if not (chosen.auth.strategy or chosen.trust_network):
+        _refuse_strangers(chosen)
+    if chosen.engine == "gunicorn" and not (chosen.behind_proxy or is_loopback(chosen.bind)):
+        raise StartRefused(
+            f"A slow client holds a thread of gunicorn, so it must not listen at {chosen.bind} without a proxy that "
+            "buffers. Put one before it (etc/nginx.conf) and set [server] behind_proxy = true, bind to 127.0.0.1, or "
+            "use engine = granian."
+        )
+    if chosen.sqs.enabled and chosen.sqs.auth == "none":
+        _refuse_unsigned(chosen)
+    return _warnings(chosen)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can be meant: an address of it, or ``localhost``. Other names may become anything."""
+    try:
+        return host.lower() == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _refuse_strangers(chosen: Settings) -> None:
+    if not is_loopback(chosen.bind):
+        raise StartRefused(
+            f"{NOBODY}, so --bind {chosen.bind} would let everyone who reaches this machine read and delete all "
+            f"messages. Set auth_strategy, bind to 127.0.0.1, {WAYS_OUT}"
+        )
+    if chosen.admin_mode:
+        raise StartRefused(
+            f"{NOBODY}, so admin_mode = true would let everyone who reaches this server name himself an "
+            f"administrator. Set auth_strategy, leave admin_mode off, {WAYS_OUT}"
+        )
+
+
+def _refuse_unsigned(chosen: Settings) -> None:
+    if not (is_loopback(chosen.bind) or chosen.sqs.auth_none_anywhere):
+        raise StartRefused(
+            f"[sqs] auth is none, so --bind {chosen.bind} would let everyone who reaches this machine read and delete "
+            "all messages by SQS. Bind to 127.0.0.1, or accept it with [sqs] auth_none_anywhere = true."
+        )
+
+
+def _warnings(chosen: Settings) -> list[str]:
+    found = []
+    if chosen.sqs.enabled and chosen.sqs.auth == "none":
+        found.append(
+            f"[sqs] auth is none: everyone who reaches {chosen.bind}:{chosen.port} can read and delete all messages "
+            "by SQS, as any account."
+        )
+    if chosen.trust_network and not chosen.auth.strategy:
+        found.append(
+            f"{NOBODY} and [server] trust_network is true: everyone who reaches {chosen.bind}:{chosen.port} can read "
+            "and delete all messages, and may call himself anyone."
+        )
+    if bare := _hosts_without_tls(chosen.uri):
+        found.append(f"Messages and passwords go to the store at {', '.join(bare)} in clear: its URI asks for no TLS.")
+    return found
+
+
+def _hosts_without_tls(uri: str) -> list[str]:
+    """The hosts beyond this machine to which a store's URI connects in clear."""
+    parts = store_uri.split(uri)
+    options = {name.lower(): value.lower() for name, value in parse_qsl(parts.query)}
+    tls = {
+        "redis": "",
+        "mongodb": options.get("tls", options.get("ssl", "")),
+        "mongodb+srv": options.get("tls", options.get("ssl", "true")),
+    }
+    if tls.get(parts.scheme, "true") == "true":
+        return []
+    hosts = [re.sub(r":[0-9]*$", "", host) for host in parts.netloc.rpartition("@")[2].split(",")]
+    return [host for host in hosts if host and not is_loopback(host) and "%2f" not in host.lower()]
