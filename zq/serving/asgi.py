@@ -198,6 +198,7 @@ class Exchange:
     def __init__(self, edge: Edge, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         self._edge = edge
         self._scope = scope
+        self._known_caller: bytes | None = None
         self._environ = environ = environment(scope)
         self._receive = receive
         self._send = send
@@ -252,7 +253,7 @@ class Exchange:
         if edge.judge is not None:
             known = edge.judge.known(environ)
             if known is None:
-                known = await edge.pool.do(partial(edge.judge.look_up, environ))
+                known = await edge.pool.do(partial(edge.judge.look_up, environ), caller=self._caller())
             if not known:
                 environ[heads.WITHHELD] = heads.UNKNOWN if known is None else True
                 return True
@@ -310,14 +311,14 @@ class Exchange:
                 if ticket.wait is not None:
                     await edge.settling.settle(ticket)
             else:
-                if edge.pool.is_busy() and not self._closes:
+                if edge.pool.is_busy(self._caller()) and not self._closes:
                     self._watch_client()
-                answer = await edge.pool.do(partial(edge.call, environ))
+                answer = await edge.pool.do(partial(edge.call, environ), caller=self._caller())
             while (pending := handover.pending) is not None:
                 if not handover.in_thread:
                     await self._wait(pending)
                 if inline and not edge.queue.begin_step():
-                    await edge.queue.wait(edge.caller(self._scope))
+                    await edge.queue.wait(self._caller())
                 if inline and not handover.in_thread and edge.inner.is_prompt():
                     ticket = Ticket()
                     with ticket:
@@ -326,7 +327,7 @@ class Exchange:
                         await edge.settling.settle(ticket)
                 else:
                     handover.begin_attempt()
-                    answer = await edge.pool.do(partial(edge.go_on, pending), patient=True)
+                    answer = await edge.pool.do(partial(edge.go_on, pending), caller=self._caller(), patient=True)
         except Unavailable as error:  # the changes could not be made durable
             self._refuse(503, None, "Service unavailable", str(error))
             return
@@ -340,6 +341,11 @@ class Exchange:
             await edge.send_long(answer.body, self._send)
         else:
             self._answer(answer)
+
+    def _caller(self) -> bytes:
+        if self._known_caller is None:
+            self._known_caller = self._edge.caller(self._scope)
+        return self._known_caller
 
     async def _wait(self, waits: PendingAnswer | Feed) -> None:
         """Return when it is time to look again. Raise ``Gone`` if the client has disconnected."""
@@ -357,7 +363,7 @@ class Exchange:
     async def _feed(self, answer: Answer, feed: Feed) -> None:
         """Send the parts of a feed as they come."""
         self._begin(answer)
-        while (part := await self._edge.pool.do(feed.step, patient=True)) is not None:
+        while (part := await self._edge.pool.do(feed.step, caller=self._caller(), patient=True)) is not None:
             for at in range(0, len(part), PIECE):
                 try:
                     await self._edge.send_piece(part[at : at + PIECE], True, self._send, feed.patience)
