@@ -5,12 +5,10 @@ from typing import Any
 
 from zq.clock import Clock
 from zq.core import Broker
-from zq.http.features import Feature
-from zq.serving.features import described_features
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.fan_out import FanOut
-from zq.subscriptions.feature import DescribedSubscriptions, SubscriptionsFeature, UseCases
+from zq.subscriptions.feature import UseCases
 from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.policy import DEFAULT_POLICY, SubscriptionPolicy
 
@@ -26,9 +24,3 @@ def core_with_subscriptions(
 def fan_out_of(storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFAULT_POLICY) -> FanOut:
     """Return the fan-out of a delivery worker."""
     return FanOut(storage, clock, SubscriptionDocuments(storage, clock), policy)
-
-
-def served_features(core: Broker) -> list[Feature]:
-    """Return every feature of the server with its routes."""
-    served = SubscriptionsFeature(UseCases(core))
-    return [served if isinstance(each, DescribedSubscriptions) else each for each in described_features()]

@@ -24,7 +24,6 @@ from zq.clock import Clock, StoreClock
 from zq.core import Broker
 from zq.core.followers import Followers
 from zq.core.health import Pools as PoolStores
-from zq.core.pools import Pools
 from zq.core.rates import Exchange, Rates
 from zq.errors import NotBuilt, Unavailable
 from zq.events import Events, Observers
@@ -85,7 +84,9 @@ class Application:
             followers_of(chosen, storage, self._clock),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self.features = features_of(configuration, self.broker, self._events, self._strategy)
+        self.features = features_of(
+            configuration, self.broker, self._events, self._strategy, documents, partial(_probe, chosen)
+        )
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         sealing = chosen.sqs.key_file
         self._sqs_keys = SqsKeys(documents, self._clock, read_keys(sealing, SQS_KEY_FILE))
@@ -121,25 +122,6 @@ class Application:
         # A full collection, which many messages set off, would look through all that was imported: 25 ms for everybody.
         gc.freeze()
 
-    def _pools(self) -> Pools | None:
-        """What administrators do with pools, if there may be any."""
-        chosen = self._configuration.current
-        if chosen.pooling is None:
-            return None
-        return Pools(
-            self._storage.documents,
-            self._clock,
-            chosen.limits,
-            partial(_probe, chosen),
-            self._allowed,
-            chosen.uri,
-        )
-
-    def _allowed(self) -> Sequence[str]:
-        """Which hosts URIs of pools may name now."""
-        pooling = self._configuration.current.pooling
-        return pooling.hosts if pooling else ()
-
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
         quotas = self.broker.quotas
@@ -163,7 +145,6 @@ class Application:
             tokens=tokens,
             sqs_keys=self._sqs_keys,
             share=lambda: configuration.current.share,
-            pools=self._pools(),
             auth=chosen.auth.strategy,
             features=self.features,
             is_stopping=lifecycle.is_stopping,

@@ -39,7 +39,7 @@ from zq.serving import (
     token_command,
 )
 from zq.serving.application import Application, make_broker, open_store
-from zq.serving.features import followers_of
+from zq.serving.features import command_features, followers_of
 from zq.serving.metrics import multiprocess
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
@@ -188,7 +188,8 @@ def _direct(chosen: Settings) -> App:
     clock = StoreClock(storage.now, doubted=storage.doubted)
     broker = make_broker(chosen, storage, clock, NO_EVENTS, followers_of(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # runs before the store is closed
-    return create_app(broker, sqs_keys=SqsKeys(storage.documents, clock, read_keys(chosen.sqs.key_file, SQS_KEY_FILE)))
+    keys = SqsKeys(storage.documents, clock, read_keys(chosen.sqs.key_file, SQS_KEY_FILE))
+    return create_app(broker, sqs_keys=keys, features=command_features(broker))
 
 
 def _rekey(chosen: Settings) -> int:
