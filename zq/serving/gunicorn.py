@@ -9,7 +9,7 @@ import logging
 import ssl
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
@@ -17,6 +17,7 @@ from gunicorn.errors import AppImportError
 from gunicorn.glogging import Logger
 from gunicorn.http.errors import InvalidHeader
 
+from zq import turns
 from zq.errors import StartRefused, Unavailable
 from zq.http import heads
 from zq.model.identity import CERTIFICATE
@@ -26,9 +27,6 @@ from zq.serving.settings import Settings
 from zq.serving.tls import ServerTls, certificate_of
 
 LOG = logging.getLogger(__name__)
-# Seconds after which a thread lets another one have the interpreter, instead of the 0.005 of Python: a post of 1,000
-# messages takes 10 ms of it. Less would help others more, and cost every request more (api-ref/performance.md).
-SWITCH: Final = 0.001
 
 
 def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
@@ -93,7 +91,7 @@ def run(
                     self.cfg.set(name, value)
 
         def load(self) -> Any:
-            sys.setswitchinterval(SWITCH)
+            sys.setswitchinterval(turns.SWITCH)
             try:
                 app = load()
             except (StartRefused, Unavailable) as refusal:
