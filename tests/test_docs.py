@@ -60,7 +60,8 @@ def missing(names: list[str]) -> list[str]:
 
 def test_every_route_and_method_is_documented(storage: Storage, clock: ManualClock) -> None:
     """Some line of ``api-ref/`` has both the path template and the method."""
-    app = create_app(Broker(storage, clock), admin_mode=True, features=described_features())
+    core = Broker(storage, clock)
+    app = create_app(core, admin_mode=True, features=described_features(core))
     lines = text().splitlines()
     undocumented = []
     for route in inspect_app(app).routes:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from zq.auth import signatures, sigv4
 from zq.clock import ManualClock
-from zq.core.pools import Pools, shown_uri
-from zq.core.subscribers import TYPES, check_options, check_subscriber
-from zq.delivery.targets import Judge, TargetPolicy
 from zq.errors import Invalid, StartRefused, Unavailable
 from zq.limits import Limits, pattern
+from zq.pools.administration import Pools, shown_uri
 from zq.storage import connect, mongodb
 from zq.storage.mongodb import startup
 from zq.storage.redis import address
+from zq.subscriptions.delivery.targets import Judge, TargetPolicy
+from zq.subscriptions.subscribers import TYPES, check_options, check_subscriber
 from zq.wire.extensions import moment
 
 MARKS = "@<>()[]{}:;,.%?#&=+-*/\\\"' \t0129abTZ\u0660é\0"

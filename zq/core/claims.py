@@ -30,7 +30,7 @@ from zq.model import (
     Settlement,
     new_ids,
 )
-from zq.model.subscriptions import HIDDEN
+from zq.model.hidden import HIDDEN
 from zq.storage.api import Storage
 
 # Messages of a claim without ``limit``.

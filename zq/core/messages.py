@@ -12,10 +12,10 @@ from zq import wire
 from zq.clock import Clock
 from zq.core.creation import QueueCreation
 from zq.core.encryption import SET_ASIDE, UNREADABLE, Sealing
+from zq.core.followers import Followers
 from zq.core.paging import list_messages
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
-from zq.core.subscriptions import Subscribing
 from zq.core.values import Applied, Listed, Seen
 from zq.errors import (
     ClaimNotHeld,
@@ -44,8 +44,8 @@ from zq.limits import (
 )
 from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
+from zq.model.hidden import copies_of
 from zq.model.quotas import Work
-from zq.model.subscriptions import copies_of
 from zq.storage.api import Storage
 from zq.turns import SLICE, slices
 
@@ -74,12 +74,12 @@ class Messages:
         sealing: Sealing,
         quotas: AnyQuotas,
         creation: QueueCreation,
-        subscriptions: Subscribing,
+        followers: Followers,
     ) -> None:
         self._sealing = sealing
         self._quotas = quotas
         self._creation = creation
-        self._subscriptions = subscriptions
+        self._followers = followers
         self._messages = storage.messages
         self._transactions = storage.transactions
         self._clock = clock
@@ -365,8 +365,8 @@ class Messages:
         return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.refusal(queue.project, drafts)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
-        """Return the notices for the queue's subscribers; None if there are none."""
-        return self._subscriptions.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
+        """Return the copies for the queue's followers; None if there are none."""
+        return self._followers.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
 
     def _drafts(
         self,

@@ -27,12 +27,12 @@ from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire import extensions
 
-# The rule by which the target of a move is judged: it is posted to.
+# The rule that the target of a move needs: a move is a post there.
 MOVED = "messages:create"
 
 
 class Settling:
-    """What a caller can do with messages when the work on them is done, or has failed."""
+    """The use case that settles messages of a claim, whether the work on them succeeded or failed."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Settling:
         self._rules_cache.admit_plain(targets)
 
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:
-        """The terms as the store takes them."""
+        """Return the terms in the store's form."""
         buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
         return Settlement(
             delete=() if isinstance(terms.delete, str) else terms.delete,
@@ -115,7 +115,7 @@ class Settling:
         )
 
     def _check(self, terms: extensions.SettleTerms) -> None:
-        """Refuse what is wrong whatever the queues' rules are."""
+        """Raise ``Invalid`` for terms that no rules of the queues allow."""
         limits, fields = self._limits, "delete, release, move and bury"
         ids = [] if isinstance(terms.delete, str) else list(terms.delete)
         ids += [released.id for released in terms.release]
@@ -136,7 +136,10 @@ class Settling:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")
 
     def _move(self, project: str, given: extensions.Moved, encrypts: bool) -> Move:
-        """``encrypts``: whether the queue that it leaves does; then a body that it is given is sealed, too."""
+        """Return the move in the store's form.
+
+        ``encrypts``: whether the source encrypts; then a new body is sealed even if the target does not encrypt.
+        """
         rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
         if body is not None and len(body) > rules.max_post_size:

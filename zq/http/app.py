@@ -14,10 +14,8 @@ from zq.auth.signatures import Signatures
 from zq.auth.sqs_keys import SqsKeyLookup, SqsKeys
 from zq.auth.tokens import Tokens
 from zq.core import Broker
-from zq.core.pools import Pools
 from zq.events import NO_EVENTS, Events
-from zq.http import deliveries, faults, subscriptions
-from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
+from zq.http import faults
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
@@ -28,8 +26,8 @@ from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem, MessageLocation
 from zq.http.openapi import OpenApiDocument
 from zq.http.pending import HANDOVER, Handover, PendingAnswer
-from zq.http.pools import FLAVORS, POOLS, FlavorCollection, FlavorItem, PoolCollection, PoolItem
 from zq.http.publishing import TopicMessage, TopicMessages
+from zq.http.quota import QuotaDocument
 from zq.http.request_log import RequestLog
 from zq.http.resources import (
     QueueCollection,
@@ -167,9 +165,7 @@ def create_app(
     tokens: Tokens | None = None,
     sqs_keys: SqsKeys | None = None,
     share: Callable[[], ShareOptions] = ShareOptions,
-    pools: Pools | None = None,
     auth: str = "",
-    console: str = "",
     features: Sequence[Feature] = (),
     sqs: SqsOptions | None = None,
     is_stopping: Callable[[], bool] = bool,
@@ -183,9 +179,7 @@ def create_app(
     ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
     ``tokens`` and ``sqs_keys``: of all projects; by default those of the broker's store. ``share``: how URLs are
     signed now.
-    ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
-    ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
-    ``features``: those of the server. ``sqs``: None = that protocol is not served.
+    ``auth``: the name of the strategy. ``features``: those of the server. ``sqs``: None = that protocol is not served.
     ``is_stopping``: whether ``/readyz`` sends clients to other servers.
     ``monotonic``: the clock that limits how often an address may send wrong signatures.
 
@@ -198,7 +192,9 @@ def create_app(
     keys = sqs_keys or SqsKeys(documents, clock, {})
     signed = SignedCallers(SqsKeyLookup(keys, clock), clock.now, behind_proxy) if sqs and sqs.auth == "sigv4" else None
     apart: dict[str, Any] = {"apart": is_sqs, "judge": signed} if sqs else {}
-    authentication = Authentication(strategy, proxy, behind_proxy, signatures, **apart)
+    public = [prefix for feature in features for prefix in feature.public_prefixes]
+    page = next((feature.page for feature in features if feature.page is not None), None)
+    authentication = Authentication(strategy, proxy, behind_proxy, signatures, public=public, **apart)
     authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
@@ -213,21 +209,17 @@ def create_app(
     app.add_route("/readyz", Readiness(broker.health, is_stopping))
     if sqs is not None:
         add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))
-    app.add_route("/", Versions("console/" if console else ""))
-    app.add_route("/v2/me", Me(auth, console))
+    app.add_route("/", Versions(page))
+    app.add_route("/v2/me", Me(auth, page))
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
-    app.add_route(
-        "/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id, admin_mode and pools is not None, features)
-    )
+    app.add_route("/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id, features))
     for feature in features:
         feature.add_routes(app)
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
     _add_sqs_key_routes(app, keys)
     if admin_mode:
         app.add_route("/v2/health", HealthReport(broker.health))
-        if pools is not None:
-            _add_pool_routes(app, pools)
     return app
 
 
@@ -236,17 +228,7 @@ def _add_routes(app: App, broker: Broker) -> None:
     _add_queue_routes(app, broker)
     _add_topic_routes(app, broker)
     _add_transaction_routes(app, broker)
-    subscriptions.add_routes(app, broker.subscriptions)
-    deliveries.add_routes(app, broker.deliveries)
-    _add_administration_routes(app, broker)
-
-
-def _add_administration_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/quota", QuotaDocument(broker.quotas))
-    app.add_route("/v2/admin/projects", ProjectCollection(broker.quotas))
-    app.add_route("/v2/admin/project", ProjectItem(broker.quotas, broker.removal))
-    app.add_route("/v2/admin/rekey", Rekeying(broker.sealing.keys))
-    app.add_route("/v2/audit", AuditCollection(broker.trail))
 
 
 def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None:
@@ -308,10 +290,3 @@ def _add_topic_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/topics/{topic}/messages/{message}", TopicMessage(broker.publishing))
     app.add_route("/v2/topics/{topic}/stream", TopicStream(broker))
     app.add_route("/v2/stream", ProjectStream(broker))
-
-
-def _add_pool_routes(app: App, pools: Pools) -> None:
-    app.add_route(POOLS, PoolCollection(pools))
-    app.add_route(f"{POOLS}/{{pool}}", PoolItem(pools))
-    app.add_route(FLAVORS, FlavorCollection(pools))
-    app.add_route(f"{FLAVORS}/{{flavor}}", FlavorItem(pools))

@@ -5,7 +5,7 @@ What callers say of themselves is taken out of the environment first, whatever t
 behind this can believe it. Without a strategy nobody is asked for anything, and ``zq.http.tenant`` reads the headers.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -17,8 +17,6 @@ from zq.model.identity import ADMIN, Identity
 
 # Paths that need no credential, each with its methods.
 OPEN: Final = {"/healthz": ("GET", "HEAD"), "/readyz": ("GET", "HEAD"), "/": ("GET",)}
-# What begins the paths of files that anybody may read; nothing of a project is in them.
-PUBLIC: Final = "/console"
 # Headers by which clients, and proxies, usually say who asks: taken away without a search.
 USUAL: Final = ("HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_ZQ_PROXY_SECRET")
 # What makes a request a signed one, which is judged by that alone.
@@ -98,11 +96,12 @@ class Authentication:
         signatures: SignatureCheck,
         apart: Callable[[Mapping[str, Any]], bool] = lambda _env: False,
         judge: Judge | None = None,
+        public: Sequence[str] = (),
     ) -> None:
         """One of both; none for the empty strategy. ``behind_proxy``: the last ``X-Forwarded-For`` is the caller.
 
         ``apart``: requests of another protocol, whose callers prove by other means who they are, and of which ``judge``
-        tells engines whose bodies to read.
+        tells engines whose bodies to read. ``public``: prefixes of paths that GET and HEAD read without a credential.
         """
         self._signed = Signed(signatures)
         self._strategy = strategy
@@ -111,6 +110,7 @@ class Authentication:
         self._behind_proxy = behind_proxy
         self._apart = apart
         self._judge = judge
+        self._public = tuple(public)
         self._harmless: frozenset[str] = frozenset()
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
@@ -126,7 +126,7 @@ class Authentication:
         path = env["PATH_INFO"]
         if path in OPEN and env["REQUEST_METHOD"] in OPEN[path]:
             return
-        if path.startswith(PUBLIC) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
+        if path.startswith(self._public) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
             return
         if self._apart(env):
             return

@@ -6,34 +6,123 @@
 
 import json
 import sys
+from collections.abc import Callable, Sequence
+from typing import Final
 
+from zq.administration.feature import AdministrationFeature
+from zq.clock import Clock, StoreClock
+from zq.console.feature import ConsoleFeature
 from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
+from zq.core.followers import Followers
 from zq.events import Observers
 from zq.figures.exchange import About
 from zq.figures.feature import FiguresFeature, figures_feature
 from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
-from zq.serving.settings import Settings
+from zq.model import Seconds
+from zq.pools.administration import Pools
+from zq.pools.feature import PoolsFeature
+from zq.serving.settings import Configuration, Settings
+from zq.storage import connect
+from zq.storage.api import DocumentController, Storage
+from zq.subscriptions.documents import postponed as subscriptions_postponed
+from zq.subscriptions.feature import SubscriptionsFeature, UseCases, subscriptions_feature
+from zq.subscriptions.followers import Subscribers
+from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
+from zq.websocket.feature import WebSocketFeature
+from zq.websocket.pushes import NO_SUBSCRIPTIONS
+from zq.websocket.settings import SECTION as WEBSOCKET
+
+# For each feature, a function that moves the expiries in its documents: see ``postponed``.
+POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
+    subscriptions_postponed,
+]
 
 
-def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Feature]:
-    """Return the features of a server with these settings."""
+def followers_of(chosen: Settings, storage: Storage, clock: Clock) -> Followers:
+    """Return the followers of queues and topics."""
+    followers = Followers()
+    followers = Subscribers(storage, clock, chosen.of(SUBSCRIPTIONS).keep)
+    return followers
+
+
+def features_of(
+    configuration: Configuration,
+    core: Broker,
+    observers: Observers,
+    strategy: object,
+    documents: DocumentController,
+    probe: Callable[[str], None],
+) -> list[Feature]:
+    """Return the features of a server with this configuration. ``strategy``: that of authentication.
+
+    ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``.
+    """
+    chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.uri.partition(":")[0]
     figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
+    subscriptions_options, alone = chosen.of(SUBSCRIPTIONS), not chosen.shared_store
+    subscriptions = subscriptions_feature(subscriptions_options, core, share, strategy, alone)
+    websocket_subscriptions = NO_SUBSCRIPTIONS
+    websocket_subscriptions = subscriptions.connections
+    features: list[Feature] = [
+        *command_features(core),
+        subscriptions,
+        ConsoleFeature(chosen.of(CONSOLE)),
+        WebSocketFeature(
+            chosen.of(WEBSOCKET),
+            chosen.auth.strategy,
+            chosen.behind_proxy,
+            chosen.limits.max_messages_post_size,
+            core.waiters.clock,
+            core.storage.queues,
+            websocket_subscriptions,
+        ),
+    ]
+    if chosen.admin_mode and chosen.pooling is not None:
+
+        def allowed() -> Sequence[str]:
+            pooling = configuration.current.pooling
+            return pooling.hosts if pooling else ()
+
+        pools = Pools(documents, core.waiters.clock, chosen.limits, probe, allowed, chosen.uri)
+        features += [PoolsFeature(pools)]
+    has_page = any(feature.page is not None for feature in features)
     return [
-        figures_feature(chosen.of(CONSOLE).enabled, core, observers, figures_about),
+        figures_feature(has_page, core, observers, figures_about),
+        *features,
     ]
 
 
-def described_features() -> list[Feature]:
-    """Return features that describe their operations and serve nothing."""
+def command_features(core: Broker) -> list[Feature]:
+    """Return the features whose routes the commands of ``zq-server`` use, on a store that no server has open, too."""
     return [
+        AdministrationFeature(core.quotas, core.removal, core.sealing.keys, core.trail),
+    ]
+
+
+def described_features(core: Broker) -> list[Feature]:
+    """Return all features that have operations in the OpenAPI document."""
+    return [
+        *command_features(core),
         FiguresFeature(None),
+        PoolsFeature(Pools(core.storage.documents, core.waiters.clock, core.limits, lambda _uri: None, list)),
+        SubscriptionsFeature(UseCases(core)),
     ]
+
+
+def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
+    """Return a feature's document with its expiries later by ``seconds``; None for a document without expiries."""
+    for postpone in POSTPONEMENTS:
+        if (document := postpone(kind, stored, seconds)) is not None:
+            return document
+    return None
 
 
 if __name__ == "__main__":
-    json.dump(document(Limits(), pools=True, features=described_features()), sys.stdout, indent=1)
+    empty = connect("memory:")
+    features = described_features(Broker(empty, StoreClock(empty.now)))
+    json.dump(document(Limits(), features=features), sys.stdout, indent=1)
     sys.stdout.write("\n")

@@ -5,7 +5,11 @@ from typing import Any, Final
 
 from zq.console.settings import SECTION as CONSOLE
 from zq.http.features import Section
+from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
+from zq.websocket.settings import SECTION as WEBSOCKET
 
 SECTIONS: Final[list[Section[Any]]] = [
     CONSOLE,
+    SUBSCRIPTIONS,
+    WEBSOCKET,
 ]

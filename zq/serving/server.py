@@ -39,6 +39,7 @@ from zq.serving import (
     token_command,
 )
 from zq.serving.application import Application, make_broker, open_store
+from zq.serving.features import command_features, followers_of
 from zq.serving.metrics import multiprocess
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
@@ -100,7 +101,7 @@ def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "grani
 
     made = _open(configuration, tls)
     reload = partial(startup.reload, configuration, made.apply)
-    return granian.Serving(made.outermost(), made.app, made.broker, reload)
+    return granian.Serving(made.outermost(), made.app, made.features, made.broker.end_waiting, reload)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -185,9 +186,10 @@ def _direct(chosen: Settings) -> App:
     storage = open_store(chosen)
     atexit.register(storage.close)
     clock = StoreClock(storage.now, doubted=storage.doubted)
-    broker = make_broker(chosen, storage, clock, NO_EVENTS)
+    broker = make_broker(chosen, storage, clock, NO_EVENTS, followers_of(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # runs before the store is closed
-    return create_app(broker, sqs_keys=SqsKeys(storage.documents, clock, read_keys(chosen.sqs.key_file, SQS_KEY_FILE)))
+    keys = SqsKeys(storage.documents, clock, read_keys(chosen.sqs.key_file, SQS_KEY_FILE))
+    return create_app(broker, sqs_keys=keys, features=command_features(broker))
 
 
 def _rekey(chosen: Settings) -> int:

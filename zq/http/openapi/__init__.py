@@ -15,9 +15,9 @@ import falcon
 
 from zq import __version__, wire
 from zq.http.features import Feature
-from zq.http.openapi import messages, pooling, resources, schemas, subscriptions
-from zq.http.openapi.administration import administration, sharing, tokens
-from zq.http.openapi.administration import schemas as administrative_schemas
+from zq.http.openapi import messages, resources, schemas
+from zq.http.openapi.access import administration, sharing, tokens
+from zq.http.openapi.access import schemas as access_schemas
 from zq.http.openapi.operations import (
     CLIENT,
     PROJECT,
@@ -47,9 +47,7 @@ TAGS = {
     "claims": "Work on messages: claim, renew, release, settle.",
     "transactions": "Fences, staged posts and commits of batch jobs.",
     "topics": "Topics, their messages and live streams.",
-    "subscriptions": "Who is told of messages, by HTTP or by mail.",
     "tokens": "Tokens and signed URLs, by which callers prove who they are.",
-    "pools": "Pools and flavors, of servers with admin_mode and pooling; others answer 404.",
     "service": "Versions, limits, probes and metrics.",
     "administration": "Quotas, and the projects of the deployment.",
 }
@@ -68,8 +66,8 @@ class OpenApiDocument:
     audience = Audience.PROBE  # but for the credential, which every strategy asks for
     open = True  # to callers of every role
 
-    def __init__(self, limits: Limits, strict_client_id: bool, pools: bool, features: Sequence[Feature] = ()) -> None:
-        self._build = partial(document, limits, strict_client_id, pools, features)
+    def __init__(self, limits: Limits, strict_client_id: bool, features: Sequence[Feature] = ()) -> None:
+        self._build = partial(document, limits, strict_client_id, features)
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.data = self._encoded
@@ -79,16 +77,13 @@ class OpenApiDocument:
         return wire.encode(self._build())
 
 
-def document(
-    limits: Limits, strict_client_id: bool = True, pools: bool = False, features: Sequence[Feature] = ()
-) -> dict[str, Any]:
-    """Return the document of a server with these limits and features. ``pools``: with pools and flavors."""
-    named = {name: described for name, described in TAGS.items() if pools or name != "pools"}
-    bodies = schemas.schemas(limits) | administrative_schemas() | subscriptions.schemas()
+def document(limits: Limits, strict_client_id: bool = True, features: Sequence[Feature] = ()) -> dict[str, Any]:
+    """Return the document of a server with these limits and features."""
+    named = dict(TAGS)
+    bodies = schemas.schemas(limits) | access_schemas()
     for feature in features:
         named |= feature.tags
         bodies |= feature.schemas(limits)
-    bodies |= pooling.schemas(bodies["HealthReport"]) if pools else {}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -99,7 +94,7 @@ def document(
         },
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": description} for name, description in named.items()],
-        "paths": _paths(limits, pools, features),
+        "paths": _paths(limits, features),
         # Nobody is asked for a credential where auth_strategy is empty.
         "security": [{}, {"bearer": []}, {"token": []}],
         "components": {
@@ -112,7 +107,7 @@ def document(
     }
 
 
-def _paths(limits: Limits, pools: bool, features: Sequence[Feature]) -> Json:
+def _paths(limits: Limits, features: Sequence[Feature]) -> Json:
     """Return the operations of each path, with the parameters that they share."""
     themes: dict[str, Mapping[str, Json]] = {
         "service": _service(),
@@ -121,14 +116,13 @@ def _paths(limits: Limits, pools: bool, features: Sequence[Feature]) -> Json:
         "messages": messages.messages(limits),
         "claims": messages.claims(limits),
         "transactions": messages.transactions(),
-        "subscriptions": subscriptions.subscriptions(limits),
         "tokens": tokens() | sharing(),
-        "pools": pooling.pools(limits) | pooling.flavors(limits) if pools else {},
         "topics": resources.topics(limits) | resources.publishing(limits) | resources.streams(),
     }
     bare = set(OPEN)
     for feature in features:
-        themes |= feature.operations(limits)
+        for tag, operations in feature.operations(limits).items():
+            themes[tag] = {**themes.get(tag, {}), **operations}
         bare.update(feature.open_paths)
     return {
         path: _shared(path, bare) | {method: made | {"tags": [tag]} for method, made in operations.items()}

@@ -44,8 +44,10 @@ class Arrivals(NamedTuple):
 
 
 class SequenceRange(NamedTuple):
-    """Where messages enter a queue: the first sequence and the number of sequences, the moment from which messages
-    without delay are available, and the queue's metadata, grouping and floor."""
+    """The sequences that messages get in a queue: the first one and their number.
+
+    ``available`` is the available-at of messages without delay. The metadata, grouping and floor are the queue's.
+    """
 
     sequence: int
     number: int
@@ -68,8 +70,10 @@ SHARED: Final = 1.0
 
 
 class Remembered(NamedTuple):
-    """A counter as this process has left it: the last sequence given, the last available-at without delay, the queue's
-    metadata, grouping and floor."""
+    """A counter as this process has left it: the last sequence, and the last available-at without delay.
+
+    The metadata, grouping and floor are the queue's.
+    """
 
     sequence: int
     available: int
@@ -124,8 +128,10 @@ def advance_remembered(
     arrivals: Mapping[QueueKey, Arrivals],
     remembered: Mapping[QueueKey, Remembered],
 ) -> Mapping[QueueKey, SequenceRange]:
-    """Make room in the queues as ``advance`` does, of which some counters are remembered. Raise ``Stale`` if one of
-    these differs from the stored one."""
+    """Take sequences as ``advance`` does, where some counters are remembered.
+
+    Raise ``Stale`` if a remembered counter differs from the stored one.
+    """
     known = sorted(arrivals.keys() & remembered.keys(), key=lambda key: key.counter)
     if not known:
         return advance(client, session, arrivals)
@@ -161,11 +167,10 @@ def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[Bso
 def advance(
     client: StoreClient, session: Session, arrivals: Mapping[QueueKey, Arrivals]
 ) -> Mapping[QueueKey, SequenceRange]:
-    """Take sequences in the queues, and create the queues that are missing. No other transaction can take sequences
-    there until this one ends.
+    """Take sequences in the queues, and create the queues that are missing.
 
-    The counters are written in the order of names, so that of two transactions with the same queues neither holds a
-    counter that the other one waits for.
+    No other transaction can take sequences there until this one ends. The counters are written in the order of names,
+    so that of two transactions with the same queues neither holds a counter that the other one waits for.
     """
     steps = {key: _step(key, arrival) for key, arrival in arrivals.items()}
     counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1, "h": 1, "m0": 1, "g": 1})

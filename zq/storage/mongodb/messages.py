@@ -107,8 +107,7 @@ Metadata = bytes | None
 
 
 class Stored(NamedTuple):
-    """The result of one transaction of posts: the answer to each post, the ranges of sequences that were taken, and the
-    documents of the messages."""
+    """The result of one transaction of posts: answers, ranges of sequences, and documents of messages."""
 
     answers: Sequence[Metadata | Exception]
     ranges: Mapping[QueueKey, SequenceRange]
@@ -203,9 +202,9 @@ def _documents(
         for post, drafts in parts:
             if not post.fits(ranges[post.key].metadata):
                 continue
-            if key == post.key:
+            if key == post.key and (draft_keys := post.draft_keys):
                 sequences = {draft.id: at for at, draft in enumerate(drafts, sequence)}
-                key_answers += [(one, [one.draft], sequences[one.draft]) for one in post.draft_keys]
+                key_answers += [(one, [one.draft], sequences[one.draft]) for one in draft_keys]
             for draft in drafts:
                 moment = post.now + draft.delay * 1000 if draft.delay else available
                 documents.append(layout.document(key, draft, sequence, moment, post.now, grouping))
@@ -217,8 +216,9 @@ def _documents(
 
 def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception | None:
     """Return the answer to a post if its key, or the key of a draft, is known, else None."""
-    refusal = refusal_of(post, known)
-    if refusal:
+    if not known:
+        return None
+    if refusal := refusal_of(post, known):
         return refusal
     repeated: dict[str, Repeated] = {}
     for one in post.draft_keys:

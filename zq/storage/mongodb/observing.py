@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What observers ask the MongoDB store for: conditions of listings, messages of one state, a message by its id, live
-claims."""
+"""Reads for observers: conditions of listings, messages of one state, a message by its id, live claims."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -25,13 +24,12 @@ from zq.storage.mongodb.floors import counters_of, floor_of, search
 from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
 from zq.storage.mongodb.unions import FLOORS
 
-# Messages that one page of claims looks at: all that are claimed are in one index, whatever queue and project they are
-# of.
+# Messages that one page of claims reads: one index has the claimed messages of all queues and projects.
 STEPS: Final = 5000
 
 
 def shown(list_filter: ListFilter, now: int) -> BsonDocument:
-    """The conditions of a list_filter. A held message is never available before its claim ends."""
+    """Return the conditions of a list_filter. A claimed message is never available before its claim ends."""
     conditions: BsonDocument = {}
     if not list_filter.delayed:
         due = {"d": {"$lte": now}}
@@ -46,8 +44,10 @@ def shown(list_filter: ListFilter, now: int) -> BsonDocument:
 def page(
     client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, most_bytes: int
 ) -> Browsed:
-    """Browse as ``MessageController.browse`` does. Claimed messages are sorted for each page: no index has them in
-    sequence."""
+    """Browse as ``MessageController.browse`` does.
+
+    Claimed messages are sorted for each page, since no index has them in sequence.
+    """
     after = Position(*(min(number, layout.LARGEST_MARKER) for number in after))
     is_claimed = state is State.CLAIMED
     found: list[BsonDocument] = []
@@ -76,8 +76,10 @@ def page(
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
-    """The conditions of a state behind a position, in parts that follow each other in the order of claims; claimed
-    messages stand there among delayed ones."""
+    """Return the conditions of a state behind a position, in parts that follow each other in the order of claims.
+
+    Claimed messages are among the delayed ones in that order.
+    """
     if state is State.CLAIMED:
         return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]
     beside = {"d": after.available, "k": {"$gt": after.sequence}}
@@ -102,8 +104,9 @@ def locate(client: StoreClient, project: str, message: str, now: int) -> Located
 
 
 def claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
-    """List claims as ``ClaimController.list`` does: by ids, then by queues. ``next`` is ``id/queue``, or an id and a
-    slash behind all queues of that id.
+    """List claims as ``ClaimController.list`` does: by ids, then by queues.
+
+    ``next`` is ``id/queue``, or an id and a slash behind all queues of that id.
 
     The documents of the queues are read behind the claims. If they show that a claim has messages below a floor, the
     page is read again without these.
@@ -118,7 +121,7 @@ def claims(client: StoreClient, project: str, after: str, limit: int, now: int, 
         groups = _groups(client, ids, bounded, ours, now)
         last = max((group["last"] for group in groups), default="")
         is_cut = sum(group["n"] for group in groups) == STEPS
-        if is_cut:  # of the last claim some messages may not be among these: all of it stands in place of them
+        if is_cut:  # some messages of the last claim may be missing: read all of them instead
             groups += _groups(client, {"$eq": last}, [], ours, now)
         placed = {(group["_id"]["i"], group["_id"]["q"]): group for group in groups if group["_id"]}
         found = [placed[place] for place in sorted(placed) if place > behind]
@@ -149,7 +152,7 @@ END: Final = "n"
 
 
 def _ours(project: str, queue: str) -> BsonDocument:
-    """Whether a message is of the project, or of its queue of that name."""
+    """Return the expression that is true of messages of the project, or of its queue of that name."""
     if queue:
         return {"$eq": ["$q", {"$literal": layout.key(QueueRef(project, queue)).messages}]}
     prefix = "m" + layout.project_prefix(project)
@@ -165,8 +168,10 @@ def _above_floor(shard: str, floor: int) -> BsonDocument:
 def _groups(
     client: StoreClient, ids: BsonDocument, bounded: Sequence[BsonDocument], ours: BsonDocument, now: int
 ) -> list[BsonDocument]:
-    """Group the messages of claims with such ids by claim and queue. Messages that are not ours, or not held any more,
-    are one group."""
+    """Group the messages of claims with such ids by claim and queue.
+
+    Messages of other projects and queues, and messages whose claim has ended, are one group.
+    """
     held = {"$and": [ours, {"$gt": ["$c.e", now]}, {"$gt": ["$e", DatetimeMS(now)]}]}
     group: BsonDocument = {
         "_id": {"$cond": [held, {"i": "$c.i", "q": "$q"}, None]},

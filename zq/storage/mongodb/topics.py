@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of the MongoDB store: see ``topic_log`` for what lies there.
+"""Topics of the MongoDB store. ``topic_log`` describes their documents.
 
-Concurrent publications share a group commit; listeners are notified behind it. The transaction changes the counter of
-the log, so batches become visible in the order of their sequences, and who writes the counter decides alone what is
-trimmed. That is done once for each eighth of the retention, and only noted, as purges are: ``expiry`` gives the space
-back.
+Concurrent publications share a group commit; listeners are notified after it. The transaction changes the counter of
+the log, so batches become visible in the order of their sequences, and only one transaction at a time decides about
+trimming. It trims once for each eighth of the retention, and only notes how far, as a purge does; ``expiry`` deletes
+the documents.
 """
 
 from collections import defaultdict
@@ -54,8 +54,7 @@ class Publication(NamedTuple):
 
 
 class Published(NamedTuple):
-    """The result of one transaction of publications: the answer to each, its first sequence if it is stored, and the
-    documents of the batches."""
+    """The result of one transaction of publications: the answers (the first sequence of each), and documents."""
 
     answers: Sequence[int | Exception]
     documents: Sequence[BsonDocument]
@@ -66,8 +65,10 @@ class Published(NamedTuple):
 
 
 class Publisher:
-    """Publications of one process. ``notify`` gets the stored documents of each log, in order, before their
-    publishers are answered."""
+    """Publications of one process.
+
+    ``notify`` gets the stored documents of each log, in order, before their publishers are answered.
+    """
 
     def __init__(self, client: StoreClient, notify: Callable[[str, Sequence[BsonDocument]], None]) -> None:
         self._client = client
@@ -127,7 +128,7 @@ class Trimming:
         self._counter = counter
 
     def to(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """Note what is trimmed, if it is time to look. ``newest``: where the newest batch is, which stays."""
+        """Note up to where the log is trimmed, if it is time to look. ``newest``: the newest batch, which stays."""
         messages, size = self._counter["k1"], self._counter["z1"]
         seen = max(0, self._counter.get("k0", 0)), max(0, self._counter.get("z0", 0))
         if messages - seen[0] <= keep.messages * 9 // 8 and size - seen[1] <= keep.size * 9 // 8:
@@ -141,9 +142,9 @@ class Trimming:
         )
 
     def _last_of(self, floors: BsonDocument, end: int) -> int:
-        """The last sequence, up to ``end``, of what was published in front of the floors; 0 = there is nothing new.
+        """Return the last sequence, up to ``end``, that was published before the floors; 0 = there is nothing new.
 
-        Batches stand in the order of both, so that halving finds it.
+        Batches have the order of both floors, so a binary search finds it.
         """
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:
@@ -235,7 +236,7 @@ class TopicController:
         return self._feed.subscribe(project, listener, last)
 
     def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> Edge | None:
-        """The oldest or the newest message."""
+        """Find the oldest or the newest message."""
         for found in self._client.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
             messages = list(topic_log.batch(found).messages(0, now))
             edge = messages[0 if direction > 0 else -1]

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cores with features, for tests below the composition of the server."""
+
+from typing import Any
+
+from zq.clock import Clock
+from zq.core import Broker
+from zq.storage.api import Storage
+from zq.subscriptions.documents import SubscriptionDocuments
+from zq.subscriptions.fan_out import FanOut
+from zq.subscriptions.feature import UseCases
+from zq.subscriptions.followers import Subscribers
+from zq.subscriptions.policy import DEFAULT_POLICY, SubscriptionPolicy
+
+
+def core_with_subscriptions(
+    storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFAULT_POLICY, **options: Any
+) -> tuple[Broker, UseCases]:
+    """Return a core whose queues and topics may have subscribers, and their use cases. ``options``: of the core."""
+    core = Broker(storage, clock, followers=Subscribers(storage, clock, policy.keep), **options)
+    return core, UseCases(core, policy)
+
+
+def fan_out_of(storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFAULT_POLICY) -> FanOut:
+    """Return the fan-out of a delivery worker."""
+    return FanOut(storage, clock, SubscriptionDocuments(storage, clock), policy)

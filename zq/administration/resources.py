@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resources ``/v2/admin/project…``, ``/v2/admin/rekey`` and ``/v2/audit`` (tenancy 5, console E11)."""
+
+from typing import Any, Final
+
+import falcon
+import msgspec
+from msgspec import UNSET, UnsetType, structs
+
+from zq import wire
+from zq.core.data_keys import DataKeys
+from zq.core.quotas import Quotas
+from zq.core.removal import Removal
+from zq.core.trail import Trail
+from zq.errors import InvalidBody, InvalidParameter
+from zq.http import query
+from zq.http.quota import built, usage
+from zq.http.tenant import Audience
+from zq.limits import project_id
+from zq.model.identity import ADMIN
+from zq.model.quotas import Project, State, checked
+from zq.wire import answers
+
+
+class Change(msgspec.Struct):
+    """The body of a PUT. Absent fields do not change."""
+
+    limits: dict[str, Any] | UnsetType = UNSET
+    state: State | UnsetType = UNSET
+
+
+_decoder: Final = msgspec.json.Decoder(Change)
+
+
+class _Projects:
+    def __init__(self, quotas: Quotas | None) -> None:
+        self._given = quotas
+
+    @property
+    def _quotas(self) -> Quotas:
+        return built(self._given)
+
+    def _shown(self, project: str, stored: Project) -> dict[str, Any]:
+        return {"project": project} | structs.asdict(stored) | usage(self._quotas, project)
+
+
+class ProjectCollection(_Projects):
+    """``/v2/admin/projects``: all projects that have created something or have quotas of their own."""
+
+    audience = Audience.OPERATOR
+    policy = {"GET": "admin:projects"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        limit = query.integer(req, "limit")
+        page = self._quotas.list(query.text(req, "marker"), limit)
+        links = []
+        if page.next is not None:
+            links = [answers.next_link("/v2/admin/projects", query.repeated({"limit": limit}) | {"marker": page.next})]
+        resp.data = wire.encode({"projects": [self._shown(*each) for each in page.items], "links": links})
+
+
+class ProjectItem(_Projects):
+    """``/v2/admin/project?project=<id>``"""
+
+    audience = Audience.OPERATOR
+    policy = {"GET": "admin:project", "PUT": "admin:project_update", "DELETE": "admin:project_delete"}
+
+    def __init__(self, quotas: Quotas | None, removal: Removal) -> None:
+        super().__init__(quotas)
+        self._removal = removal
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        project = _named(req)
+        self._show(resp, project, self._quotas.read(project))
+
+    def on_put(self, req: falcon.Request, resp: falcon.Response) -> None:
+        project, change = _named(req), wire.decode(_decoder, query.needed_body(req))
+        if change.limits is UNSET and change.state is UNSET:
+            raise InvalidBody("The body must name limits or state.")
+        limits = None if change.limits is UNSET else checked(change.limits)
+        stored = self._quotas.write(project, lambda old: _changed(old, limits, change.state))
+        self._show(resp, project, stored)
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Begin to delete all that the project has. The server continues step by step."""
+        project = _named(req)
+        self._removal.begin(self._quotas, project)
+        self._show(resp, project, self._quotas.read(project))
+        resp.status = falcon.HTTP_202
+
+    def _show(self, resp: falcon.Response, project: str, stored: Project) -> None:
+        resp.data = wire.encode(self._shown(project, stored))
+
+
+class Rekeying:
+    """``/v2/admin/rekey``"""
+
+    audience = Audience.OPERATOR
+    policy = {"POST": "admin:rekey"}
+
+    def __init__(self, keys: DataKeys) -> None:
+        self._keys = keys
+
+    def on_post(self, _req: falcon.Request, resp: falcon.Response) -> None:
+        resp.data = wire.encode(self._keys.rekey())
+
+
+class AuditCollection:
+    """``/v2/audit``: the entries of the caller's project, or of all projects for an administrator, latest first."""
+
+    policy = {"GET": "audit:get_all"}
+
+    def __init__(self, trail: Trail) -> None:
+        self._trail = trail
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        limit, since = query.integer(req, "limit"), query.text(req, "since")
+        project = "" if ADMIN in req.context.identity.roles else req.context.project
+        page = self._trail.list(project, query.text(req, "marker"), limit, since)
+        links = []
+        if page.next is not None:
+            given = query.repeated({"limit": limit, "since": since})
+            links = [answers.next_link("/v2/audit", given | {"marker": page.next})]
+        resp.data = wire.encode({"entries": page.items, "links": links})
+
+
+def _named(req: falcon.Request) -> str:
+    given = req.params.get("project")
+    if not given:
+        raise InvalidParameter("project is missing.")
+    return project_id(given if isinstance(given, str) else ",".join(given))
+
+
+def _changed(old: Project, limits: dict[str, int] | None, state: State | UnsetType) -> Project:
+    return structs.replace(
+        old, limits=old.limits if limits is None else limits, state=old.state if state is UNSET else state
+    )

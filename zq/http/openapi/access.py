@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations and schemas of ``/v2/quota``, tokens, signed URLs, and access keys of SQS in OpenAPI."""
+
+from typing import Final
+
+from zq.auth.policy import RULES
+from zq.auth.signatures import METHODS, PATHS
+from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
+from zq.http.sqs_keys import MAX_DAYS
+from zq.http.sqs_keys import MOST as MOST_KEYS
+from zq.http.sqs_keys import PATH as KEYS
+from zq.http.tokens import MAX_TEXT
+from zq.http.tokens import MOST as MOST_TOKENS
+from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
+from zq.model.quotas import MOST, Quota, State
+from zq.model.sqs import ACTIONS
+
+ASKED: Final = (400, 403, 406, 503)
+IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}
+COUNTS: Final = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
+FLAGS: Final = {"type": "object", "additionalProperties": {"type": "boolean"}}
+STATE: Final = {"enum": [str(state) for state in State]}
+# The members of a report on what a project uses.
+USE: Final = {"used": COUNTS, "exact": FLAGS, "age": {"type": "number", "minimum": 0}}
+
+
+def administration() -> Json:
+    """Return the operations by path and method."""
+    return {
+        "/v2/quota": {
+            "get": operation("get_quota", "What the project may use, and has", {200: answer("All.", "QuotaReport")}),
+        },
+        **_sqs_keys(),
+    }
+
+
+def _sqs_keys() -> Json:
+    project = query("project", TEXT, "Whose keys; all, if it is absent.")
+    page = [
+        query("marker", TEXT, "List ids after this one."),
+        query("limit", integer(1, MOST_KEYS, default=DEFAULT_PAGE), "Keys in the page."),
+    ]
+    one = answer("The key, without its secret.", "SqsKey")
+    made = answer("With its secret, this once.", "MadeSqsKey", "Location")
+    return {
+        KEYS: {
+            "get": operation(
+                "list_sqs_keys",
+                "Access keys of SQS",
+                {200: answer("A page.", "SqsKeyPage")},
+                parameters=[*page, project],
+            ),
+            "post": operation(
+                "create_sqs_key",
+                "Make an access key of SQS",
+                {201: made},
+                parameters=[query("project", IDS, "Whose key it is to be.", required=True)],
+                body=body("SqsKeyTerms", required=False),
+            ),
+        },
+        f"{KEYS}/{{key}}": {
+            "get": operation("get_sqs_key", "An access key of SQS", {200: one}, errors=[404]),
+            "put": operation(
+                "change_sqs_key",
+                "Disable an access key of SQS, or enable it",
+                {200: one},
+                body=body("SqsKeyChange", required=True),
+                errors=[404, 409],
+            ),
+            "delete": operation("delete_sqs_key", "End an access key of SQS", {204: answer("Ended.")}, errors=[404]),
+        },
+    }
+
+
+def _sqs_key_bodies() -> Json:
+    actions = {"type": ["array", "null"], "minItems": 1, "items": {"type": "string", "enum": sorted(ACTIONS)}}
+    moment = TEXT | {"format": "date-time"}
+    flag = {"type": "boolean"}
+    shown = {"id": TEXT, "project": IDS, "actions": actions, "created": moment, "plain": flag, "disabled": flag}
+    shown["expires"] = {"type": ["string", "null"], "format": "date-time"}
+    return {
+        "SqsKey": object_of(shown),
+        "MadeSqsKey": object_of(shown | {"secret": TEXT}),
+        "SqsKeyPage": object_of(
+            {
+                "keys": {"type": "array", "items": reference("schemas", "SqsKey")},
+                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
+            }
+        ),
+        "SqsKeyTerms": {
+            "type": "object",
+            "properties": {"actions": actions, "days": integer(1, MAX_DAYS), "plain": {"type": "boolean"}},
+        },
+        "SqsKeyChange": object_of({"disabled": {"type": "boolean"}}),
+    }
+
+
+def schemas() -> Json:
+    """Return the schemas of bodies."""
+    values = {name: integer(0, MOST) for name in Quota.__struct_fields__} | {"share": integer(1, 100)}
+    own = {"type": "object", "properties": values, "additionalProperties": False}
+    return _shares() | {
+        "OwnLimits": own,
+        **_sqs_key_bodies(),
+        **_callers(),
+        "QuotaReport": object_of({"limits": reference("schemas", "OwnLimits"), "state": STATE} | USE),
+    }
+
+
+def _callers() -> Json:
+    """Return the schemas of what callers read of themselves."""
+    return {
+        "Identity": object_of(
+            {
+                **dict.fromkeys(("project", "user", "credential"), TEXT),
+                "roles": {"type": "array", "items": TEXT},
+                "scopes": {"type": ["array", "null"], "items": TEXT},
+                "expires": {"type": ["string", "null"], "format": "date-time"},
+            }
+        ),
+        "Me": object_of(
+            {
+                "project": IDS,
+                "projects": {"type": ["array", "null"], "items": IDS},
+                "roles": {"type": "array", "items": TEXT},
+                "rules": {"type": "array", "items": {"enum": list(RULES)}},
+                "admin": {"type": "boolean"},
+                "auth": TEXT,
+                "console": {"type": ["string", "null"]},
+                "version": TEXT,
+            }
+        ),
+    }
+
+
+def sharing() -> Json:
+    """Return the operations by path and method."""
+    return {
+        "/v2/whoami": {
+            "get": operation("get_identity", "Whose the credential is, and what for", {200: answer("It.", "Identity")}),
+        },
+        "/v2/me": {
+            "get": operation("get_me", "What the caller may do, and of which server", {200: answer("It.", "Me")}),
+        },
+        f"{QUEUE}/share": {
+            "post": operation(
+                "share_queue",
+                "Sign a URL of the queue for those who have no account",
+                {200: answer("What is to be sent along.", "Share")},
+                body=body("ShareTerms", required=False),
+            )
+        },
+        "/v2/share/revoke": {
+            "post": operation("revoke_shares", "End all that was signed for the project", {204: answer("Ended.")})
+        },
+    }
+
+
+def _shares() -> Json:
+    texts = {"type": "array", "items": TEXT}
+    return {
+        "ShareTerms": {
+            "type": "object",
+            "properties": {
+                "paths": {"type": ["array", "null"], "items": {"type": "string", "enum": list(PATHS)}},
+                "methods": {"type": ["array", "null"], "items": {"type": "string", "enum": list(METHODS)}},
+                "expires": {"type": ["string", "null"]},
+            },
+            "additionalProperties": False,
+        },
+        "Share": object_of({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
+    }
+
+
+def object_of(properties: Json) -> Json:
+    """Return the schema of an object with these members, all of them required."""
+    return {"type": "object", "properties": properties, "required": sorted(properties)}
+
+
+def tokens() -> Json:
+    """Return the operations by path and method."""
+    project = query("project", TEXT, "Whose tokens; all, if it is absent.")
+    needed = query("project", TEXT, "Whose token it is to be.", required=True)
+    paths = _tokens("/v2/tokens", "", [], []) | _tokens("/v2/admin/tokens", "admin_", [project], [needed])
+    jti = query("jti", TEXT | {"minLength": 1, "maxLength": MAX_TEXT}, "The token's claim of this name.", required=True)
+    paths["/v2/admin/tokens"]["delete"] = operation(
+        "admin_deny_jwt", "Revoke a JSON Web Token by its id", {204: answer("Revoked.")}, parameters=[jti]
+    )
+    return paths
+
+
+def _tokens(path: str, prefix: str, project: list[Json], needed: list[Json]) -> Json:
+    page = [
+        query("marker", TEXT, "List ids after this one."),
+        query("limit", integer(1, MOST_TOKENS, default=DEFAULT_PAGE), "Tokens in the page."),
+    ]
+    made = answer("The token, shown this once.", "MadeToken", "Location")
+    whose = "any project" if prefix else "the project"
+    collection = {
+        "get": operation(
+            f"{prefix}list_tokens",
+            f"List tokens of {whose}",
+            {200: answer("A page.", "TokenPage")},
+            parameters=page + project,
+        ),
+        "post": operation(
+            f"{prefix}create_token",
+            f"Make a token of {whose}",
+            {201: made},
+            parameters=needed,
+            body=body("TokenTerms", required=False),
+        ),
+    }
+    return {path: collection} | _token(path, prefix, project, whose, made)
+
+
+def _token(path: str, prefix: str, project: list[Json], whose: str, made: Json) -> Json:
+    """The paths of one token."""
+    return {
+        f"{path}/{{token}}": {
+            "get": operation(
+                f"{prefix}get_token",
+                f"A token of {whose}",
+                {200: answer("Without its secret.", "Token")},
+                parameters=project,
+                errors=[404],
+            ),
+            "delete": operation(
+                f"{prefix}revoke_token", f"Revoke a token of {whose}", {204: answer("Revoked.")}, parameters=project
+            ),
+        },
+        f"{path}/{{token}}/rotate": {
+            "post": operation(
+                f"{prefix}rotate_token",
+                f"Make a twin of a token of {whose}, which ends within a day",
+                {201: made},
+                parameters=project,
+                errors=[404],
+            )
+        },
+    }

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases of administrators on pools and flavors (contract 11, 12)."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import SplitResult
+
+import msgspec
+from jsonschema import Draft4Validator
+from msgspec import Struct, structs
+
+from zq import wire
+from zq.clock import Clock
+from zq.errors import (
+    FlavorNotFound,
+    FlavorRefused,
+    FlavorUpdateRefused,
+    Invalid,
+    InvalidBody,
+    PoolConflict,
+    PoolInUse,
+    PoolNotFound,
+    PoolRefused,
+    StartRefused,
+    Unavailable,
+)
+from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.model import Page, store_uri
+from zq.model.documents import Document, DocumentRef
+from zq.model.pools import BOUND, FLAVOR, POOL, Pool, bound_prefix, each, flavor_ref, pool_ref, read_pool
+from zq.storage.api import DocumentController
+
+# The largest number of characters of the name of a pool or flavor, and of a pool's URI.
+MAX_TEXT: Final = 255
+MAX_WEIGHT: Final = 2**32 - 1
+# The placeholder for the parts of a URI that no answer shows.
+HIDDEN: Final = "***"
+# The capabilities of a store, as Zaqar names them, in the order of the contract.
+ALL: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
+VOLATILE: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
+# The schemes of stores within a process, which have no host.
+EMBEDDED: Final = ("memory", "rocksdb")
+# The options that the URI of a pool may have. An administrator of pools need not be one of the server: no option names
+# a file of the server, a host besides those of the URI, or where the server's own credentials come from.
+_MONGODB: Final = frozenset(
+    {
+        *("appname", "authmechanism", "authsource", "compressors", "connecttimeoutms", "directconnection"),
+        *("heartbeatfrequencyms", "journal", "loadbalanced", "localthresholdms", "maxconnecting", "maxidletimems"),
+        *("maxpoolsize", "minpoolsize", "readconcernlevel", "readpreference", "replicaset", "retryreads"),
+        *("retrywrites", "serverselectiontimeoutms", "sockettimeoutms", "ssl", "timeoutms", "tls"),
+        *("tlsallowinvalidcertificates", "tlsallowinvalidhostnames", "tlsinsecure", "w", "waitqueuetimeoutms"),
+        *("wtimeoutms", "zlibcompressionlevel"),
+    }
+)
+_REDIS: Final = frozenset({"cluster", "db", "master", "sentinel_password", "sentinel_username"})
+_BY_SCHEME: Final[Mapping[str, frozenset[str]]] = {
+    "mongodb": _MONGODB,
+    "mongodb+srv": _MONGODB | {"srvmaxhosts", "srvservicename"},
+    "redis": _REDIS,
+    "rediss": _REDIS | {"ssl_cert_reqs", "ssl_check_hostname"},
+    "s3": frozenset({"region"}),
+    "swift": frozenset({"auth"}),
+}
+_SEPARATORS: Final = re.compile("[&;]")
+
+_FIELDS: Final[dict[str, Any]] = {
+    "uri": {"type": "string", "minLength": 1, "maxLength": MAX_TEXT},
+    "weight": {"type": "integer", "minimum": 0, "maximum": MAX_WEIGHT},
+    "flavor": {"type": "string", "maxLength": MAX_TEXT},
+    "options": {"type": "object"},
+}
+NEW_POOL: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": _FIELDS,
+    "required": ["uri", "weight"],
+    "additionalProperties": False,
+}
+POOL_CHANGE: Final[dict[str, Any]] = {"type": "object", "properties": _FIELDS}
+_LIST: Final[dict[str, Any]] = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 1000}
+NEW_FLAVOR: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"pool_list": _LIST, "capabilities": {"type": "object"}},
+    "required": ["pool_list"],
+    "additionalProperties": False,
+}
+FLAVOR_CHANGE: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": {"pool_list": _LIST},
+    "required": ["pool_list"],
+}
+_new_pool, _pool_change = Draft4Validator(NEW_POOL), Draft4Validator(POOL_CHANGE)
+_new_flavor, _flavor_change = Draft4Validator(NEW_FLAVOR), Draft4Validator(FLAVOR_CHANGE)
+
+
+class Flavor(Struct, frozen=True):
+    """A flavor with the names and the capabilities of its pools."""
+
+    name: str
+    pools: list[str]
+    capabilities: list[str]
+
+
+class Pools:
+    """The pools of a deployment and the flavors of its projects.
+
+    ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``. ``allowed`` returns
+    the hosts that URIs may name, with or without port, and the schemes, with a colon, of stores without host. ``own``:
+    the URI of the catalogue's store.
+    """
+
+    def __init__(
+        self,
+        documents: DocumentController,
+        clock: Clock,
+        limits: Limits,
+        probe: Callable[[str], None],
+        allowed: Callable[[], Sequence[str]],
+        own: str = "memory:",
+    ) -> None:
+        self._documents = documents
+        self._clock = clock
+        self._limits = limits
+        self._probe = probe
+        self._allowed = allowed
+        self._own = own
+
+    def list(self, marker: str, limit: int | None) -> Page[tuple[str, Pool]]:
+        """Return a page of the pools by name, after ``marker``. Raise ``InvalidParameter``."""
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_pools_per_page)
+        page = self._documents.list("", POOL, "", marker, size, self._clock.now())
+        return Page([(document.ref.name, read_pool(document)) for document in page.items], page.next)
+
+    def get(self, name: str) -> Pool:
+        """Return the pool. Raise ``PoolNotFound``."""
+        return read_pool(self._stored(name))
+
+    def put(self, name: str, raw: bytes) -> None:
+        """Create or replace the pool. Raise ``InvalidBody``, ``PoolRefused``, ``PoolConflict``."""
+        checked_name("pool", name)
+        given = _checked(raw, _new_pool)
+        pool = Pool(given["uri"], given["weight"], given.get("flavor") or None, given.get("options", {}))
+        while True:
+            stored = self._find(name)
+            self._check(name, pool, None if stored is None else read_pool(stored))
+            expected = "" if stored is None else stored.version
+            if self._put(pool_ref(name), pool, expected):
+                return
+
+    def patch(self, name: str, raw: bytes) -> Pool:
+        """Change the fields that the body names. Raise the errors of ``put``, and ``PoolNotFound``."""
+        given = _checked(raw, _pool_change)
+        changes = {field: value for field, value in given.items() if field in _FIELDS}
+        if not changes:
+            raise InvalidBody(f"The body must name one of {', '.join(_FIELDS)}.")
+        if "flavor" in changes:
+            changes["flavor"] = changes["flavor"] or None
+        while True:
+            stored = self._stored(name)
+            before = read_pool(stored)
+            pool = structs.replace(before, **changes)
+            self._check(name, pool, before)
+            if self._put(stored.ref, pool, stored.version):
+                return pool
+
+    def delete(self, name: str) -> None:
+        """Delete the pool, if it exists. Raise ``PoolInUse`` if it has queues or is the only pool of its flavor."""
+        stored = self._find(name)
+        if stored is None:
+            return
+        flavor = read_pool(stored).flavor
+        if flavor is not None and self._of(flavor) == [name]:
+            raise PoolInUse(f"The pool {name} is the only one of the flavor {flavor}, and must not go.")
+        self._refuse_queues(name)
+        now = self._clock.now()
+        if self._documents.delete(stored.ref, now, expected=stored.version) and self._has_queues(name):
+            self._documents.put(stored.ref, stored.value, now, expected="")
+            self._refuse_queues(name)
+
+    def list_flavors(self, project: str, marker: str, limit: int | None) -> Page[Flavor]:
+        """Return a page of the project's flavors by name, after ``marker``. Raise ``InvalidParameter``."""
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_flavors_per_page)
+        page = self._documents.list(project, FLAVOR, "", marker, size, self._clock.now())
+        known = self._all()
+        return Page([_flavor(document.ref.name, known) for document in page.items], page.next)
+
+    def flavor(self, project: str, name: str) -> Flavor:
+        """Return the flavor. Raise ``FlavorNotFound``."""
+        if self._documents.get(flavor_ref(project, name), self._clock.now()) is None:
+            raise FlavorNotFound(f"There is no flavor {name[:MAX_TEXT]} in the project.")
+        return _flavor(name, self._all())
+
+    def put_flavor(self, project: str, name: str, raw: bytes) -> None:
+        """Create the flavor if it is missing, and add pools to it. Raise ``InvalidBody``, ``FlavorRefused``."""
+        checked_name("flavor", name)
+        names = _checked(raw, _new_flavor)["pool_list"]
+        self._check_pools([*self._of(name), *names], f"Flavor {name} could not be created, error:", FlavorRefused)
+        self._documents.put(flavor_ref(project, name), b"", self._clock.now())
+        self._tag(names, name)
+
+    def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
+        """Replace the pools of the flavor. Raise ``InvalidBody``, ``FlavorUpdateRefused``, ``FlavorNotFound``."""
+        names = _checked(raw, _flavor_change)["pool_list"]
+        before = self.flavor(project, name)
+        self._check_pools(names, f"Flavor {name} could not be updated, error:", FlavorUpdateRefused)
+        self._tag(names, name)
+        self._untag([pool for pool in before.pools if pool not in names], name)
+        return self.flavor(project, name)
+
+    def delete_flavor(self, project: str, name: str) -> None:
+        """Delete the flavor, if it exists. Its pools then have no flavor."""
+        if self._documents.delete(flavor_ref(project, name), self._clock.now()):
+            self._untag(self._of(name), name)
+
+    def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
+        """Raise ``PoolRefused`` or ``PoolConflict`` for a pool that cannot be used. ``before``: the stored pool."""
+        address = _address(_split(pool.uri))
+        moves = before is None or _address(_split(before.uri)) != address
+        if before is None or before.uri != pool.uri:
+            self._check_uri(pool.uri)
+        if moves:
+            self._refuse_address(name, address)
+        others = [other for named, other in self._all().items() if named != name]
+        if pool.flavor is not None:
+            alike = [other for other in (before, *others) if other is not None and other.flavor == pool.flavor]
+            if alike and capabilities(alike[0].uri) != capabilities(pool.uri):
+                raise PoolRefused(f"The pools of the flavor {pool.flavor} have other capabilities than this store.")
+        if moves and before is not None:
+            self._refuse_move(name)
+        if before is None or before.uri != pool.uri:
+            self._try(pool.uri, embedded_is_open=not moves)
+
+    def _check_uri(self, uri: str) -> None:
+        """Raise ``PoolRefused`` for a malformed URI, and for one that names a host or option which is not allowed."""
+        parts = _split(uri)
+        if HIDDEN in uri:
+            raise PoolRefused(f"uri must not hold {HIDDEN}, which stands for what is not shown.")
+        if not parts.scheme or ("://" not in uri and parts.scheme not in EMBEDDED):
+            raise PoolRefused("uri must begin with the scheme of a store, as in redis://host/0.")
+        _check_options(parts)
+        allowed = self._allowed()
+        if parts.scheme in EMBEDDED:
+            if f"{parts.scheme}:" not in allowed:
+                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not name {parts.scheme}:.")
+            return
+        for host in parts.netloc.rpartition("@")[2].lower().split(","):
+            if host not in allowed and _without_port(host) not in allowed:
+                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not name {host[:MAX_TEXT]!r}.")
+
+    def _refuse_address(self, name: str, address: tuple[str, ...]) -> None:
+        for other, pool in self._all().items():
+            if other != name and _address(_split(pool.uri)) == address:
+                raise PoolConflict(f"uri is that of the pool {other}.")
+        if address == _address(_split(self._own)) and address[0] != "memory":
+            raise PoolConflict("uri is that of the catalogue; [pooling:catalog] enable_virtual_pool makes it a pool.")
+
+    def _refuse_move(self, name: str) -> None:
+        if self._has_queues(name):
+            raise PoolConflict(f"The pool {name} has queues, so that its uri must go on naming their store.")
+
+    def _refuse_queues(self, name: str) -> None:
+        if self._has_queues(name):
+            raise PoolInUse(f"The pool {name} has queues, or had some a few minutes ago: delete them first.")
+
+    def _has_queues(self, name: str) -> bool:
+        return bool(self._documents.list("", BOUND, bound_prefix(name), "", 1, self._clock.now()).items)
+
+    def _try(self, uri: str, embedded_is_open: bool) -> None:
+        if embedded_is_open and _split(uri).scheme in EMBEDDED:
+            return
+        try:
+            self._probe(uri)
+        except (StartRefused, Unavailable) as failure:
+            raise PoolRefused("uri names a store that cannot be used, or does not answer.") from failure
+
+    def _check_pools(self, names: Sequence[str], prefix: str, refusal: type[Invalid]) -> None:
+        """Raise ``refusal`` unless all pools of a flavor exist and have the same capabilities."""
+        known = self._all()
+        for name in names:
+            if name not in known:
+                raise refusal(f"{prefix}Pool {name[:MAX_TEXT]} does not exist")
+            if capabilities(known[name].uri) != capabilities(known[names[0]].uri):
+                raise refusal(f"{prefix}Pools {names[0]} and {name} have different capabilities")
+
+    def _tag(self, names: Sequence[str], flavor: str) -> None:
+        for name in names:
+            self._change_flavor(name, lambda _: flavor)
+
+    def _untag(self, names: Sequence[str], flavor: str) -> None:
+        for name in names:
+            self._change_flavor(name, lambda own: None if own == flavor else own)
+
+    def _change_flavor(self, name: str, change: Callable[[str | None], str | None]) -> None:
+        while (stored := self._find(name)) is not None:
+            pool = read_pool(stored)
+            if self._put(stored.ref, structs.replace(pool, flavor=change(pool.flavor)), stored.version):
+                return
+
+    def _of(self, flavor: str) -> Sequence[str]:
+        return [name for name, pool in self._all().items() if pool.flavor == flavor]
+
+    def _all(self) -> dict[str, Pool]:
+        found = each(self._documents, POOL, self._clock.now())
+        return {document.ref.name: read_pool(document) for document in found}
+
+    def _find(self, name: str) -> Document | None:
+        return self._documents.get(pool_ref(name), self._clock.now())
+
+    def _stored(self, name: str) -> Document:
+        if (stored := self._find(name)) is None:
+            raise PoolNotFound(f"There is no pool {name[:MAX_TEXT]}.")
+        return stored
+
+    def _put(self, ref: DocumentRef, pool: Pool, expected: str) -> bool:
+        return self._documents.put(ref, msgspec.json.encode(pool), self._clock.now(), expected=expected)
+
+
+def capabilities(uri: str) -> list[str]:
+    """Return the capabilities of a store with this URI, as Zaqar names them."""
+    scheme = uri.partition(":")[0]
+    return list(VOLATILE if scheme.startswith(("redis", "memory")) else ALL)
+
+
+def shown_uri(uri: str) -> str:
+    """Return a URI without its credential and its options."""
+    parts = _split(uri)
+    _, at, hosts = parts.netloc.rpartition("@")
+    hosts = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts
+    return f"{parts.scheme}:{hosts}{parts.path}" + (f"?{HIDDEN}" if parts.query or parts.fragment else "")
+
+
+def checked_name(kind: str, name: str) -> str:
+    """Return the name of a pool or flavor. Raise ``Invalid``."""
+    if not 1 <= len(name) <= MAX_TEXT or not name.isprintable() or "{" in name or "}" in name:
+        raise Invalid(f"The name of a {kind} must be 1 to {MAX_TEXT} printable characters, without braces.")
+    return name
+
+
+def _flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
+    own = {pool: value for pool, value in pools.items() if value.flavor == name}
+    return Flavor(name, list(own), next((capabilities(pool.uri) for pool in own.values()), []))
+
+
+def _checked(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
+    """Return the fields of a body. Raise ``InvalidBody`` for the first field that breaks its rule."""
+    if not raw:
+        raise InvalidBody("The body is missing.")
+    given = wire.json_object(raw)
+    for error in sorted(validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
+        field = ".".join(map(str, error.path)) or "The body"
+        if error.validator in ("maxLength", "minLength", "maxItems", "minItems"):
+            raise InvalidBody(f"{field}: {error.validator} is {error.validator_value}.")
+        raise InvalidBody(f"{field}: {error.message[:200]}.")
+    return given
+
+
+def _split(uri: str) -> SplitResult:
+    try:
+        return store_uri.split(uri)
+    except ValueError:
+        raise PoolRefused("uri cannot be read.") from None
+
+
+def _check_options(parts: SplitResult) -> None:
+    """Raise ``PoolRefused`` for an option that a pool's URI may not have, and for a fragment.
+
+    Names are compared as they are written: an encoded one is refused, whatever a driver reads into it.
+    """
+    if parts.fragment:
+        raise PoolRefused("uri must have no #, and so no options behind it.")
+    known = _BY_SCHEME.get(parts.scheme, frozenset())
+    for option in filter(None, _SEPARATORS.split(parts.query)):
+        name = option.partition("=")[0]
+        if name.lower() not in known:
+            allowed = f"use one of {', '.join(sorted(known))}" if known else "leave it away"
+            raise PoolRefused(f"The option {name[:64]!r} must not be in the uri of a {parts.scheme}: pool: {allowed}.")
+
+
+def _address(parts: SplitResult) -> tuple[str, ...]:
+    """Return the address of a store, without credential and options."""
+    return parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
+
+
+def _without_port(host: str) -> str:
+    front, colon, port = host.rpartition(":")
+    return front if colon and port.isdigit() else host

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations and schemas of ``/v2/pools`` and ``/v2/flavors`` in OpenAPI."""
+
+from typing import Any
+
+from zq.http.openapi.operations import TEXT, Json, answer, body, flag, integer, operation, query, reference
+from zq.http.openapi.schemas import store_report
+from zq.limits import DEFAULT_PAGE, Limits
+from zq.pools.administration import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
+
+
+def pools(limits: Limits) -> Json:
+    """Return the operations on pools by path and method."""
+    detailed = flag("detailed", "Show each pool's options.")
+    one = {200: answer("The pool.", "Pool")}
+    return {
+        "/v2/pools": {
+            "get": operation(
+                "list_pools",
+                "List pools",
+                {200: answer("A page.", "PoolPage", "Content-Location")},
+                parameters=_paging(limits.max_pools_per_page, "pools", detailed),
+            )
+        },
+        "/v2/pools/{pool}": {
+            "get": operation("get_pool", "A pool", one, parameters=[detailed], errors=[404]),
+            "put": operation(
+                "put_pool",
+                "Make a pool, or another one of it",
+                {201: answer("Made.", "", "Location")},
+                body=body("NewPool", required=True),
+                errors=[409],
+            ),
+            "patch": operation(
+                "update_pool", "Change a pool", one, body=body("PoolChange", required=True), errors=[404, 409]
+            ),
+            "delete": operation("delete_pool", "Remove a pool that has no queues", {204: answer("Removed.")}),
+        },
+    }
+
+
+def flavors(limits: Limits) -> Json:
+    """Return the operations on flavors by path and method."""
+    detailed = flag("detailed", "Show each flavor's capabilities.")
+    one = {200: answer("The flavor.", "Flavor")}
+    return {
+        "/v2/flavors": {
+            "get": operation(
+                "list_flavors",
+                "List the project's flavors",
+                {200: answer("A page.", "FlavorPage")},
+                parameters=_paging(limits.max_flavors_per_page, "flavors", detailed),
+            )
+        },
+        "/v2/flavors/{flavor}": {
+            "get": operation("get_flavor", "A flavor", one, errors=[404]),
+            "put": operation(
+                "put_flavor",
+                "Make a flavor of pools",
+                {201: answer("Made.", "", "Location")},
+                body=body("NewFlavor", required=True),
+            ),
+            "patch": operation(
+                "update_flavor",
+                "Give a flavor these pools and no others",
+                one,
+                body=body("FlavorChange", required=True),
+                errors=[404],
+            ),
+            "delete": operation("delete_flavor", "Remove a flavor", {204: answer("Removed.")}),
+        },
+    }
+
+
+def schemas() -> Json:
+    """Return the schemas of bodies. With pools the health report has a report of each store."""
+    pool = {
+        **dict.fromkeys(("name", "uri", "href"), TEXT),
+        "weight": NEW_POOL["properties"]["weight"],
+        "flavor": {"type": ["string", "null"]},
+        "options": {"type": "object"},
+    }
+    names = {"type": "array", "items": TEXT}
+    flavor = {**dict.fromkeys(("name", "href"), TEXT), "pool_list": names, "capabilities": names}
+    return {
+        "StoreReport": store_report(),
+        "HealthReport": {
+            "type": "object",
+            "properties": {"catalog_reachable": {"type": "boolean"}},
+            "required": ["catalog_reachable"],
+            "additionalProperties": reference("schemas", "StoreReport"),
+        },
+        "Pool": {"type": "object", "properties": pool, "required": ["name", "uri", "weight", "flavor", "href"]},
+        "PoolPage": _page("pools", "Pool"),
+        "NewPool": NEW_POOL,
+        "PoolChange": POOL_CHANGE | {"minProperties": 1},
+        "Flavor": {"type": "object", "properties": flavor, "required": ["name", "href"]},
+        "FlavorPage": _page("flavors", "Flavor"),
+        "NewFlavor": NEW_FLAVOR,
+        "FlavorChange": FLAVOR_CHANGE,
+    }
+
+
+def _paging(most: int, things: str, detailed: Json) -> list[Any]:
+    return [
+        query("marker", TEXT, "List names after this one."),
+        query("limit", integer(1, most, default=DEFAULT_PAGE), f"{things.title()} in the page."),
+        detailed,
+    ]
+
+
+def _page(things: str, of: str) -> Json:
+    return {
+        "type": "object",
+        "properties": {
+            things: {"type": "array", "items": reference("schemas", of)},
+            "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
+        },
+        "required": [things, "links"],
+    }

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resources ``/v2/pools`` and ``/v2/flavors`` (contract 11, 12)."""
+
+from typing import Any, Final
+from urllib.parse import quote
+
+import falcon
+
+from zq import wire
+from zq.http import query
+from zq.model.pools import Pool
+from zq.pools.administration import Flavor, Pools, shown_uri
+from zq.wire import answers
+
+POOLS: Final = "/v2/pools"
+FLAVORS: Final = "/v2/flavors"
+
+
+class _Resource:
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+
+
+class PoolCollection(_Resource):
+    """``/v2/pools``"""
+
+    policy = {"GET": "pools:get_all"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
+        page = self._pools.list(query.text(req, "marker"), limit)
+        shown = [_pool(name, pool, bool(detailed)) for name, pool in page.items]
+        links = _links(POOLS, page.next, {"limit": limit, "detailed": detailed})
+        resp.set_header("Content-Location", req.relative_uri)
+        resp.data = wire.encode({"pools": shown, "links": links})
+
+
+class PoolItem(_Resource):
+    """``/v2/pools/{pool}``"""
+
+    policy = {"GET": "pools:get", "PUT": "pools:create", "PATCH": "pools:update", "DELETE": "pools:delete"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
+        resp.data = wire.encode(_pool(pool, self._pools.get(pool), bool(query.boolean(req, "detailed"))))
+
+    def on_put(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
+        self._pools.put(pool, query.needed_body(req))
+        resp.status = falcon.HTTP_201
+        resp.set_header("Location", _href(POOLS, pool))
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
+        resp.data = wire.encode(_pool(pool, self._pools.patch(pool, query.needed_body(req)), False))
+
+    def on_delete(self, _req: falcon.Request, resp: falcon.Response, pool: str) -> None:
+        self._pools.delete(pool)
+        resp.status = falcon.HTTP_204
+
+
+class FlavorCollection(_Resource):
+    """``/v2/flavors``"""
+
+    policy = {"GET": "flavors:get_all"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
+        page = self._pools.list_flavors(req.context.project, query.text(req, "marker"), limit)
+        shown = [_listed(flavor, bool(detailed)) for flavor in page.items]
+        links = _links(FLAVORS, page.next, {"limit": limit, "detailed": detailed})
+        resp.data = wire.encode({"flavors": shown, "links": links})
+
+
+class FlavorItem(_Resource):
+    """``/v2/flavors/{flavor}``"""
+
+    policy = {"GET": "flavors:get", "PUT": "flavors:create", "PATCH": "flavors:update", "DELETE": "flavors:delete"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
+        resp.data = wire.encode(_flavor(self._pools.flavor(req.context.project, flavor)))
+
+    def on_put(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
+        self._pools.put_flavor(req.context.project, flavor, query.needed_body(req))
+        resp.status = falcon.HTTP_201
+        resp.set_header("Location", _href(FLAVORS, flavor))
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
+        changed = self._pools.patch_flavor(req.context.project, flavor, query.needed_body(req))
+        resp.data = wire.encode(_flavor(changed))
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
+        self._pools.delete_flavor(req.context.project, flavor)
+        resp.status = falcon.HTTP_204
+
+
+def _pool(name: str, pool: Pool, detailed: bool) -> dict[str, Any]:
+    shown = {
+        "name": name,
+        "uri": shown_uri(pool.uri),
+        "weight": pool.weight,
+        "flavor": pool.flavor,
+        "href": _href(POOLS, name),
+    }
+    return shown | {"options": pool.options} if detailed else shown
+
+
+def _flavor(flavor: Flavor) -> dict[str, Any]:
+    return {
+        "name": flavor.name,
+        "capabilities": flavor.capabilities,
+        "pool_list": flavor.pools,
+        "href": _href(FLAVORS, flavor.name),
+    }
+
+
+def _listed(flavor: Flavor, detailed: bool) -> dict[str, Any]:
+    shown = _flavor(flavor)
+    if not detailed:
+        del shown["capabilities"]
+    if not flavor.pools:
+        del shown["pool_list"]
+    return shown
+
+
+def _links(path: str, marker: str | None, given: dict[str, Any]) -> list[dict[str, str]]:
+    return [] if marker is None else [answers.next_link(path, query.repeated(given | {"marker": marker}))]
+
+
+def _href(path: str, name: str) -> str:
+    return f"{path}/{quote(name, safe='')}"
