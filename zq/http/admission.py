@@ -68,8 +68,10 @@ class Admission:
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool
     ) -> None:
-        if query.body_is_left(req):
-            resp.set_header("Connection", "close")  # no engine reads on for what is not wanted
+        if getattr(req.context, "body_is_read", False):
+            return
+        if query.CHUNKED in req.env or req.env.get("CONTENT_LENGTH") not in (None, "", "0"):
+            resp.set_header("Connection", "close")  # no server reads a body that is not wanted
 
 
 def _refuse_head(sentence: str) -> NoReturn:

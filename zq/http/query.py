@@ -129,12 +129,6 @@ def _may_have_body(req: falcon.Request) -> bool:
     return CHUNKED in req.env or bool(req.env.get("wsgi.input_terminated"))
 
 
-def body_is_left(req: falcon.Request) -> bool:
-    """Whether the caller has announced a body and nobody has read it."""
-    announced = CHUNKED in req.env or req.env.get("CONTENT_LENGTH") not in (None, "", "0")
-    return announced and not getattr(req.context, "body_is_read", False)
-
-
 def refuse_form(req: falcon.Request) -> None:
     """For a request with a body: raises ``InvalidHeader`` if it is called a form, as curl does by itself."""
     if req.env.get("CONTENT_TYPE", "").lower() == FORM:
