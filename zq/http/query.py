@@ -140,12 +140,6 @@ def _may_have_body(req: falcon.Request) -> bool:
     return CHUNKED in req.env or bool(req.env.get("wsgi.input_terminated"))
 
 
-def body_is_left(req: falcon.Request) -> bool:
-    """Return whether the client announced a body that was not read."""
-    announced = CHUNKED in req.env or req.env.get("CONTENT_LENGTH") not in (None, "", "0")
-    return announced and not getattr(req.context, "body_is_read", False)
-
-
 def refuse_form(req: falcon.Request) -> None:
     """Raise ``InvalidHeader`` if the body has the media type of a form, which curl sends by default."""
     if req.env.get("CONTENT_TYPE", "").lower() == FORM:
