@@ -122,7 +122,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.testing": ["zq.auth", "zq.auth.tokens", "zq.storage", *ABOVE_STORES, "zq.core", "zq.http", "zq.client"],
     "zq.conformance": [*ABOVE_STORES, "zq.core"],
     "zq.testing.plugin": ["zq.testing", "zq.client"],
-    "zq.administration": [*ABOVE_STORES, "zq.audit", "zq.core", "zq.http"],
+    "zq.administration": [*ABOVE_STORES, "zq.core", "zq.http"],
     "zq.pools": [*ABOVE_STORES, "zq.core", "zq.http"],
     "zq.subscriptions": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.websocket": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],

@@ -18,7 +18,7 @@ from tests.servers import ZqServer
 ROOT = Path(__file__).parent.parent
 # The paths of each feature, which answer 404 without its folder.
 FEATURES = {
-    "administration": ["/v2/admin/projects", "/v2/admin/project", "/v2/admin/rekey", "/v2/audit"],
+    "administration": ["/v2/admin/projects", "/v2/admin/project", "/v2/admin/rekey"],
     "console": ["/console", "/console/"],
     "figures": ["/v2/figures", "/v2/servers"],
     "pools": ["/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"],

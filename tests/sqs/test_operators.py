@@ -19,7 +19,6 @@ from zq.events import Events
 from zq.http.app import create_app
 from zq.model.quotas import Quota, State
 from zq.model.sqs import SqsOptions
-from zq.serving.features import command_features
 from zq.storage.api import Storage
 
 OPTIONS = SqsOptions(enabled=True, auth="none")
@@ -30,9 +29,7 @@ class Bounded:
 
     def __init__(self, storage: Storage, clock: ManualClock, account: str, **quota: int) -> None:
         self.broker = Broker(storage, clock, quota=structs.replace(Quota(), **quota))
-        self.app = TestApp(
-            create_app(self.broker, strategy=Impersonation(), sqs=OPTIONS, features=command_features(self.broker))
-        )
+        self.app = TestApp(create_app(self.broker, strategy=Impersonation(), sqs=OPTIONS))
         self.caller = Caller(self.app, account)
 
     def refused(self, operation: str, code: str, status: int, **given: Any) -> str:

@@ -1,3 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administration of a deployment, as a feature of the server: its projects and their quotas, the keys that encrypt
-messages, and the audit trail."""
+"""The administration of a deployment, as a feature of the server: projects with their quotas, and encryption keys."""

@@ -7,24 +7,22 @@ from typing import Any
 import falcon
 
 from zq.administration import openapi
-from zq.administration.resources import AuditCollection, ProjectCollection, ProjectItem, Rekeying
+from zq.administration.resources import ProjectCollection, ProjectItem, Rekeying
 from zq.core.data_keys import DataKeys
 from zq.core.quotas import Quotas
 from zq.core.removal import Removal
-from zq.core.trail import Trail
 from zq.http.features import Feature, Json
 from zq.limits import Limits
 
 
 class AdministrationFeature(Feature):
-    """The routes ``/v2/admin/project…``, ``/v2/admin/rekey`` and ``/v2/audit``."""
+    """The routes ``/v2/admin/project…`` and ``/v2/admin/rekey``."""
 
-    def __init__(self, quotas: Quotas | None, removal: Removal, keys: DataKeys, trail: Trail) -> None:
+    def __init__(self, quotas: Quotas | None, removal: Removal, keys: DataKeys) -> None:
         """``quotas``: None if the server authenticates no caller."""
         self._quotas = quotas
         self._removal = removal
         self._keys = keys
-        self._trail = trail
 
     def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
         return {"administration": openapi.operations()}
@@ -36,4 +34,3 @@ class AdministrationFeature(Feature):
         app.add_route("/v2/admin/projects", ProjectCollection(self._quotas))
         app.add_route("/v2/admin/project", ProjectItem(self._quotas, self._removal))
         app.add_route("/v2/admin/rekey", Rekeying(self._keys))
-        app.add_route("/v2/audit", AuditCollection(self._trail))

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations and schemas of ``/v2/admin/project…``, ``/v2/admin/rekey`` and ``/v2/audit`` in OpenAPI."""
+"""Operations and schemas of ``/v2/admin/project…`` and ``/v2/admin/rekey`` in OpenAPI."""
 
-from zq.audit import Entry
-from zq.core.trail import MAX_PAGE
 from zq.http.openapi.access import IDS, STATE, USE, object_of
 from zq.http.openapi.operations import TEXT, Json, answer, body, integer, operation, query, reference
-from zq.limits import DEFAULT_PAGE
 from zq.model.quotas import MOST
 
 
@@ -13,20 +10,6 @@ def operations() -> Json:
     """Return the operations by path and method."""
     return {
         **_projects(),
-        "/v2/audit": {
-            "get": operation(
-                "list_audit",
-                "What callers have changed or destroyed, the latest first",
-                {200: answer("A page.", "AuditPage")},
-                parameters=[
-                    query(
-                        "marker", TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"}, "Where the page before has ended."
-                    ),
-                    query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Most entries of the page."),
-                    query("since", TEXT | {"format": "date-time"}, "What was done at this moment or later."),
-                ],
-            )
-        },
         "/v2/admin/rekey": {
             "post": operation(
                 "rekey",
@@ -90,13 +73,6 @@ def schemas() -> Json:
     return {
         "Project": object_of(said | USE),
         "ProjectPage": object_of(page),
-        "AuditEntry": _audit_entry(),
-        "AuditPage": object_of(
-            {
-                "entries": {"type": "array", "items": reference("schemas", "AuditEntry")},
-                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
-            }
-        ),
         "Rekeyed": object_of({"projects": integer(0, MOST), "left": integer(0, MOST)}),
         "ProjectChange": {
             "type": "object",
@@ -104,10 +80,3 @@ def schemas() -> Json:
             "minProperties": 1,
         },
     }
-
-
-def _audit_entry() -> Json:
-    texts = object_of(dict.fromkeys((name for name in Entry.__struct_fields__ if name != "messages"), TEXT))
-    texts["properties"] |= {"time": TEXT | {"format": "date-time"}}
-    texts["properties"]["messages"] = integer(0, MOST) | {"description": "How many it was about, where that is known."}
-    return texts

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources ``/v2/admin/project…``, ``/v2/admin/rekey`` and ``/v2/audit`` (tenancy 5, console E11)."""
+"""The resources ``/v2/admin/project…`` and ``/v2/admin/rekey`` (tenancy 5)."""
 
 from typing import Any, Final
 
@@ -11,13 +11,11 @@ from zq import wire
 from zq.core.data_keys import DataKeys
 from zq.core.quotas import Quotas
 from zq.core.removal import Removal
-from zq.core.trail import Trail
 from zq.errors import InvalidBody, InvalidParameter
 from zq.http import query
 from zq.http.quota import built, usage
 from zq.http.tenant import Audience
 from zq.limits import project_id
-from zq.model.identity import ADMIN
 from zq.model.quotas import Project, State, checked
 from zq.wire import answers
 
@@ -103,25 +101,6 @@ class Rekeying:
 
     def on_post(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.data = wire.encode(self._keys.rekey())
-
-
-class AuditCollection:
-    """``/v2/audit``: the entries of the caller's project, or of all projects for an administrator, latest first."""
-
-    policy = {"GET": "audit:get_all"}
-
-    def __init__(self, trail: Trail) -> None:
-        self._trail = trail
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        limit, since = query.integer(req, "limit"), query.text(req, "since")
-        project = "" if ADMIN in req.context.identity.roles else req.context.project
-        page = self._trail.list(project, query.text(req, "marker"), limit, since)
-        links = []
-        if page.next is not None:
-            given = query.repeated({"limit": limit, "since": since})
-            links = [answers.next_link("/v2/audit", given | {"marker": page.next})]
-        resp.data = wire.encode({"entries": page.items, "links": links})
 
 
 def _named(req: falcon.Request) -> str:

@@ -17,6 +17,7 @@ from zq.core import Broker
 from zq.events import NO_EVENTS, Events
 from zq.http import faults
 from zq.http.admission import Admission
+from zq.http.audit import AuditCollection
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
 from zq.http.claims import ClaimCollection, ClaimItem, ProjectClaims
@@ -249,6 +250,7 @@ def _add_routes(app: App, broker: Broker) -> None:
     _add_topic_routes(app, broker)
     _add_transaction_routes(app, broker)
     app.add_route("/v2/quota", QuotaDocument(broker.quotas))
+    app.add_route("/v2/audit", AuditCollection(broker.trail))
 
 
 def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None:

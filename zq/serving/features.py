@@ -108,7 +108,7 @@ def features_of(
 def command_features(core: Broker) -> list[Feature]:
     """Return the features whose routes the commands of ``zq-server`` need, even on a store that no server has open."""
     return [
-        AdministrationFeature(core.quotas, core.removal, core.sealing.keys, core.trail),
+        AdministrationFeature(core.quotas, core.removal, core.sealing.keys),
     ]
 
 

@@ -3,8 +3,10 @@
 
 from typing import Final
 
+from zq.audit import Entry
 from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
+from zq.core.trail import MAX_PAGE
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
 from zq.http.sqs_keys import MAX_DAYS
 from zq.http.sqs_keys import MOST as MOST_KEYS
@@ -31,6 +33,20 @@ def administration() -> Json:
             "get": operation("get_quota", "What the project may use, and has", {200: answer("All.", "QuotaReport")}),
         },
         **_sqs_keys(),
+        "/v2/audit": {
+            "get": operation(
+                "list_audit",
+                "What callers have changed or destroyed, the latest first",
+                {200: answer("A page.", "AuditPage")},
+                parameters=[
+                    query(
+                        "marker", TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"}, "Where the page before has ended."
+                    ),
+                    query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Most entries of the page."),
+                    query("since", TEXT | {"format": "date-time"}, "What was done at this moment or later."),
+                ],
+            )
+        },
     }
 
 
@@ -103,6 +119,13 @@ def schemas() -> Json:
         "OwnLimits": own,
         **_sqs_key_bodies(),
         **_callers(),
+        "AuditEntry": _audit_entry(),
+        "AuditPage": object_of(
+            {
+                "entries": {"type": "array", "items": reference("schemas", "AuditEntry")},
+                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
+            }
+        ),
         "QuotaReport": object_of({"limits": reference("schemas", "OwnLimits"), "state": STATE} | USE),
     }
 
@@ -170,6 +193,13 @@ def _shares() -> Json:
         },
         "Share": object_of({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
     }
+
+
+def _audit_entry() -> Json:
+    texts = object_of(dict.fromkeys((name for name in Entry.__struct_fields__ if name != "messages"), TEXT))
+    texts["properties"] |= {"time": TEXT | {"format": "date-time"}}
+    texts["properties"]["messages"] = integer(0, MOST) | {"description": "How many it was about, where that is known."}
+    return texts
 
 
 def object_of(properties: Json) -> Json:

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resource ``/v2/audit``: the audit trail (console E11)."""
+
+import falcon
+
+from zq import wire
+from zq.core.trail import Trail
+from zq.http import query
+from zq.model.identity import ADMIN
+from zq.wire import answers
+
+
+class AuditCollection:
+    """``/v2/audit``: the entries of the caller's project, or of all projects for an administrator, latest first."""
+
+    policy = {"GET": "audit:get_all"}
+
+    def __init__(self, trail: Trail) -> None:
+        self._trail = trail
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        limit, since = query.integer(req, "limit"), query.text(req, "since")
+        project = "" if ADMIN in req.context.identity.roles else req.context.project
+        page = self._trail.list(project, query.text(req, "marker"), limit, since)
+        links = []
+        if page.next is not None:
+            given = query.repeated({"limit": limit, "since": since})
+            links = [answers.next_link("/v2/audit", given | {"marker": page.next})]
+        resp.data = wire.encode({"entries": page.items, "links": links})
