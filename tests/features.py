@@ -5,6 +5,8 @@ from typing import Any
 
 from zq.clock import Clock
 from zq.core import Broker
+from zq.figures import Figures
+from zq.figures.counting import Counts
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.fan_out import FanOut
@@ -24,3 +26,8 @@ def core_with_subscriptions(
 def fan_out_of(storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFAULT_POLICY) -> FanOut:
     """Return the fan-out of a delivery worker."""
     return FanOut(storage, clock, SubscriptionDocuments(storage, clock), policy)
+
+
+def figures_of(core: Broker, counts: Counts) -> Figures:
+    """Return the figures of a core whose events ``counts`` observes."""
+    return Figures(core.storage, core.waiters.clock, core.queues, core.topics, core.quotas, counts)

@@ -98,7 +98,7 @@ def test_a_server_starts_without_the_folder_of_a_feature(name: str, without: Pat
     headers = {"Client-ID": str(uuid4()), "X-Project-ID": "acme", "X-Roles": "admin"}
     for sources, is_there in ((ROOT, True), (without, False)):
         environment = {**EVERYTHING, "PYTHONPATH": str(sources), "PYTHONSAFEPATH": "1"}
-        with ZqServer("memory:", env=environment) as served:
+        with ZqServer("memory:", engine="granian", env=environment) as served:
             assert httpx.get(f"{served.url}/v2/queues", headers=headers).status_code == 200
             for path in FEATURES[name]:
                 answer = httpx.get(served.url + path, headers=headers)

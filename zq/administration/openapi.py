@@ -2,7 +2,7 @@
 """Operations and schemas of ``/v2/admin/project…``, ``/v2/admin/rekey`` and ``/v2/audit`` in OpenAPI."""
 
 from zq.audit import Entry
-from zq.core.trail import MOST_LISTED
+from zq.core.trail import MAX_PAGE
 from zq.http.openapi.access import IDS, STATE, USE, object_of
 from zq.http.openapi.operations import TEXT, Json, answer, body, integer, operation, query, reference
 from zq.limits import DEFAULT_PAGE
@@ -22,7 +22,7 @@ def operations() -> Json:
                     query(
                         "marker", TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"}, "Where the page before has ended."
                     ),
-                    query("limit", integer(1, MOST_LISTED, default=DEFAULT_PAGE), "Most entries of the page."),
+                    query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Most entries of the page."),
                     query("since", TEXT | {"format": "date-time"}, "What was done at this moment or later."),
                 ],
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on queues (contract 6)."""
+"""Use cases of queues (contract 6)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -34,16 +34,16 @@ from zq.model.stats import Depth
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
 
-# The kind of the documents that say, until they expire, that a queue was purged by SQS.
+# Kind of the documents that record, until they expire, that a queue was purged through SQS.
 PURGED: Final = "sqs-purge"
-# The kind of those that say that a queue of the name was deleted by SQS.
+# Kind of the documents that record, until they expire, that a queue of this name was deleted through SQS.
 DELETED: Final = "sqs-deleted"
-# A character behind all that names have.
+# A character that sorts after every character of a name.
 LAST: Final = "\x7f"
 
 
 class Queues(MetadataResource[QueueRef, Queue]):
-    """The use cases of queues."""
+    """Use cases of queues: create, list, change, count, purge and delete."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         waiters: Waiters,
         max_counted: int,
     ) -> None:
-        """``max_counted``: ``depth`` counts up to this number of messages in each state."""
+        """Initialize; ``max_counted`` is the maximum that ``depth`` counts in each state."""
         history = storage.history
         unbuilt = {"_history_ttl": history.sentence} if isinstance(history, Missing) else {}
         if not keys.enabled:
@@ -75,11 +75,11 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
     @property
     def max_counted(self) -> int:
-        """The number of messages in one state up to which ``depth`` counts."""
+        """The maximum number of messages that ``depth`` counts in each state."""
         return self._max_counted
 
     def configure(self, max_counted: int) -> None:
-        """Count up to this number of messages in each state from now on."""
+        """Count up to ``max_counted`` messages in each state from now on."""
         self._max_counted = max_counted
 
     def change(
@@ -89,8 +89,10 @@ class Queues(MetadataResource[QueueRef, Queue]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Change the metadata as for any resource, and wake the requests that wait at the queue, which may have been
-        paused."""
+        """Change the metadata as for any resource.
+
+        Then wake the queue's waiters, because the change may end a pause.
+        """
         shown = super().change(ref, edit, named, allowance)
         self._waiters.wake(ref)
         return shown
@@ -119,21 +121,23 @@ class Queues(MetadataResource[QueueRef, Queue]):
             raise MetadataConflict(f"{SQS}.fifo is said when a queue is made, and stays.")
 
     def depth(self, ref: QueueRef) -> Seen[Depth]:
-        """How many messages are in each state, counted up to ``max_counted`` of each, as of at most a second ago; zeros
-        for a missing queue."""
+        """Return the number of messages in each state, at most a second old; zeros for a missing queue.
+
+        Each number is at most ``max_counted``.
+        """
         return Seen(self._depths.get(ref), self._clock.now())
 
     def _counted(self, ref: QueueRef) -> Depth:
         most = self._max_counted
-        told = self._storage.depth(ref, self._clock.now(), most)
-        return Depth(min(told.ready, most), min(told.delayed, most), min(told.claimed, most), 0, told.oldest_ready)
+        depth = self._storage.depth(ref, self._clock.now(), most)
+        return Depth(min(depth.ready, most), min(depth.delayed, most), min(depth.claimed, most), 0, depth.oldest_ready)
 
     def states(self, ref: QueueRef) -> Depth:
-        """The same, counted now."""
+        """Return the number of messages in each state, counted now; see ``depth``."""
         return self._counted(ref)
 
     def purge_seldom(self, ref: QueueRef, interval: int) -> bool:
-        """Remove all messages; False, and nothing is removed, if that was done less than ``interval`` seconds ago."""
+        """Purge the queue unless it was purged within the last ``interval`` seconds. Return whether it was purged."""
         note, now = DocumentRef(ref.project, PURGED, ref.name), self._clock.now()
         documents = self._storage.documents
         if interval and not documents.put(note, b"", now, expected="", expires=now + interval):
@@ -146,24 +150,28 @@ class Queues(MetadataResource[QueueRef, Queue]):
         return True
 
     def forget_purge(self, ref: QueueRef) -> None:
-        """The queue has gone: another one of its name may be purged at once."""
+        """Forget the last purge of a deleted queue, so that a new queue of its name can be purged at once."""
         self._storage.documents.delete(DocumentRef(ref.project, PURGED, ref.name), self._clock.now())
 
     def delete_for(self, ref: QueueRef, seconds: int) -> int | None:
-        """As ``delete``; for so many seconds the name ``rests``."""
-        if seconds:  # before the queue goes: no other one of the name can be made between the two
+        """Delete the queue and reserve its name for ``seconds``.
+
+        Return the number of deleted messages (see ``delete``).
+        """
+        if seconds:  # before the deletion, so that no queue of the name can be created in between
             note, now = DocumentRef(ref.project, DELETED, ref.name), self._clock.now()
             self._storage.documents.put(note, b"", now, expires=now + seconds)
         return self.delete(ref)
 
     def rests(self, ref: QueueRef) -> bool:
-        """Whether the name is not to be used yet, if there is no queue of it."""
+        """Return whether the name of a deleted queue is still reserved."""
         return self._storage.documents.get(DocumentRef(ref.project, DELETED, ref.name), self._clock.now()) is not None
 
     def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
-        """The queues behind ``after`` whose names begin with ``prefix``, in the order of names, read as wanted.
+        """Yield the queues whose names are greater than ``after`` and begin with ``prefix``, in the order of names.
 
-        ``prefix`` has only characters of names."""
+        They are read from the store page by page. ``prefix`` may have only characters that names can have.
+        """
         marker = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + LAST) if prefix else after
         while True:
             page = self._queues.list(project, marker, READ_AHEAD)
@@ -176,7 +184,10 @@ class Queues(MetadataResource[QueueRef, Queue]):
             marker = page.next
 
     def count(self, project: str, visible: Callable[[str], bool] | None = None) -> int:
-        """How many queues the project has; of those that are ``visible``, as many as one request may look at."""
+        """Return how many queues the project has.
+
+        With ``visible``, count only queues whose names it accepts, among as many as one request may read.
+        """
         if visible is None:
             return self._queues.count(project) - self._hidden(project)
         most, marker, count = self._limits.max_metadata_walk, "", 0
@@ -190,7 +201,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         return count
 
     def _hidden(self, project: str) -> int:
-        """How many of zq's own it has; none where nothing was ever subscribed."""
+        """Return how many internal queues of zq the project has."""
         count, after = 0, HIDDEN
         while True:
             page = self._queues.list(project, after, READ_AHEAD)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of contents of the HTTP interface."""
+"""The composition of the HTTP interface: middleware and routes."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -82,7 +82,7 @@ class App(falcon.App[Any, Any]):
     def __init__(
         self, middleware: Sequence[Any], authorization: Authorization, judge: Judge | None, storage: Storage
     ) -> None:
-        """``judge`` decides whose bodies the server's edge reads; None: everyone's."""
+        """Create the application; ``judge`` decides whose request bodies the edge reads (``None`` = all)."""
         self._failures: dict[type[BaseException], Callable[..., Any]] = {}
         self._short = ShortRoutes()
         super().__init__(response_type=Answer, middleware=list(middleware))
@@ -103,17 +103,29 @@ class App(falcon.App[Any, Any]):
         self._failures[exception] = handler
 
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether the event loop's thread may run a request, with a ``zq.storage.inline.Ticket``: the request is
-        short, and works promptly. The caller's credential must be known."""
+        """Return whether the event loop's thread may run this request, with a ``zq.storage.inline.Ticket``.
+
+        The request must be short, and the store prompt. The caller's credential must be known already.
+        """
         return self._short.has(environ, body) and self.is_prompt()
 
     def is_prompt(self) -> bool:
-        """Return whether a short request that begins or goes on now waits for memory only: not for a store that is
-        busy, nor for heavy work on another thread, which may hold the lock of its queue."""
+        """Return whether a short request waits only for memory now.
+
+        That is not so if the store is busy, or if heavy work on another thread may hold the lock of a queue.
+        """
         return self._storage.prompt and not turns.are_taken()
 
+    def has_company(self) -> bool:
+        """Return whether several projects have sent requests to this process within a second."""
+        quotas = self._authorization.quotas
+        return quotas is not None and quotas.visits.are_of_several(quotas.now())
+
     def go_on(self, pending: PendingAnswer) -> Later | None:
-        """Let a pending request look again, and answer it; None if it is still pending. Blocks as a request does."""
+        """Let a pending request look again.
+
+        Return its answer, or ``None`` if it is still pending. May block like any request.
+        """
         req, resp = pending.req, pending.resp
         handover: Handover = req.env[HANDOVER]
         self._authorization.resume(req)
@@ -123,7 +135,7 @@ class App(falcon.App[Any, Any]):
         except LongWalk:
             answered = False
             handover.call_for_thread()
-        except Exception as error:  # noqa: BLE001 - as Falcon does; there is a handler for each error
+        except Exception as error:  # noqa: BLE001 - Falcon does the same; every error has a handler
             succeeded = False
             self._handler_of(error)(req, resp, error, {})
         if answered:
@@ -134,7 +146,7 @@ class App(falcon.App[Any, Any]):
             return None
         body: bytes = resp.data or b""
         headers = resp.headers | {"content-length": str(len(body))}
-        if resp.status_code == 204:  # Falcon gave the response both headers when it had no answer yet
+        if resp.status_code == 204:  # Falcon set both headers before the request was pending
             del headers["content-type"], headers["content-length"]
         return Later(resp.status_code, list(headers.items()), body)
 
@@ -142,7 +154,7 @@ class App(falcon.App[Any, Any]):
         return next(self._failures[kind] for kind in type(error).__mro__ if kind in self._failures)
 
 
-# For those who have configured no audit log.
+# The default, without an audit log.
 NO_AUDIT: Final = Audit()
 
 
@@ -171,20 +183,28 @@ def create_app(
     is_stopping: Callable[[], bool] = bool,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
-    """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed.
+    """Create the WSGI application of a broker.
 
-    ``policy`` tells which roles a rule asks for; by default the table in ``zq.auth.policy``. ``tells_rates``: whether
-    answers say what is left of a project's rates.
-    ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
-    ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
-    ``tokens`` and ``sqs_keys``: of all projects; by default those of the broker's store. ``share``: how URLs are
-    signed now.
-    ``auth``: the name of the strategy. ``features``: those of the server. ``sqs``: None = that protocol is not served.
-    ``is_stopping``: whether ``/readyz`` sends clients to other servers.
-    ``monotonic``: the clock that limits how often an address may send wrong signatures.
+    Options without a description here are those of contract 16.
 
-    ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
-    served.
+    Args:
+        policy: The roles that each rule needs; default: the table in ``zq.auth.policy``.
+        trusting: Whether the roles that unauthenticated callers state are accepted.
+        allowed_hosts: Returns the accepted ``Host`` names; called for each request.
+        log_requests: Returns whether to log a request; called for each request.
+        metrics_page: Returns the page at ``/metrics``; ``None`` = no such route.
+        tells_rates: Returns whether answers have rate-limit headers.
+        strategy: Authenticates callers. Without ``strategy`` and ``proxy``, the headers of requests are trusted.
+        proxy: Accepts the identity that an authenticating proxy passes; excludes ``strategy``.
+        behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
+        tokens: The tokens of all projects; default: those in the broker's store.
+        sqs_keys: The SQS access keys of all projects; default: those in the broker's store.
+        share: Returns the current options of signed URLs.
+        auth: Name of the authentication strategy.
+        features: The features of the server.
+        sqs: Options of the SQS protocol; ``None`` = not served.
+        is_stopping: Returns whether ``/readyz`` answers 503, so that clients go to other servers.
+        monotonic: The clock that limits invalid signatures per address.
     """
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.waiters.clock
@@ -288,5 +308,5 @@ def _add_topic_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/topics/{topic}/purge", ResourcePurge(broker.topics, "topic"))
     app.add_route("/v2/topics/{topic}/messages", TopicMessages(broker.publishing, broker.limits))
     app.add_route("/v2/topics/{topic}/messages/{message}", TopicMessage(broker.publishing))
-    app.add_route("/v2/topics/{topic}/stream", TopicStream(broker))
-    app.add_route("/v2/stream", ProjectStream(broker))
+    app.add_route("/v2/topics/{topic}/stream", TopicStream(broker.streams, broker.rates))
+    app.add_route("/v2/stream", ProjectStream(broker.streams, broker.rates))

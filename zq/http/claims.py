@@ -10,6 +10,7 @@ from zq import wire
 from zq.core.claims import ClaimAnswer, Claims
 from zq.core.waiting import Waiters
 from zq.http import query, weight
+from zq.http.pending import answer
 from zq.http.waiting import polled
 from zq.limits import MAX_AGENT
 from zq.model import Holder
@@ -40,7 +41,7 @@ class ClaimCollection:
 
 
 class ProjectClaims:
-    """``/v2/claims``: those of all queues of the project, for callers who may look at each of them."""
+    """``/v2/claims``: claims of all queues of the project, for callers that may read all queues."""
 
     policy: ClassVar[dict[str, str]] = {"GET": "claims:get_all"}
 
@@ -72,15 +73,15 @@ class ClaimItem:
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
-        self._claims.renew(req.context.queue, claim, wire.claim_terms(query.needed_body(req)), fence)
-        resp.status = falcon.HTTP_204
+        renew = partial(self._claims.renew, req.context.queue, claim, wire.claim_terms(query.needed_body(req)), fence)
+        answer(req, resp, renew, partial(_show_nothing, resp))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
-        self._claims.release(req.context.queue, claim, query.integer(req, "delay"))
-        resp.status = falcon.HTTP_204
+        release = partial(self._claims.release, req.context.queue, claim, query.integer(req, "delay"))
+        answer(req, resp, release, partial(_show_nothing, resp))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
-        """Extensions 9: the claim of this name, made if none lives."""
+        """Return the live claim of this name, or create it (extensions 9)."""
         detailed, fence = query.boolean(req, "detailed"), query.fence(req)
         terms, limit = _terms(req), query.integer(req, "limit")
         ask = partial(
@@ -99,20 +100,24 @@ def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
 
 
 def holder(req: falcon.Request, client: str) -> Holder:
-    """Who makes a claim by this request."""
-    # No character of UTF-8 has more than four bytes: what is remembered is short, whatever callers send.
+    """Return the client and agent that create a claim with this request."""
+    # A UTF-8 character has at most four bytes. The cut keeps cache keys short.
     return _named(client, req.env.get("HTTP_USER_AGENT", "")[: 4 * MAX_AGENT])
 
 
 @lru_cache(maxsize=4096)
 def _named(client: str, agent: str) -> Holder:
-    """``agent``: as WSGI has it, whose characters are bytes; clients send UTF-8."""
+    """Return the holder. ``agent`` is a WSGI string, whose characters are bytes of UTF-8."""
     return Holder(client, agent.encode("latin-1", "replace").decode("utf-8", "replace")[:MAX_AGENT])
 
 
 def _terms(req: falcon.Request) -> wire.ClaimTerms:
     raw = query.body(req)
     return wire.claim_terms(raw) if raw else wire.ClaimTerms()
+
+
+def _show_nothing(resp: falcon.Response, _: None) -> None:
+    resp.status = falcon.HTTP_204
 
 
 def _show(req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, claimed: ClaimAnswer) -> None:

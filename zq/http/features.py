@@ -73,6 +73,10 @@ class SocketHandler(Protocol):
         """Serve one connection, from the acceptance of its handshake to its end."""
         ...
 
+    def end(self) -> None:
+        """Close all connections, since the server is stopping."""
+        ...
+
 
 class SocketEdge(Protocol):
     """The part of the server's edge that serves WebSocket connections. Call it in its event loop."""
@@ -125,7 +129,7 @@ class Feature:
         return {}
 
     def start(self) -> None:
-        """Begin what runs beside requests."""
+        """Start background work."""
 
     def stop(self) -> None:
-        """End what ``start`` began."""
+        """Stop the background work."""

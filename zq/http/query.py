@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Query parameters and bodies of a request, as contract 1.5 and 1.6 read them."""
+"""Query parameters, headers and bodies of a request (contract 1.5, 1.6)."""
 
 import re
 from typing import Any, Final
@@ -12,8 +12,9 @@ from zq.http import heads
 from zq.model import Fence
 from zq.model.scopes import Kind, Verb
 
+# Media type that curl sends by default.
 FORM: Final = "application/x-www-form-urlencoded"
-# The key of the environment by which a body comes in pieces, without a length.
+# Environment key of ``Transfer-Encoding``: the body is chunked and has no announced length.
 CHUNKED: Final = "HTTP_TRANSFER_ENCODING"
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,25})\s*", re.ASCII)
 _TRUE = frozenset({"true", "True", "t", "yes", "y", "1", "on"})
@@ -21,20 +22,23 @@ _FALSE = frozenset({"false", "False", "f", "no", "n", "0", "off"})
 
 
 def text(req: falcon.Request, name: str) -> str:
-    """The last value; "" if absent or blank."""
+    """Return the parameter's last value; "" if it is absent or blank."""
     value = req.params.get(name) or ""
     return value if isinstance(value, str) else value[-1]
 
 
 def integer(req: falcon.Request, name: str) -> int | None:
-    """The last value as an integer; None if absent or blank."""
+    """Return the parameter's last value as an integer; ``None`` if it is absent or blank.
+
+    Raises ``InvalidParameter``.
+    """
     if name not in req.params or not (value := text(req, name)):
         return None
     return as_integer(name, value)
 
 
 def as_integer(name: str, value: str) -> int:
-    """A text of an optional sign and digits as an integer."""
+    """Parse an integer with an optional sign. Raises ``InvalidParameter``."""
     match = _INTEGER.fullmatch(value)
     if match is None:
         raise InvalidParameter(f"{name} must be an integer.")
@@ -42,12 +46,15 @@ def as_integer(name: str, value: str) -> int:
 
 
 def looks_like_integer(value: str) -> bool:
-    """Whether ``as_integer`` would take it."""
+    """Return whether ``as_integer`` accepts the text."""
     return _INTEGER.fullmatch(value) is not None
 
 
 def boolean(req: falcon.Request, name: str) -> bool | None:
-    """The last value as a boolean; None if absent or blank."""
+    """Return the parameter's last value as a boolean; ``None`` if it is absent or blank.
+
+    Raises ``InvalidParameter``.
+    """
     if name not in req.params or not (value := text(req, name)):
         return None
     if value in _TRUE:
@@ -58,7 +65,7 @@ def boolean(req: falcon.Request, name: str) -> bool | None:
 
 
 def starts(req: falcon.Request) -> bool:
-    """``bodies``: whether only the starts of bodies are wanted."""
+    """Return whether the parameter ``bodies`` requests only the start of each body. Raises ``InvalidParameter``."""
     value = text(req, "bodies") if "bodies" in req.params else ""
     if value not in ("", "start", "whole"):
         raise InvalidParameter("bodies must be start or whole.")
@@ -66,13 +73,16 @@ def starts(req: falcon.Request) -> bool:
 
 
 def values(req: falcon.Request, name: str) -> list[str]:
-    """All values, whether repeated or separated by commas; duplicates stay."""
+    """Return all values, repeated or separated by commas; duplicates stay."""
     value = req.params.get(name, [])
     return [value] if isinstance(value, str) else [part for part in value if part]
 
 
 def fence(req: falcon.Request) -> Fence | None:
-    """``fence=<name>:<epoch>``, which the caller must be allowed to advance; None if absent."""
+    """Return the fence of the parameter ``fence=<name>:<epoch>``, or ``None`` if it is absent.
+
+    Raises ``InvalidParameter``, ``NotAuthorized`` unless the client may advance the fence.
+    """
     value = text(req, "fence")
     if not value:
         return None
@@ -84,7 +94,7 @@ def fence(req: falcon.Request) -> Fence | None:
 
 
 def hops(req: falcon.Request) -> int:
-    """By how many deliveries of zq the request has come. Raises ``InvalidHeader``."""
+    """Return the number of deliveries that this request has passed (header ``Zq-Hops``). Raises ``InvalidHeader``."""
     given: str = req.env.get("HTTP_ZQ_HOPS", "0")
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
         raise InvalidHeader("Invalid header value", "Zq-Hops must be a number of at most 3 digits.")
@@ -92,7 +102,7 @@ def hops(req: falcon.Request) -> int:
 
 
 def repeated(given: dict[str, Any]) -> dict[str, str]:
-    """The parameters that a next link repeats: those that were given."""
+    """Return the given parameters as text for the link to the next page, without absent ones."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in given.items()
@@ -101,9 +111,10 @@ def repeated(given: dict[str, Any]) -> dict[str, str]:
 
 
 def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:
-    """The body; b"" if there is none. A larger one is refused: by its ``Content-Length`` unread, else at the bound.
+    """Read the body; b"" if there is none. Raises ``Invalid`` if it exceeds ``bound`` bytes.
 
-    ``form``: it may be one."""
+    With a ``Content-Length``, a body that is too large is not read. ``form``: whether the body may be a form.
+    """
     announced = None if CHUNKED in req.env else req.content_length
     if announced is None:
         raw = _unannounced(req, bound, form)
@@ -125,12 +136,12 @@ def announced_size(req: falcon.Request, bound: int) -> int:
 
 
 def _may_have_body(req: falcon.Request) -> bool:
-    """Whether a request without ``Content-Length`` may have a body all the same: in chunks, or by HTTP/2."""
+    """Return whether a request without ``Content-Length`` may have a body: a chunked one, or by HTTP/2."""
     return CHUNKED in req.env or bool(req.env.get("wsgi.input_terminated"))
 
 
 def refuse_form(req: falcon.Request) -> None:
-    """For a request with a body: raises ``InvalidHeader`` if it is called a form, as curl does by itself."""
+    """Raise ``InvalidHeader`` if the body has the media type of a form, which curl sends by default."""
     if req.env.get("CONTENT_TYPE", "").lower() == FORM:
         raise InvalidHeader("Invalid Content-Type", "Content-Type must not be that of a form: bodies are JSON.")
 
@@ -145,7 +156,7 @@ def _unannounced(req: falcon.Request, bound: int, form: bool) -> bytes:
     raw = _read(req, bound + 1)
     if (
         not raw and CHUNKED in req.env
-    ):  # some servers hide that the chunks were none, and a purge without body purges all
+    ):  # some servers hide malformed chunks, and a purge without a body would purge everything
         _refuse_withheld(req)
         raise InvalidBody("The body is announced by Transfer-Encoding and is empty.")
     if len(raw) > bound:
@@ -162,7 +173,7 @@ def _refuse_withheld(req: falcon.Request) -> None:
 
 
 def _read(req: falcon.Request, size: int) -> bytes:
-    """Return up to ``size`` bytes, fewer if the body ends before."""
+    """Read up to ``size`` bytes of the body."""
     source = req.env["wsgi.input"]
     try:
         raw: bytes = source.read(size)
@@ -175,13 +186,13 @@ def _read(req: falcon.Request, size: int) -> bytes:
         raise falcon.HTTPError(
             falcon.HTTP_408, title=falcon.HTTP_408, description="The body did not come in time."
         ) from error
-    except Exception as error:  # each server has classes of its own for chunks that are none
+    except Exception as error:  # servers raise classes of their own for malformed chunks
         raise InvalidBody("The body cannot be read to its end.") from error
     return raw
 
 
 def needed_body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
-    """As ``body``, for verbs that cannot do without."""
+    """Read a required body. Raises ``InvalidBody`` if it is empty."""
     raw = body(req, bound)
     if not raw:
         raise InvalidBody("The body is missing.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameter ``wait``: requests that may wait for messages (extensions 2), and callers that hang up meanwhile."""
+"""Long polls over HTTP: the parameter ``wait``, and clients that disconnect while waiting (extensions 2)."""
 
 import select
 import socket
@@ -13,15 +13,13 @@ import falcon
 from zq.core.waiting import Polled, Waiters
 from zq.http import query
 from zq.http.authentication import check_again
-from zq.http.pending import HANDOVER, answer_in_thread, answer_later
+from zq.http.pending import HANDOVER, answer, answer_later
 from zq.model import QueueRef
-from zq.storage.inline import LongWalk
 
 T = TypeVar("T")
-# The events by which poll reports that the caller has closed its connection. Systems without the first one report only
-# callers that have closed both directions.
+# Poll events of a closed connection. Systems without POLLRDHUP report only connections that are closed both ways.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-# Tells whether an answer has something.
+# Returns whether an answer is not empty.
 FOUND: Final = attrgetter("found")
 
 
@@ -34,14 +32,14 @@ def polled(
     *,
     takes: bool,
 ) -> None:
-    """Answer with ``show`` what ``ask`` returns once that has ``found`` something, or the request's time is up."""
+    """Answer with ``show`` what ``ask`` returns, as soon as that is not empty or the request's time is up."""
 
-    def answer(outcome: Polled[T]) -> None:
+    def show_outcome(outcome: Polled[T]) -> None:
         if outcome.turned_away:
             resp.set_header("Retry-After", "1")
         show(outcome.answer)
 
-    poll(req, resp, waiters, req.context.queue, query.integer(req, "wait"), ask, answer, takes=takes)
+    poll(req, resp, waiters, req.context.queue, query.integer(req, "wait"), ask, show_outcome, takes=takes)
 
 
 def poll(
@@ -56,9 +54,9 @@ def poll(
     takes: bool,
     paused: bool = False,
 ) -> None:
-    """Answer with ``show`` what a poll of the queue comes to; see ``Waiters.enter``.
+    """Poll the queue and answer with ``show``; see ``Waiters.enter``.
 
-    ``takes``: asking takes messages, so that it is not done for a caller that has disconnected.
+    ``takes``: whether ``ask`` takes messages. Then it is not called for a client that has disconnected.
     """
     req.context.waits = bool(wait)
     caller_gone = gone(req)
@@ -69,23 +67,17 @@ def poll(
         visit = waiters.enter(queue, wait, takes=takes, check=check_again(req), paused=paused)
         answer_later(req, resp, visit, partial(visit.look, ask, FOUND, caller_gone), show)
         return
-    try:
-        outcome = Polled(ask())
-    except LongWalk:
-        visit = waiters.enter(queue, None, takes=takes)
-        answer_in_thread(req, resp, visit, lambda: Polled(ask()), show)
-    else:
-        show(outcome)
+    answer(req, resp, lambda: Polled(ask()), show)
 
 
 def connection(req: falcon.Request) -> socket.socket | None:
-    """Return the caller's connection, if the server gives it to applications."""
+    """Return the client's socket, if the server passes it to applications."""
     found: socket.socket | None = req.env.get("gunicorn.socket")
     return found
 
 
 def hung_up(caller: socket.socket | None) -> bool:
-    """Return whether the caller sends no more; False if that cannot be known."""
+    """Return whether the client has closed its side of the connection; ``False`` if that is unknown."""
     if caller is None:
         return False
     poll = select.poll()
@@ -94,7 +86,7 @@ def hung_up(caller: socket.socket | None) -> bool:
 
 
 def gone(req: falcon.Request) -> Callable[[], bool]:
-    """Return a function that tells whether this caller has disconnected."""
+    """Return a function that returns whether this client has disconnected."""
     handover = req.env.get(HANDOVER)
     if handover is not None:
         return lambda: bool(handover.gone)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The features of a server. To ship zq without one, delete its folder and its lines here.
+"""The features of a server. To ship zq without a feature, delete its folder and its lines here.
 
 ``python -m zq.serving.features`` prints the OpenAPI document of a server with every feature and default.
 """
@@ -22,7 +22,7 @@ from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
 from zq.model import Seconds
-from zq.pools.administration import Pools
+from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
 from zq.serving.settings import Configuration, Settings
 from zq.storage import connect
@@ -35,7 +35,7 @@ from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
 from zq.websocket.settings import SECTION as WEBSOCKET
 
-# For each feature, a function that moves the expiries in its documents: see ``postponed``.
+# Functions of features that postpone the expiries in their documents; see ``postponed``.
 POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
     subscriptions_postponed,
 ]
@@ -91,13 +91,22 @@ def features_of(
         features += [PoolsFeature(pools)]
     has_page = any(feature.page is not None for feature in features)
     return [
-        figures_feature(has_page, core, observers, figures_about),
+        figures_feature(
+            has_page,
+            observers,
+            figures_about,
+            core.storage,
+            core.waiters.clock,
+            core.queues,
+            core.topics,
+            core.quotas,
+        ),
         *features,
     ]
 
 
 def command_features(core: Broker) -> list[Feature]:
-    """Return the features whose routes the commands of ``zq-server`` use, on a store that no server has open, too."""
+    """Return the features whose routes the commands of ``zq-server`` need, even on a store that no server has open."""
     return [
         AdministrationFeature(core.quotas, core.removal, core.sealing.keys, core.trail),
     ]

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server``: the command line, settings, the application (``zq.serving.application``), the signals, the engine.
+"""``zq-server``: command line, settings, application (``zq.serving.application``), signals, HTTP server.
 
-``zq.serving.server:app`` runs under any WSGI server, with settings from the environment and from the file that
-``ZQ_CONFIG`` names. ``zq-server`` starts it under Granian or gunicorn. The process that serves opens the store, after
-any fork, since an embedded store does not survive one.
+``zq.serving.server:app`` runs under any WSGI server, with settings from the environment and from the file in
+``ZQ_CONFIG``. ``zq-server`` runs it under Granian or gunicorn. The serving process opens the store, after any fork,
+because an embedded store does not survive a fork.
 """
 
 import argparse
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 PRIVATE = 0o077
-"""What the files of this program are not allowed to others: the embedded store has all tenants' messages."""
+"""The umask: files of this program are private, because the embedded store contains all tenants' messages."""
 
 LAST_PATIENCE: Final = 10.0
-"""Seconds beyond the graceful timeout that a worker gets to close its store."""
+"""Seconds after the graceful timeout in which a worker may close its store."""
 
 OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "check-store": lambda uri, _: offline.check_store(uri),
@@ -65,16 +65,16 @@ OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "salvage": lambda uri, given: offline.salvage_store(uri, given.to),
     "ship": lambda uri, given: offline.ship_store(uri, given.to),
 }
-"""What a command does with the store of this URI."""
+"""Commands on the store at a URI."""
 
 
 def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
-    """Open the store, and make the application on it. Raise ``StartRefused``, ``Unavailable``."""
+    """Open the store and create the application on it. Raises ``StartRefused``, ``Unavailable``."""
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     try:
         made = Application(configuration, tls)
-    except Deposed as error:  # it was elected, and may not wait: whatever supervises it starts it again
+    except Deposed as error:  # another server took the store over; the supervisor starts this one again
         LOG.critical("%s", error)
         lifecycle.give_up()
     if chosen.control:
@@ -85,7 +85,7 @@ def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
 def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Callable[..., Iterable[bytes]]:
     """Open the store and return the WSGI application on it, for a server that handles signals by itself.
 
-    ``tls`` is read again with the options. Raise ``StartRefused``, ``Unavailable``.
+    ``tls`` is reloaded with the options. Raises ``StartRefused``, ``Unavailable``.
     """
     made = _open(configuration, tls)
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
@@ -96,7 +96,7 @@ def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Call
 
 
 def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "granian.Serving":
-    """Open what a worker under Granian serves. Raise ``StartRefused``, ``Unavailable``."""
+    """Open the store and return what a worker under Granian serves. Raises ``StartRefused``, ``Unavailable``."""
     from zq.serving import granian
 
     made = _open(configuration, tls)
@@ -105,19 +105,19 @@ def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "grani
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``zq-server``: returns the exit code."""
+    """Run ``zq-server``; return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     os.umask(PRIVATE)
     if list(arguments[:1]) in (["token"], ["sqs-key"]):
         return _credentials(token_command if arguments[0] == "token" else sqs_key_command, arguments[1:])
     given = _parser().parse_intermixed_args(arguments)
     if given.command or given.init_store:
-        lifecycle.allow_reload()  # such a command reloads nothing: a terminal that is closed ends it
+        lifecycle.allow_reload()  # this command has nothing to reload, so closing its terminal should end it
     if given.sample_config:
         settings.print_sample()
         return 0
     try:
-        _hand_on(given)
+        _export_options(given)
         configuration = Configuration()
     except StartRefused as refusal:
         return _refuse(refusal)
@@ -141,11 +141,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(configuration: Configuration) -> int:
-    """Serve until a signal ends it; the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Serve until a signal ends the server; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
     chosen = configuration.current
     tls = ServerTls(chosen) if chosen.tls_cert else None
     _announce(chosen)
-    if chosen.shared_store:  # there may be several processes, by option or by signal
+    if chosen.shared_store:  # several processes may serve
         multiprocess.begin()
     reload, lost = partial(startup.reload, configuration), multiprocess.forget
     if chosen.engine == "granian":
@@ -168,11 +168,11 @@ def _work(configuration: Configuration, tls: ServerTls | None) -> int:
 
 
 def _credentials(command: ModuleType, arguments: Sequence[str]) -> int:
-    """``zq-server token`` and ``zq-server sqs-key``: returns the exit code."""
-    lifecycle.allow_reload()  # as above
+    """Run ``zq-server token`` or ``zq-server sqs-key``; return the exit code."""
+    lifecycle.allow_reload()  # this command has nothing to reload
     given = command.parse(arguments)
     try:
-        _hand_on(given)
+        _export_options(given)
         chosen = Configuration().current
         logs.configure(chosen.log_format, "WARNING")
         return int(command.run(given, chosen.control, partial(_direct, chosen)))
@@ -181,7 +181,7 @@ def _credentials(command: ModuleType, arguments: Sequence[str]) -> int:
 
 
 def _direct(chosen: Settings) -> App:
-    """The application for one command, on the store itself."""
+    """Return an application on the store itself, for one command."""
     audit.configure(chosen.audit)
     storage = open_store(chosen)
     atexit.register(storage.close)
@@ -193,7 +193,7 @@ def _direct(chosen: Settings) -> App:
 
 
 def _rekey(chosen: Settings) -> int:
-    """``zq-server rekey``: returns the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Run ``zq-server rekey``; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
     ask = token_command.asker(chosen.control, partial(_direct, chosen))
     done = token_command.asked(ask, "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are wrapped by the first master key of the file.")  # noqa: T201
@@ -214,14 +214,14 @@ def _announce(chosen: Settings) -> None:
         LOG.info(line)
     for warning in [*warnings, *startup.occupied(chosen)]:
         LOG.warning(warning)
-    lifecycle.defer_reload()  # until the engine can obey it
+    lifecycle.defer_reload()  # until the HTTP server can handle it
     if chosen.shared_store:
-        # Refused here, it is one sentence; in the processes that serve, one from each of them.
+        # An error here is reported once; in the workers, once by each of them.
         open_store(chosen).close()
 
 
 class Parser(argparse.ArgumentParser):
-    """Never says a password back."""
+    """An argument parser whose errors do not repeat passwords."""
 
     def error(self, message: str) -> NoReturn:
         super().error(logs.without_secrets(message))
@@ -280,8 +280,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _hand_on(given: argparse.Namespace) -> None:
-    """Put the command line into the environment, where the processes that serve will find it.
+def _export_options(given: argparse.Namespace) -> None:
+    """Put the command line into the environment, where the serving processes read it.
 
     Raises ``StartRefused`` for a password, which every user of the machine could read in the list of processes.
     """

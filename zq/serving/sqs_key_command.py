@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server sqs-key``: access keys of SQS made, listed, disabled and deleted by whoever can read the store.
+"""``zq-server sqs-key``: create, list, disable and delete access keys of SQS.
 
-The same routes answer as over HTTP; ``zq.serving.token_command`` says by whom.
+It needs access to the store: requests go to the server's control socket or directly to the store, see
+``zq.serving.token_command``.
 """
 
 import argparse
@@ -15,7 +16,7 @@ PATH: Final = "/v2/admin/sqs-keys"
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line behind ``zq-server sqs-key``."""
+    """Parse the command line of ``zq-server sqs-key``."""
     parser = argparse.ArgumentParser(prog="zq-server sqs-key", description="Keys by which requests of SQS are signed.")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="create|list|disable|enable|delete")
     create = verbs.add_parser("create", help="make a key, and print its id and, this once, its secret")
@@ -36,7 +37,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def run(given: argparse.Namespace, socket: str, direct: Callable[[], Any]) -> int:
-    """Carry the command out; the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Run the command; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
     return printed(VERBS, given, asker(socket, direct))
 
 

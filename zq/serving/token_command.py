@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server token``: tokens made, listed and revoked by whoever can read the store (tenancy 5).
+"""``zq-server token``: create, list, rotate and revoke tokens (tenancy 5).
 
-The same routes answer as over HTTP: through the control socket of the server that has an embedded store open, or in
-this process, on the store itself.
+It needs access to the store. Requests go to the same routes as over HTTP: through the control socket of the server that
+has an embedded store open, or in this process, on the store itself.
 """
 
 import argparse
@@ -15,15 +15,16 @@ from zq.model.identity import ADMIN
 from zq.serving import control
 
 PATH: Final = "/v2/admin/tokens"
-# The project of administrators' tokens that name none.
+# Default project of administrators' tokens.
 PROJECT: Final = "admin"
-# Tokens in one page.
+# Tokens per page.
 PAGE: Final = 100
+# Sends method, target and document; returns status and answer.
 Ask = Callable[[str, str, object], tuple[int, Any]]
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line behind ``zq-server token``."""
+    """Parse the command line of ``zq-server token``."""
     parser = argparse.ArgumentParser(prog="zq-server token", description="Tokens by which callers prove who they are.")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="create|list|revoke|rotate")
     create = verbs.add_parser("create", help="make a token and print it, this once")
@@ -47,32 +48,32 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def parsed(
     parser: argparse.ArgumentParser, verbs: Iterable[argparse.ArgumentParser], arguments: Sequence[str]
 ) -> argparse.Namespace:
-    """The arguments, of which each verb takes those that name the store."""
+    """Add the options that name the store to each verb, and parse the arguments."""
     for each in verbs:
         each.add_argument("--store", metavar="URI", help="the store, as for the server")
         each.add_argument("--config", metavar="FILE", help="configuration file, as for the server")
-    # What else the server's own command line has, for those who read both.
+    # Options that only the server's own command line has.
     parser.set_defaults(bind=None, port=None, engine=None, wait_for_store=False, force_clock=False)
     return parser.parse_args(arguments)
 
 
 def run(given: argparse.Namespace, socket: str, direct: Callable[[], control.Application]) -> int:
-    """Carry the command out; the exit code. Raises ``StartRefused``, ``Unavailable``.
+    """Run the command; return the exit code. Raises ``StartRefused``, ``Unavailable``.
 
-    ``socket``: where a server that has the store open listens, "" if there is none; ``direct`` opens the store.
+    ``socket``: path of the control socket of the server that has the store open, "" = none. ``direct`` opens the store.
     """
     return printed(VERBS, given, asker(socket, direct))
 
 
 def printed(verbs: Mapping[str, Callable[[argparse.Namespace, Ask], Iterator[str]]], given: Any, ask: Ask) -> int:
-    """Print what the verb says; the exit code."""
+    """Print the lines of the verb; return the exit code."""
     for line in verbs[given.verb](given, ask):
         print(line)  # noqa: T201
     return 0
 
 
 def asker(socket: str, direct: Callable[[], control.Application]) -> Ask:
-    """Who answers: the server that has the store open, or this process."""
+    """Return a function that sends requests to the server that has the store open, or else to this process."""
     if socket:
         try:
             control.ask(socket, "GET", "/healthz")
@@ -85,7 +86,7 @@ def asker(socket: str, direct: Callable[[], control.Application]) -> Ask:
 
 
 def asked(ask: Ask, method: str, target: str, document: object = None) -> Any:
-    """What is answered. Raises ``StartRefused`` with the sentence of a refusal."""
+    """Send a request and return the answer. Raises ``StartRefused`` with the error's description."""
     status, answer = ask(method, target, document)
     if status >= 400:
         raise StartRefused(answer.get("description") or answer["title"])
@@ -107,7 +108,7 @@ def _list(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
 
 
 def listed(ask: Ask, path: str, member: str, project: str | None) -> Iterator[dict[str, Any]]:
-    """All of a project, or with None of all, page by page."""
+    """Yield all entries of a project (``None`` = of all projects), page by page."""
     target = f"{path}?{urlencode({'limit': PAGE} | ({'project': project} if project else {}))}"
     while True:
         page = asked(ask, "GET", target)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations and schemas of ``/v2/quota``, tokens, signed URLs, and access keys of SQS in OpenAPI."""
+"""OpenAPI operations and schemas of ``/v2/quota``, tokens, signed URLs and access keys of SQS."""
 
 from typing import Final
 
@@ -108,7 +108,7 @@ def schemas() -> Json:
 
 
 def _callers() -> Json:
-    """Return the schemas of what callers read of themselves."""
+    """Return the schemas of answers about the caller itself."""
     return {
         "Identity": object_of(
             {
@@ -215,7 +215,7 @@ def _tokens(path: str, prefix: str, project: list[Json], needed: list[Json]) -> 
 
 
 def _token(path: str, prefix: str, project: list[Json], whose: str, made: Json) -> Json:
-    """The paths of one token."""
+    """Return the operations of one token by path."""
     return {
         f"{path}/{{token}}": {
             "get": operation(
