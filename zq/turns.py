@@ -21,7 +21,7 @@ SLICE: Final = 100
 # Size of a slice of computation. A message takes 2 to 10 µs in most steps.
 FINE_SLICE: Final = 25
 # Switch interval of CPython's interpreter lock in seconds, in place of its default of 0.005: the longest time that a
-# request waits for another thread. A shorter interval costs every request more (api-ref/performance.md).
+# request waits for a busy thread. A shorter interval costs every request more.
 SWITCH: Final = 0.001
 # Switch interval while large work is in progress.
 SHORT_TURN: Final = 0.0002

@@ -106,7 +106,7 @@ class Feature:
     open_paths: Collection[str] = ()
     """The paths whose operations need neither a client id nor a project."""
     listeners: Sequence[Callable[[QueueRef], object]] = ()
-    """Functions to call with each queue to which messages may have come, from any thread."""
+    """Functions that are called with each queue that may have received messages, from any thread."""
 
     public_prefixes: Sequence[str] = ()
     """Prefixes of paths that GET and HEAD read without a credential; nothing of a project is there."""

@@ -185,7 +185,7 @@ def rows_of(shown: Rows, title: str) -> tuple[Figure, Axes]:
 
 
 def empty_plot(sentence: str) -> Figure:
-    """Return a plot with a sentence that says why there is no data."""
+    """Return a plot that shows only a sentence, because there is no data."""
     figure = Figure(figsize=(11, 2))
     figure.text(0.5, 0.5, sentence, ha="center", va="center", fontsize="large")
     return figure

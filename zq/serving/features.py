@@ -56,7 +56,7 @@ def features_of(
     documents: DocumentController,
     probe: Callable[[str], None],
 ) -> list[Feature]:
-    """Return the features of a server with this configuration. ``strategy``: that of authentication.
+    """Return the features of a server with this configuration. ``strategy``: the authentication strategy.
 
     ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``.
     """
