@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of features: parts of the server that a folder of their own holds whole.
+"""The interface of features: parts of the server, each in a folder of its own.
 
-The core knows no feature. The composition of the server lists the features; a server without one lacks its folder and
-its line in that list.
+The core knows no feature. ``zq.serving.features`` lists the features; a server without one lacks its folder and its
+lines in that list.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
