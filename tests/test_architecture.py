@@ -83,6 +83,9 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.turns": [],
     "zq.core": [*ABOVE_STORES, "zq.audit", "zq.storage.concurrency"],
     "zq.figures": [*ABOVE_STORES, "zq.core", "zq.http"],
+    "zq.sqs": [
+        *(*ABOVE_STORES, "zq.auth", "zq.auth.signatures", "zq.auth.tokens", "zq.core", "zq.http"),
+    ],
     "zq.auth.tokens": [*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
     "zq.auth.signatures": [
         *(*VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities", "zq.auth"),
@@ -91,11 +94,6 @@ MAY_IMPORT: dict[str, list[str]] = {
         *("zq.audit", "zq.auth.tokens", *VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
     ],
     "zq.auth.sealing": [*VALUES, "zq.auth", "zq.auth.signatures"],
-    "zq.auth.sigv4": [],
-    "zq.auth.sqs_keys": [
-        *(*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
-        *("zq.auth", "zq.auth.signatures", "zq.auth.sigv4", "zq.auth.tokens"),
-    ],
     "zq.http.heads": [],
     "zq.http": [
         *(
@@ -116,27 +114,35 @@ MAY_IMPORT: dict[str, list[str]] = {
             "zq.auth.signatures",
             "zq.auth.tokens",
         ),
-        *("zq.auth.sigv4", "zq.auth.sqs_keys"),
     ],
     "zq.console": ["zq.http"],
     "zq.audit": ["zq.errors"],
     "zq.auth.policy": [*VALUES, "zq.audit"],
-    "zq.testing": ["zq.auth", "zq.auth.tokens", "zq.storage", *ABOVE_STORES, "zq.core", "zq.http", "zq.client"],
+    "zq.testing": [
+        "zq.sqs",
+        "zq.auth",
+        "zq.auth.tokens",
+        "zq.storage",
+        *ABOVE_STORES,
+        "zq.core",
+        "zq.http",
+        "zq.client",
+    ],
     "zq.conformance": [*ABOVE_STORES, "zq.core"],
     "zq.testing.plugin": ["zq.testing", "zq.client"],
     "zq.delivery": [*ABOVE_STORES, "zq.core", "zq.auth.signatures"],
     "zq.websocket": ["zq.errors", "zq.model", "zq.wire", "zq.core", "zq.auth.signatures"],
     "zq.serving": [
         *(*ABOVE_STORES, "zq.audit", "zq.logs", "zq.storage", "zq.storage.inline", "zq.core", "zq.http"),
-        *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.sealing", "zq.auth.signatures", "zq.auth.sqs_keys"),
-        *("zq.auth.tokens", "zq.console", "zq.delivery", "zq.figures", "zq.websocket"),
+        *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.sealing", "zq.auth.signatures"),
+        *("zq.auth.tokens", "zq.console", "zq.delivery", "zq.figures", "zq.sqs", "zq.websocket"),
     ],
 }
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
-    "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.storage"],
+    "cachetools": ["zq.auth", "zq.core", "zq.sqs", "zq.serving.metrics", "zq.storage"],
     "aiohttp": ["zq.delivery"],
-    "falcon": ["zq.console", "zq.figures", "zq.http"],
+    "falcon": ["zq.console", "zq.figures", "zq.http", "zq.sqs"],
     "jwt": ["zq.auth"],
     "keystoneauth1": ["zq.auth.keystone", "zq.auth.trusts"],
     "keystonemiddleware": ["zq.auth.keystone", "zq.auth.trusts"],
@@ -147,7 +153,13 @@ VENDORS: dict[str, list[str]] = {
     "rocksdict": ["zq.storage.rocksdb"],
     "obstore": ["zq.storage.object.cloud"],
     "sortedcontainers": ["zq.storage.memory"],
-    "oslo_config": ["zq.serving.settings", "zq.auth.policy", "zq.console.settings", "zq.delivery.settings"],
+    "oslo_config": [
+        "zq.serving.settings",
+        "zq.auth.policy",
+        "zq.console.settings",
+        "zq.delivery.settings",
+        "zq.sqs.settings",
+    ],
     "oslo_policy": ["zq.auth.policy"],
     "gunicorn": ["zq.serving"],
     "granian": ["zq.serving"],

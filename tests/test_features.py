@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 # The paths of each feature, which answer 404 without its folder.
 FEATURES = {
     "figures": ["/v2/figures", "/v2/servers"],
+    "sqs": ["/v2/admin/sqs-keys", "/000000000000/jobs?Action=ReceiveMessage"],
 }
 # The modules of the server that list features.
 LISTS = ["features.py", "sections.py"]

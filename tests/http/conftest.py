@@ -15,6 +15,7 @@ import pytest
 from falcon import routing
 from falcon.routing.compiled import CompiledRouter
 
+from tests.features import EXTENSIONS, features
 from tests.http.api import KINDS, Api, Kind
 from tests.http.driven import Driven
 from tests.http.scoped import Scoped
@@ -33,7 +34,6 @@ from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP, Limits
 from zq.model.identity import ShareOptions
 from zq.model.topics import Retention
-from zq.serving.features import described_features
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -114,8 +114,9 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             max_counted=max_counted,
             events=counts,
             subscriptions=policy,
+            extensions=EXTENSIONS,
         )
-        built = create_app(broker, **{"features": [FiguresFeature(Figures(broker, counts))], **own})
+        built = create_app(broker, **{"features": features(broker, FiguresFeature(Figures(broker, counts))), **own})
         return Api(Driven(built), project_suffix)
 
     return build
@@ -152,7 +153,7 @@ def gate() -> Callable[..., Api]:
 
     def build(error: Callable[[], Exception] = untouched, limits: Limits = Limits(), **options: Any) -> Api:  # noqa: B008
         broker = Broker(BrokenStore(error), ManualClock(time.time()), limits=limits)
-        return Api(create_app(broker, **{"features": described_features(), **options}))
+        return Api(create_app(broker, **{"features": features(broker), **options}))
 
     return build
 

@@ -21,6 +21,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from schemathesis import GenerationMode
 
+from tests.features import EXTENSIONS, features
 from tests.http.api import PATCH_TYPE
 from tests.http.mutants import FOR_KNOWN, SUBSCRIBER
 from tests.http.test_openapi import references
@@ -251,8 +252,9 @@ def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, 
     clock = ManualClock(store.now())
     share = partial(ShareOptions, secrets=("k" * 32,))
     policy = SubscriptionPolicy(sealer=SecretSealer(share))
-    broker = Broker(store, clock, LIMITS, checksum=True, subscriptions=policy)
-    operation.schema.app = app = create_app(broker, share=share, features=[FiguresFeature(Figures(broker, Counts()))])
+    broker = Broker(store, clock, LIMITS, checksum=True, subscriptions=policy, extensions=EXTENSIONS)
+    figures = FiguresFeature(Figures(broker, Counts()))
+    operation.schema.app = app = create_app(broker, share=share, features=features(broker, figures))
     came = Counter[tuple[int, str]]()
 
     def one(case: Any) -> None:

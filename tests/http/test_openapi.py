@@ -13,6 +13,7 @@ import schemathesis
 from falcon.inspect import inspect_app
 from jsonschema import Draft202012Validator
 
+from tests.features import features
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, untouched
 from tests.tables import every_row
@@ -78,7 +79,8 @@ def parameter(given: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.usefixtures("own_routers")
 def test_every_route_is_described_and_nothing_else() -> None:
     """Each method of each route."""
-    app = create_app(Broker(BrokenStore(untouched), ManualClock(1.0)), admin_mode=True, pools=POOLS, features=FEATURES)
+    broker = Broker(BrokenStore(untouched), ManualClock(1.0))
+    app = create_app(broker, admin_mode=True, pools=POOLS, features=features(broker))
     served = {
         (method.method, route.path)
         for route in inspect_app(app).routes
@@ -118,7 +120,7 @@ def test_headers_are_asked_for_where_the_document_says_so(
     gate: Callable[..., Api], method: str, path: str, operation: dict[str, Any]
 ) -> None:
     """Client and project, the form that is no JSON, and 406: a request without the one or with the other is refused."""
-    door = gate(policy=lambda _rule, _roles: False, admin_mode=True, pools=POOLS, features=FEATURES)
+    door = gate(policy=lambda _rule, _roles: False, admin_mode=True, pools=POOLS)
     where = path.format(**EXAMPLES)
     headers = [parameter(each)["name"] for each in operation["parameters"] if parameter(each).get("required")]
     for header in ("Client-ID", "X-Project-ID"):

@@ -10,11 +10,11 @@ import http_sf
 import pytest
 from msgspec import structs
 
+from tests.features import EXTENSIONS
 from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
 from tests.tables import every_row
 from zq.auth.sealing import SecretSealer
-from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import Grant, Tokens
 from zq.clock import ManualClock
 from zq.core import Broker, waiting
@@ -27,6 +27,7 @@ from zq.model.documents import DocumentRef
 from zq.model.identity import Identity, ShareOptions
 from zq.model.quotas import UNBOUNDED, Project, Quota, State
 from zq.serving.metrics.counting import Metrics
+from zq.sqs.keys import SqsKeys
 from zq.storage.api import Storage
 
 pytestmark = pytest.mark.one_store
@@ -50,7 +51,9 @@ def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounde
     def build(threads: int = 64, **quota: int) -> Scoped:
         unbounded = dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25}
         policy, rates = SubscriptionPolicy(sealer=SecretSealer(lambda: SHARE)), Rates(threads, clock.now)
-        broker = Broker(storage, clock, quota=Quota(**unbounded | quota), rates=rates, subscriptions=policy)
+        broker = Broker(
+            storage, clock, quota=Quota(**unbounded | quota), rates=rates, subscriptions=policy, extensions=EXTENSIONS
+        )
         return Scoped(lambda options: create_app(broker, share=lambda: SHARE, **options), project_suffix)
 
     return build

@@ -6,7 +6,7 @@ Nothing of a strategy that is not chosen is imported: libraries for JSON Web Tok
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from zq.audit import Audit, Entry
 from zq.auth.certificates import Certificates, read_holders
@@ -102,22 +102,6 @@ def check_jwt(options: JwtOptions) -> None:
             f"[auth] jwt_algorithms must be of {', '.join(ALGORITHMS)}; none and HS… are never accepted; it is "
             f"{', '.join(wrong)[:100] or 'empty'}."
         )
-
-
-class Rereadable(Protocol):
-    """Goes by a file that an option names."""
-
-    def reload(self) -> None: ...
-
-
-def reread(*files: Rereadable | None) -> None:
-    """Read anew what such files say; what one said stays if it is refused."""
-    for each in files:
-        if each is not None:
-            try:
-                each.reload()
-            except StartRefused as refusal:
-                LOG.error("What this file said stays as it was: %s", refusal)
 
 
 def strategy_of(

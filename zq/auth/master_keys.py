@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of the keys by which bodies are encrypted (contract 7.9), and secrets of SQS's access keys."""
+"""Files of master keys, which encrypt the keys of bodies (contract 7.9) and secrets that the store keeps."""
 
 import binascii
 import re

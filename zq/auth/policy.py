@@ -75,7 +75,11 @@ RULES: Final[dict[str, Rule]] = {
     **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete", "admin:rekey"),
     **_administration("admin:tokens", "admin:server", "admin:sqs_keys"),
 }
-"""Every rule that a route may name. One that is not here is denied."""
+"""Every rule that a route may name; a rule that is not here is denied.
+
+The rules of features are here, too: a policy file is checked as a whole before any feature exists, and a file that
+names the rule of a feature is valid for a server without it.
+"""
 
 # What a check may ask of a caller.
 CREDENTIALS: Final = frozenset({"project_id", "user_id"})

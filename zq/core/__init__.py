@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The use cases: every rule, default and limit of zq lives here, once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from zq.clock import Clock
-from zq.core.accounts import Accounts
 from zq.core.browsing import Browsing
 from zq.core.claims import Claims
 from zq.core.creation import QueueCreation, TopicCreation, TopicStore
 from zq.core.data_keys import DataKeys
 from zq.core.deliveries import Deliveries
 from zq.core.encryption import Sealing
+from zq.core.extensions import Extension
 from zq.core.following import Following
 from zq.core.health import Health, Pools
 from zq.core.history import History
 from zq.core.messages import Messages
-from zq.core.move_tasks import MoveTasks
 from zq.core.publishing import Publishing, Readers
 from zq.core.pushes import Pushes
 from zq.core.queues import Queues
@@ -25,7 +24,6 @@ from zq.core.redriving import Redriving
 from zq.core.removal import Removal
 from zq.core.rules import DefaultTtls, Patterns, RulesCache
 from zq.core.settling import Settling
-from zq.core.sqs import SqsMessages
 from zq.core.streams import Streams
 from zq.core.subscription_documents import SubscriptionDocuments
 from zq.core.subscriptions import DEFAULT_POLICY, Subscribing, SubscriptionPolicy
@@ -50,7 +48,7 @@ class Broker:
     quotas; None if the server has no authentication, and so cannot bound a project. ``share``: the percentage of
     waiters and streams that one project may hold. ``encryption_keys``: see ``DataKeys``. ``max_counted``: see
     ``Queues``. ``pools``: the stores of pools, if the deployment has any. ``audit_ttl``: seconds for which an entry of
-    the audit trail is kept. ``moves_for_sqs``: whether this process carries move tasks on.
+    the audit trail is kept. ``extensions``: the rules of features.
     """
 
     def __init__(
@@ -75,15 +73,22 @@ class Broker:
         subscriptions: SubscriptionPolicy = DEFAULT_POLICY,
         pools: Pools | None = None,
         audit_ttl: float = TTL,
-        moves_for_sqs: bool = False,
+        extensions: Sequence[Extension] = (),
     ) -> None:
         self.storage = storage
+        self.clock = clock
+        self.events = events
+        self.checksum = checksum
         self.limits = limits
         self.rates = rates or Rates(threads=64)
         self.quotas = None if quota is None else Quotas(storage, clock, quota, self.rates)
         quotas = self.quotas or NO_QUOTAS
         self.default_ttls = DefaultTtls(limits.default_message_ttl, queue_ttl)
-        rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)
+        protocol_keys = [key for extension in extensions for key in extension.protocol_keys]
+        owned_documents = [owned for extension in extensions for owned in extension.owned_documents]
+        self.rules_cache = rules_cache = RulesCache(
+            limits, storage, default_ttls=self.default_ttls, protocol_keys=protocol_keys
+        )
         self.waiters = waiters = Waiters(storage, clock, limits, max_waiters, events, share, quotas)
 
         subscribed = SubscriptionDocuments(storage, clock, rules_cache.forget)
@@ -116,6 +121,7 @@ class Broker:
             self.subscriptions,
             waiters,
             max_counted,
+            protocol_keys,
         )
         self.messages = Messages(
             storage,
@@ -132,12 +138,8 @@ class Broker:
         )
         self.browsing = Browsing(storage, clock, limits, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
-        self.sqs = SqsMessages(
-            storage, clock, rules_cache, self.messages, self.claims, events, sealing, checksum=checksum
-        )
         self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing, quotas)
         self.redriving = Redriving(storage, clock, rules_cache, events, quotas)
-        self.move_tasks = MoveTasks(storage, clock, rules_cache, events, moves_for_sqs)
         self.history = History(storage, clock, limits, rules_cache, events, sealing, quotas)
         self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience, quotas)
 
@@ -151,6 +153,7 @@ class Broker:
             topic_store,
             topic_creation,
             self.subscriptions,
+            protocol_keys,
         )
         tails = Tails(storage)
         self.streams = Streams(storage, clock, tails, sealing, max_streams, events, share, quotas)
@@ -160,13 +163,11 @@ class Broker:
 
         self.health = Health(storage, clock, pools=pools)
         self.trail = Trail(storage.documents, clock, audit_ttl)
-        self.accounts = Accounts(storage, clock)
-        self.removal = Removal(storage, clock, self.queues, self.topics, self.subscriptions)
+        self.removal = Removal(storage, clock, self.queues, self.topics, self.subscriptions, owned_documents)
 
     def resume(self) -> None:
         """Go on with what no server carries on: to be called every second."""
         self.transactions.resume()
-        self.move_tasks.resume()
         self.removal.resume(self.quotas)
 
     def end_waiting(self) -> None:

@@ -13,18 +13,13 @@ from jsonschema import Draft4Validator, ValidationError
 from msgspec import UNSET
 
 from zq import wire
+from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
 from zq.limits import (
     LONG_QUEUE_NAME,
-    MAX_ACCESS_POLICY,
-    MAX_SOURCES,
-    MAX_TAG_KEY,
-    MAX_TAG_VALUE,
-    MAX_TAGS,
     MIN_DELAY,
     MIN_TTL,
     QUEUE_RULE,
-    SQS_NUMBERS,
     Limits,
     is_long_queue_name,
     nesting,
@@ -60,13 +55,6 @@ PAUSED: Final = "_paused"
 PAUSES: Final = ("claims", "posts", "all")
 NO_TOPIC: Final = "only queues can be paused."
 
-# The key under which a queue keeps what SQS knows of it and zq has no key for.
-SQS: Final = "_sqs"
-# What redrive allow policies may allow.
-REDRIVE_PERMISSIONS: Final = ("allowAll", "denyAll", "byQueue")
-# Among which messages of a FIFO queue repeats are found, and what its throughput is said to be bound for.
-DEDUPLICATION_SCOPES: Final = ("queue", "messageGroup")
-THROUGHPUT_LIMITS: Final = ("perQueue", "perMessageGroupId")
 # The key that says what groups of messages are to a queue, for good.
 GROUPED: Final = "_grouped"
 GROUPINGS: Final[Metadata] = {
@@ -94,12 +82,14 @@ class MetadataSchema:
         shown: Metadata,
         ttl: Callable[[str], int],
         unbuilt: Mapping[str, str] = MappingProxyType({}),
+        protocol_keys: Sequence[ProtocolKey] = (),
     ) -> None:
         self.kind = kind
+        self._protocol_keys = protocol_keys
         self._shown = shown
         self._ttl = ttl
         self._unbuilt = dict(unbuilt)
-        self._validator = Draft4Validator(metadata_schema(limits))
+        self._validator = Draft4Validator(metadata_schema(limits, protocol_keys))
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
         """Metadata as a reader sees them: reserved keys that are unset or falsy have their defaults."""
@@ -118,10 +108,10 @@ class MetadataSchema:
             raise InvalidBody(_sentence(error))
         if (dead := metadata.get("_dead_letter_queue")) is not None and not is_long_queue_name(dead):
             raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}, or null.")
-        if self.kind == "queue" and dead == name and not metadata.get(SQS):
+        if self.kind == "queue" and dead == name and not uses_protocol(self._protocol_keys, metadata):
             raise InvalidBody("_dead_letter_queue must not name its own queue.")
-        if is_fifo(metadata) and metadata.get(GROUPED) != Grouping.ORDERED:
-            raise InvalidBody(f"{SQS}.fifo is for queues whose {GROUPED} is {Grouping.ORDERED}.")
+        for protocol_key in self._protocol_keys:
+            protocol_key.check(metadata)
         _check_retry_span(retry_policy or {})
         for key, sentence in self._unbuilt.items():
             if metadata.get(key):
@@ -139,11 +129,6 @@ class MetadataSchema:
             else:
                 result[key] = operation.value
         return result
-
-
-def is_fifo(metadata: Metadata) -> bool:
-    """Whether SQS takes a queue of these metadata for a FIFO queue."""
-    return bool((metadata.get(SQS) or {}).get("fifo"))
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
@@ -190,8 +175,8 @@ def topic_defaults(limits: Limits) -> Metadata:
     return {key: defaults[key] for key in wire.TOPIC_RULES}
 
 
-def metadata_schema(limits: Limits) -> Metadata:
-    """What metadata may be, as a JSON Schema."""
+def metadata_schema(limits: Limits, protocol_keys: Sequence[ProtocolKey] = ()) -> Metadata:
+    """Return the JSON Schema of metadata."""
 
     def integer(low: int, high: int) -> Metadata:
         described = f"must be an integer from {low} to {high}, or null"
@@ -227,51 +212,9 @@ def metadata_schema(limits: Limits) -> Metadata:
                 "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],
                 "description": f"must be 0, an integer from {MIN_TTL} to {limits.max_message_ttl}, or null",
             },
-            SQS: _of_sqs(),
+            **{key.name: key.schema for key in protocol_keys},
         },
     }
-
-
-def _of_sqs() -> Metadata:
-    """What ``_sqs`` may be, as a JSON Schema: api-ref/sqs.md says what each member means."""
-
-    def number(attribute: str) -> Metadata:
-        low, high, _ = SQS_NUMBERS[attribute]
-        return {"type": "integer", "minimum": low, "maximum": high}
-
-    def record(**members: Metadata) -> Metadata:
-        return {"type": "object", "properties": members, "additionalProperties": False}
-
-    moment = {"type": "integer", "minimum": 0}
-    members = record(
-        visibility=number("VisibilityTimeout"),
-        max_size=number("MaximumMessageSize"),
-        wait=number("ReceiveMessageWaitTimeSeconds"),
-        policy={"type": "string", "maxLength": MAX_ACCESS_POLICY},
-        redrive_allow=record(
-            redrivePermission={"enum": list(REDRIVE_PERMISSIONS)},
-            sourceQueueArns={"type": "array", "items": {"type": "string"}, "maxItems": MAX_SOURCES},
-        ),
-        kms=record(
-            key={"type": "string", "maxLength": 2048},
-            reuse=number("KmsDataKeyReusePeriodSeconds"),
-            managed={"type": "boolean"},
-        ),
-        fifo={"type": "boolean"},
-        content_dedup={"type": "boolean"},
-        scope={"enum": list(DEDUPLICATION_SCOPES)},
-        limit={"enum": list(THROUGHPUT_LIMITS)},
-        purged={"type": "integer", "minimum": 0},
-        created=moment,
-        modified=moment,
-        tags={
-            "type": "object",
-            "maxProperties": MAX_TAGS,
-            "patternProperties": {rf"^[\s\S]{{1,{MAX_TAG_KEY}}}$": {"type": "string", "maxLength": MAX_TAG_VALUE}},
-            "additionalProperties": False,
-        },
-    )
-    return members | {"type": ["object", "null"]}
 
 
 def check_retry_policy(policy: object, field: str) -> None:

@@ -7,15 +7,14 @@ from typing import Final
 
 from zq.clock import Clock
 from zq.core.data_keys import DataKeys
+from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.core.markers import Markers
 from zq.core.metadata import (
     ENCRYPTS,
     GROUPED,
     NOT_ENCRYPTED,
-    SQS,
     Metadata,
     MetadataSchema,
-    is_fifo,
     shown_defaults,
 )
 from zq.core.quotas import AnyQuotas
@@ -25,20 +24,15 @@ from zq.core.subscription_documents import SubscriptionDocuments
 from zq.core.subscriptions import Subscribing
 from zq.core.values import Seen
 from zq.core.waiting import Waiters
-from zq.errors import InvalidBody, MetadataConflict, QueueNotFound, Unavailable
+from zq.errors import InvalidBody, MetadataConflict, QueueNotFound
 from zq.limits import MAX_LONG_NAME, Limits, check_target
 from zq.model import Grouping, Queue, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
-from zq.model.documents import DocumentRef
 from zq.model.stats import Depth
 from zq.model.subscriptions import HIDDEN
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
 
-# The kind of the documents that say, until they expire, that a queue was purged by SQS.
-PURGED: Final = "sqs-purge"
-# The kind of those that say that a queue of the name was deleted by SQS.
-DELETED: Final = "sqs-deleted"
 # A character behind all that names have.
 LAST: Final = "\x7f"
 
@@ -58,17 +52,21 @@ class Queues(MetadataResource[QueueRef, Queue]):
         subscriptions: Subscribing,
         waiters: Waiters,
         max_counted: int,
+        protocol_keys: Sequence[ProtocolKey],
     ) -> None:
         """``max_counted``: ``depth`` counts up to this number of messages in each state."""
         history = storage.history
         unbuilt = {"_history_ttl": history.sentence} if isinstance(history, Missing) else {}
         if not keys.enabled:
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
-        schema = MetadataSchema("queue", limits, shown_defaults(limits), rules_cache.default_ttls.of, unbuilt)
+        schema = MetadataSchema(
+            "queue", limits, shown_defaults(limits), rules_cache.default_ttls.of, unbuilt, protocol_keys
+        )
         markers = Markers(storage.documents, clock, MAX_LONG_NAME)
         super().__init__(storage.queues, schema, markers, clock, limits, quotas, rules_cache.forget, QueueNotFound)
         self._queues = storage.queues
         self._storage = storage
+        self._protocol_keys = protocol_keys
         self._subscribed = subscribed
         self._subscriptions = subscriptions
         self._waiters = waiters
@@ -114,14 +112,14 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
     def _check(self, ref: QueueRef, metadata: Metadata) -> None:
         super()._check(ref, metadata)
-        if (dead := metadata.get(DEAD_LETTERS)) and not metadata.get(SQS):
+        if (dead := metadata.get(DEAD_LETTERS)) and not uses_protocol(self._protocol_keys, metadata):
             check_target(DEAD_LETTERS, QueueRef(ref.project, dead), self._queues.get, InvalidBody)
 
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
         if (former.get(GROUPED) or None) != (metadata.get(GROUPED) or None):
             raise MetadataConflict(f"{GROUPED} is said when a queue is made, and stays.")
-        if is_fifo(former) != is_fifo(metadata):
-            raise MetadataConflict(f"{SQS}.fifo is said when a queue is made, and stays.")
+        for key in self._protocol_keys:
+            key.check_change(former, metadata)
 
     def depth(self, ref: QueueRef) -> Seen[Depth]:
         """How many messages are in each state, counted up to ``max_counted`` of each, as of at most a second ago; zeros
@@ -136,34 +134,6 @@ class Queues(MetadataResource[QueueRef, Queue]):
     def states(self, ref: QueueRef) -> Depth:
         """The same, counted now."""
         return self._counted(ref)
-
-    def purge_seldom(self, ref: QueueRef, interval: int) -> bool:
-        """Remove all messages; False, and nothing is removed, if that was done less than ``interval`` seconds ago."""
-        note, now = DocumentRef(ref.project, PURGED, ref.name), self._clock.now()
-        documents = self._storage.documents
-        if interval and not documents.put(note, b"", now, expected="", expires=now + interval):
-            return False
-        try:
-            self.purge(ref, ("messages",))
-        except Unavailable:
-            documents.delete(note, now)
-            raise
-        return True
-
-    def forget_purge(self, ref: QueueRef) -> None:
-        """The queue has gone: another one of its name may be purged at once."""
-        self._storage.documents.delete(DocumentRef(ref.project, PURGED, ref.name), self._clock.now())
-
-    def delete_for(self, ref: QueueRef, seconds: int) -> int | None:
-        """As ``delete``; for so many seconds the name ``rests``."""
-        if seconds:  # before the queue goes: no other one of the name can be made between the two
-            note, now = DocumentRef(ref.project, DELETED, ref.name), self._clock.now()
-            self._storage.documents.put(note, b"", now, expires=now + seconds)
-        return self.delete(ref)
-
-    def rests(self, ref: QueueRef) -> bool:
-        """Whether the name is not to be used yet, if there is no queue of it."""
-        return self._storage.documents.get(DocumentRef(ref.project, DELETED, ref.name), self._clock.now()) is not None
 
     def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
         """The queues behind ``after`` whose names begin with ``prefix``, in the order of names, read as wanted.

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from zq.clock import Clock
 from zq.core.data_keys import KIND as DATA_KEYS
+from zq.core.extensions import OwnedDocuments
 from zq.core.queues import Queues
 from zq.core.quotas import STEP, TOKEN, Quotas
 from zq.core.subscription_documents import KIND as SUBSCRIPTIONS
@@ -22,7 +23,6 @@ from zq.model import QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.pools import FLAVOR
 from zq.model.quotas import State
-from zq.model.sqs import KEY, TASK
 from zq.model.subscriptions import Source
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
@@ -48,8 +48,15 @@ class Removal:
     """
 
     def __init__(
-        self, storage: Storage, clock: Clock, queues: Queues, topics: Topics, subscriptions: Subscribing
+        self,
+        storage: Storage,
+        clock: Clock,
+        queues: Queues,
+        topics: Topics,
+        subscriptions: Subscribing,
+        owned_documents: Sequence[OwnedDocuments] = (),
     ) -> None:
+        self._owned_documents = OwnedDocuments(TOKEN, OF_TOKENS), *owned_documents
         self._storage = storage
         self._subscriptions = subscriptions
         self._documents = storage.documents
@@ -68,8 +75,8 @@ class Removal:
     def step(self, quotas: Quotas, project: str) -> bool:
         """Delete one part more; whether anything may be left."""
         steps = self._step_subscriptions, self._step_queues, self._step_topics, self._step_flavors
-        documents = (TOKEN, OF_TOKENS), (KEY, (KEY,)), (TASK, ())
-        if any(step(project) for step in steps) or any(self._step_documents(project, *each) for each in documents):
+        owned = self._owned_documents
+        if any(step(project) for step in steps) or any(self._step_documents(project, each) for each in owned):
             return True
         for kind in OF_PROJECTS:
             self._documents.delete(DocumentRef("", kind, project), self._clock.now())
@@ -115,12 +122,11 @@ class Removal:
             self._topics.delete(TopicRef(project, name))
         return bool(found)
 
-    def _step_documents(self, project: str, kind: str, others: Sequence[str]) -> bool:
-        """``others``: kinds of the deployment's documents that belong to each of the project's."""
+    def _step_documents(self, project: str, owned: OwnedDocuments) -> bool:
         now = self._clock.now()
-        found = self._documents.list(project, kind, "", "", STEP, now).items
+        found = self._documents.list(project, owned.kind, "", "", STEP, now).items
         for document in found:
-            for other in others:
-                self._documents.delete(DocumentRef("", other, document.ref.name), now)
+            for kind in owned.deployment_kinds:
+                self._documents.delete(DocumentRef("", kind, document.ref.name), now)
             self._documents.delete(document.ref, now)
         return bool(found)

@@ -19,7 +19,8 @@ from cachetools import FIFOCache
 from msgspec import UNSET, Struct, structs
 
 from zq import wire
-from zq.core.metadata import PAUSED, SEALED, SQS, Metadata
+from zq.core.extensions import ProtocolKey, uses_protocol
+from zq.core.metadata import PAUSED, SEALED, Metadata
 from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import MetadataConflict, QueuePaused
 from zq.limits import Limits, is_long_queue_name
@@ -123,8 +124,8 @@ class Rules(Struct, frozen=True):
     posts_paused: bool = False
     sealed_since: Seconds = 0.0
     """From when on all bodies of the queue have been encrypted; 0 = it may hold plain ones."""
-    of_sqs: bool = False
-    """Whether SQS keeps attributes of the queue, so that its dead letters live as their queue says."""
+    uses_protocol: bool = False
+    """Whether a protocol keeps attributes of the queue, so that its dead letters live as long as their queue says."""
 
     def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:
         """Return whether a message names a delay other than 0, and the queue ignores delays."""
@@ -133,8 +134,8 @@ class Rules(Struct, frozen=True):
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Return where messages of ``queue`` go that were claimed too often; None if they stay (contract 8.6).
 
-        A queue of SQS may be its own dead-letter queue: its messages are there already, and moving them would reset
-        their counts, so that they circle for ever.
+        A queue with attributes of a protocol may be its own dead-letter queue. Its messages then stay: a move would
+        reset their claim counts, so that they would circle for ever.
         """
         if self.dead_letter_queue in ("", queue.name) or self.max_claim_count is None:
             return None
@@ -151,7 +152,9 @@ class RulesCache:
         storage: Storage,
         monotonic: Callable[[], float] = time.monotonic,
         default_ttls: DefaultTtls | None = None,
+        protocol_keys: Sequence[ProtocolKey] = (),
     ) -> None:
+        self._protocol_keys = protocol_keys
         self.default_ttls = default_ttls or DefaultTtls(limits.default_message_ttl)
         self._limits = limits
         self.rules: Callable[[bytes], Rules] = lru_cache(maxsize=1024)(self._rules)
@@ -220,7 +223,7 @@ class RulesCache:
     def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
         """Where messages of ``queue`` go that were claimed too often, and for how long; None if nowhere."""
         letters = rules.dead_letters(queue)
-        if letters is None or letters.ttl is not None or not rules.of_sqs:
+        if letters is None or letters.ttl is not None or not rules.uses_protocol:
             return letters
         return structs.replace(letters, ttl=self.ttl(letters.queue, self.recent(letters.queue)))
 
@@ -251,7 +254,7 @@ class RulesCache:
             encrypts=bool(metadata.get("_enable_encrypt_messages")),
             claims_paused=paused in ("claims", "all"),
             posts_paused=paused in ("posts", "all"),
-            of_sqs=bool(metadata.get(SQS)),
+            uses_protocol=uses_protocol(self._protocol_keys, metadata),
         )
 
     def _redelivery(self, metadata: Metadata) -> Redelivery:

@@ -2,9 +2,7 @@
 """Figures as a feature of the server."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
-
-import falcon
+from typing import TYPE_CHECKING
 
 from zq.core import Broker
 from zq.events import Observers
@@ -15,6 +13,9 @@ from zq.figures.reports import Figures
 from zq.figures.resources import ProjectFigures, QueueFigures, QueuePoints, ServerCollection
 from zq.http.features import Feature, Json
 from zq.limits import Limits
+
+if TYPE_CHECKING:
+    from zq.http.app import App
 
 
 class FiguresFeature(Feature):
@@ -34,7 +35,7 @@ class FiguresFeature(Feature):
     def schemas(self, _limits: Limits) -> Mapping[str, Json]:
         return openapi.schemas()
 
-    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
+    def add_routes(self, app: "App") -> None:
         app.add_route("/v2/figures", ProjectFigures(self._figures))
         app.add_route("/v2/figures/queues", QueueFigures(self._figures))
         app.add_route("/v2/queues/{queue}/figures", QueuePoints(self._figures))

@@ -34,6 +34,8 @@ READING: Final = frozenset({"GET", "HEAD"})
 class Admission:
     """Falcon middleware, before any that reads more of a request. ``allowed_hosts`` are in lower case, without ports.
 
+    A feature whose links change something sets ``links_change`` in ``req.context``.
+
     ``guarded``: callers have credentials, which no page of another name has, so that any ``Host`` is served; else
     ``ANY_HOST`` among ``allowed_hosts`` waives the check. ``trusting``: the operator answers for the network, so that a
     request of HTTP/1.0 needs no ``Host``.
@@ -48,8 +50,7 @@ class Admission:
         _check_head(req.env)
         if req.env.get(heads.WITHHELD) == heads.UNKNOWN:
             raise Unavailable("The store does not answer, so that the credential is not known. Try again later.")
-        # By SQS, links change something too.
-        may_change = req.method not in READING or "sqs" in req.context
+        may_change = req.method not in READING or "links_change" in req.context
         if req.env.get("HTTP_SEC_FETCH_SITE") == "cross-site" and may_change:
             raise NotAuthorized(CROSS_SITE)
         name = req.env.get("HTTP_HOST")

@@ -11,7 +11,6 @@ from zq import turns
 from zq.audit import Audit
 from zq.auth.policy import Policy as TablePolicy
 from zq.auth.signatures import Signatures
-from zq.auth.sqs_keys import SqsKeyLookup, SqsKeys
 from zq.auth.tokens import Tokens
 from zq.core import Broker
 from zq.core.pools import Pools
@@ -23,7 +22,6 @@ from zq.http.authentication import Authentication, ProxyCheck, Strategy
 from zq.http.authorization import Answer, Authorization
 from zq.http.claims import ClaimCollection, ClaimItem, ProjectClaims
 from zq.http.features import Feature
-from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem, MessageLocation
 from zq.http.openapi import OpenApiDocument
@@ -53,10 +51,6 @@ from zq.http.service import (
 from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.share import QueueShare, ShareRevocation
 from zq.http.short import ShortRoutes
-from zq.http.sqs.authentication import SignedCallers, believed
-from zq.http.sqs.endpoint import Endpoint, Recognition, add_to, is_sqs
-from zq.http.sqs_keys import PATH as SQS_KEYS
-from zq.http.sqs_keys import SqsKeyCollection, SqsKeyItem
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
@@ -65,7 +59,6 @@ from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageI
 from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
 from zq.model.quotas import Work
-from zq.model.sqs import SqsOptions
 from zq.storage.api import Storage
 from zq.storage.inline import LongWalk
 
@@ -82,14 +75,16 @@ class App(falcon.App[Any, Any]):
     """The WSGI application."""
 
     def __init__(
-        self, middleware: Sequence[Any], authorization: Authorization, judge: Judge | None, storage: Storage
+        self, middleware: Sequence[Any], authentication: Authentication, authorization: Authorization, storage: Storage
     ) -> None:
-        """``judge`` decides whose bodies the server's edge reads; None: everyone's."""
         self._failures: dict[type[BaseException], Callable[..., Any]] = {}
         self._short = ShortRoutes()
         super().__init__(response_type=Answer, middleware=list(middleware))
-        self.judge = judge
-        self._authorization = authorization
+        self.judge = authentication if authentication.asks else None
+        """Decides which bodies the server's edge reads; None: all of them."""
+        self.checks = authentication.checks
+        self.check_of = authentication.check_of
+        self.authorization = authorization
         self._finishing = [each.process_response for each in reversed(middleware) if hasattr(each, "process_response")]
         self._storage = storage
         self.req_options.auto_parse_qs_csv = True
@@ -118,7 +113,7 @@ class App(falcon.App[Any, Any]):
         """Let a pending request look again, and answer it; None if it is still pending. Blocks as a request does."""
         req, resp = pending.req, pending.resp
         handover: Handover = req.env[HANDOVER]
-        self._authorization.resume(req)
+        self.authorization.resume(req)
         answered = succeeded = True
         try:
             answered = pending.attempt()
@@ -165,13 +160,11 @@ def create_app(
     proxy: ProxyCheck | None = None,
     behind_proxy: bool = False,
     tokens: Tokens | None = None,
-    sqs_keys: SqsKeys | None = None,
     share: Callable[[], ShareOptions] = ShareOptions,
     pools: Pools | None = None,
     auth: str = "",
     console: str = "",
     features: Sequence[Feature] = (),
-    sqs: SqsOptions | None = None,
     is_stopping: Callable[[], bool] = bool,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
@@ -181,11 +174,10 @@ def create_app(
     answers say what is left of a project's rates.
     ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
     ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
-    ``tokens`` and ``sqs_keys``: of all projects; by default those of the broker's store. ``share``: how URLs are
-    signed now.
+    ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
     ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
-    ``features``: those of the server. ``sqs``: None = that protocol is not served.
+    ``features``: those of the server.
     ``is_stopping``: whether ``/readyz`` sends clients to other servers.
     ``monotonic``: the clock that limits how often an address may send wrong signatures.
 
@@ -193,26 +185,22 @@ def create_app(
     served.
     """
     guarded = strategy is not None or proxy is not None
-    documents, clock = broker.storage.documents, broker.waiters.clock
+    documents, clock = broker.storage.documents, broker.clock
     signatures = Signatures(share, documents, clock, monotonic)
-    keys = sqs_keys or SqsKeys(documents, clock, {})
-    signed = SignedCallers(SqsKeyLookup(keys, clock), clock.now, behind_proxy) if sqs and sqs.auth == "sigv4" else None
-    apart: dict[str, Any] = {"apart": is_sqs, "judge": signed} if sqs else {}
-    authentication = Authentication(strategy, proxy, behind_proxy, signatures, **apart)
+    checks = [feature.credentials for feature in features if feature.credentials is not None]
+    authentication = Authentication(strategy, proxy, behind_proxy, signatures, checks)
     authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
-        *(() if sqs is None else (Recognition(),)),
+        *(each for feature in features for each in feature.middleware),
         Admission(trusting, guarded, allowed_hosts),
         authentication,
         Tenant(broker.limits, strict_client_id, trusting, broker.storage.queues.get),
         authorization,
     )
-    app = App(middleware, authorization, authentication if guarded or signed else None, broker.storage)
+    app = App(middleware, authentication, authorization, broker.storage)
     _add_routes(app, broker)
     app.add_route("/readyz", Readiness(broker.health, is_stopping))
-    if sqs is not None:
-        add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))
     app.add_route("/", Versions("console/" if console else ""))
     app.add_route("/v2/me", Me(auth, console))
     if metrics_page is not None:
@@ -223,7 +211,6 @@ def create_app(
     for feature in features:
         feature.add_routes(app)
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
-    _add_sqs_key_routes(app, keys)
     if admin_mode:
         app.add_route("/v2/health", HealthReport(broker.health))
         if pools is not None:
@@ -255,11 +242,6 @@ def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None
         app.add_route(path, resource(tokens))
     app.add_route("/v2/queues/{queue}/share", QueueShare(signatures))
     app.add_route("/v2/share/revoke", ShareRevocation(signatures))
-
-
-def _add_sqs_key_routes(app: App, keys: SqsKeys) -> None:
-    app.add_route(SQS_KEYS, SqsKeyCollection(keys))
-    app.add_route(f"{SQS_KEYS}/{{key}}", SqsKeyItem(keys))
 
 
 def _add_service_routes(app: App, broker: Broker) -> None:

@@ -5,13 +5,13 @@ What callers say of themselves is taken out of the environment first, whatever t
 behind this can believe it. Without a strategy nobody is asked for anything, and ``zq.http.tenant`` reads the headers.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Protocol
 
 import falcon
 
-from zq.http.heads import Judge
+from zq.http.heads import CredentialCheck
 from zq.http.tenant import CONTROL, PRESENTED
 from zq.model.identity import ADMIN, Identity
 
@@ -96,21 +96,25 @@ class Authentication:
         proxy: ProxyCheck | None,
         behind_proxy: bool,
         signatures: SignatureCheck,
-        apart: Callable[[Mapping[str, Any]], bool] = lambda _env: False,
-        judge: Judge | None = None,
+        checks: Sequence[CredentialCheck] = (),
     ) -> None:
-        """One of both; none for the empty strategy. ``behind_proxy``: the last ``X-Forwarded-For`` is the caller.
+        """Create the middleware.
 
-        ``apart``: requests of another protocol, whose callers prove by other means who they are, and of which ``judge``
-        tells engines whose bodies to read.
+        Args:
+            strategy: The strategy that authenticates clients, or ``None``.
+            proxy: The proxy check, or ``None``. At most one of both is given.
+            behind_proxy: Whether the last ``X-Forwarded-For`` is the client.
+            signatures: The check of signed URLs.
+            checks: The checks of requests that authenticate by other means.
         """
         self._signed = Signed(signatures)
         self._strategy = strategy
         self._proxy = proxy
         self._asks = strategy is not None or proxy is not None
+        self.asks = self._asks or bool(checks)
+        """Whether any request must authenticate."""
         self._behind_proxy = behind_proxy
-        self._apart = apart
-        self._judge = judge
+        self.checks = checks
         self._harmless: frozenset[str] = frozenset()
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
@@ -128,7 +132,7 @@ class Authentication:
             return
         if path.startswith(PUBLIC) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
             return
-        if self._apart(env):
+        if self.check_of(env) is not None:
             return
         peer = peer_of(env, True) if self._behind_proxy else env.get("REMOTE_ADDR", "")
         if strategy is not None:
@@ -140,8 +144,8 @@ class Authentication:
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
         """Whether a request of this head is to have its body read; see ``zq.http.heads.Judge``."""
-        if self._apart(env):
-            return self._judge is None or self._judge.known(env)
+        if (check := self.check_of(env)) is not None:
+            return check.known(env)
         if not self._asks or env["PATH_INFO"] in OPEN:
             return True
         strategy = self._signed if SIGNATURE in env else self._strategy
@@ -151,10 +155,17 @@ class Authentication:
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
         """Look the credential up in the store; return None if the store does not answer."""
-        if self._apart(env):
-            return self._judge is None or self._judge.look_up(env)
+        if (check := self.check_of(env)) is not None:
+            return check.look_up(env)
         strategy = self._signed if SIGNATURE in env else self._strategy
         return strategy is None or strategy.look_up(env, peer_of(env, self._behind_proxy))
+
+    def check_of(self, env: Mapping[str, Any]) -> CredentialCheck | None:
+        """Return the check of a request that authenticates by other means; None if the strategy authenticates it."""
+        for check in self.checks:
+            if check.applies(env):
+                return check
+        return None
 
     def check_again(self, env: Mapping[str, Any]) -> None:
         """Raise ``NotAuthenticated`` if the credential of a request that goes on for long is not valid any more."""

@@ -58,6 +58,14 @@ class Judge(Protocol):
         ...
 
 
+class CredentialCheck(Judge, Protocol):
+    """The judge of requests that authenticate by other means than the server's strategy."""
+
+    def applies(self, env: Mapping[str, Any]) -> bool:
+        """Return whether a request with this head is one of them."""
+        ...
+
+
 def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
     """Why a request of these raw headers, names in any case, and of this raw target is refused; None if it is not."""
     seen = set()

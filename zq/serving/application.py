@@ -16,14 +16,12 @@ from msgspec import structs
 
 from zq import audit
 from zq.audit import Audit
-from zq.auth import open_tokens, reread, strategy_of
+from zq.auth import open_tokens, strategy_of
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
 from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import Signatures
-from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
-from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import default_bound
 from zq.clock import Clock, StoreClock
 from zq.console.page import Console
@@ -38,20 +36,20 @@ from zq.errors import Invalid, NotBuilt, Unavailable
 from zq.events import Events, Observers
 from zq.http.app import App, create_app
 from zq.http.authentication import peer_of, set_aside
-from zq.http.sqs.endpoint import is_sqs
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
 from zq.model.identity import ShareOptions
 from zq.model.stats import Snapshot
 from zq.model.topics import Retention
 from zq.serving import lifecycle, probes
-from zq.serving.features import features_of
+from zq.serving.features import described_features, features_of
 from zq.serving.listening import authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.serving.metrics.definitions import Options
 from zq.serving.metrics.timed import timed
 from zq.serving.settings import Configuration, Settings
+from zq.serving.startup import reread
 from zq.serving.tls import ServerTls
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -97,9 +95,6 @@ class Application:
         )
         self._features = features_of(chosen, self.broker, self._events)
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
-        sealing = chosen.sqs.key_file
-        self._sqs_keys = SqsKeys(documents, self._clock, read_keys(sealing, SQS_KEY_FILE))
-        self._sqs_masters = MasterKeys(sealing, self._sqs_keys.replace, SQS_KEY_FILE)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
         audit.configure(chosen.audit)
@@ -119,7 +114,7 @@ class Application:
             chosen.sweep_interval,
             monitor,
             self._metrics,
-            self.broker.resume,
+            self._resume,
             lifecycle.give_up,
         )
         self._upkeep.start()
@@ -173,14 +168,12 @@ class Application:
             proxy=self._proxy,
             behind_proxy=chosen.behind_proxy,
             tokens=tokens,
-            sqs_keys=self._sqs_keys,
             share=lambda: configuration.current.share,
             pools=self._pools(),
             auth=chosen.auth.strategy,
             console=console.tree if console else "",
             features=self._features,
             is_stopping=lifecycle.is_stopping,
-            sqs=chosen.sqs if chosen.sqs.enabled else None,
         )
         if console:
             console.add_routes(app)
@@ -211,6 +204,11 @@ class Application:
         for hear in self._hearers:
             hear(queue)
 
+    def _resume(self) -> None:
+        self.broker.resume()
+        for feature in self._features:
+            feature.resume()
+
     def apply(self, new: Settings) -> None:
         """Go on with the options that may change."""
         self.broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
@@ -223,7 +221,8 @@ class Application:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
         certificates = getattr(self._strategy, "certificates", None)
-        reread(self._proxy, certificates, self._keys, self._sqs_masters, self._tls)
+        files = [file for feature in self._features for file in feature.files]
+        reread(self._proxy, certificates, self._keys, *files, self._tls)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """Of the store. Raises ``NotBuilt`` for one that has no backups of zq's, or is one of several."""
@@ -239,9 +238,9 @@ class Application:
         chosen = self._configuration.current
         peer = partial(peer_of, behind_proxy=chosen.behind_proxy)
         behind: Callable[..., Iterable[bytes]] = wrapped(self.app, set_aside, peer, self._audit.unauthenticated)
-        if not chosen.sqs.enabled:
+        if not self.app.checks:
             return behind
-        return lambda env, start: (self.app if is_sqs(env) else behind)(env, start)
+        return lambda env, start: (self.app if self.app.check_of(env) else behind)(env, start)
 
 
 def _trusts_of(options: DeliverySettings, strategy: object) -> Any:
@@ -338,7 +337,7 @@ def make_broker(
         subscriptions=subscriptions,
         pools=pools,
         audit_ttl=chosen.audit_ttl,
-        moves_for_sqs=chosen.sqs.enabled,
+        extensions=[feature.extension for feature in described_features()],
     )
 
 

@@ -419,7 +419,7 @@ def _may_be_long(environ: dict[str, Any]) -> bool:
     if method == "GET":
         return path.startswith("/v2/")  # not probes and metrics
     if method == "POST" and not path.startswith("/v2/"):
-        return True  # by SQS
+        return True  # a request of another protocol
     return "/claims" in path or (method == "DELETE" and "pop=" in environ["QUERY_STRING"])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from zq import logs
-from zq.auth import reread, strategy_of
+from zq.auth import strategy_of
 from zq.auth.master_keys import MasterKeys
 from zq.auth.signatures import Signatures
 from zq.clock import StoreClock
@@ -17,7 +17,7 @@ from zq.events import NO_EVENTS
 from zq.serving.application import make_broker, open_stores, subscription_policy
 from zq.serving.commands import Asked, options_of, until_ended
 from zq.serving.settings import Configuration, Settings
-from zq.serving.startup import reload
+from zq.serving.startup import reload, reread
 
 LOG = logging.getLogger(__name__)
 

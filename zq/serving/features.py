@@ -16,6 +16,8 @@ from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
 from zq.serving.settings import Settings
+from zq.sqs.feature import SqsFeature, sqs_feature
+from zq.sqs.settings import SECTION as SQS
 
 
 def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Feature]:
@@ -24,6 +26,7 @@ def features_of(chosen: Settings, core: Broker, observers: Observers) -> list[Fe
     figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
     return [
         figures_feature(chosen.of(CONSOLE).enabled, core, observers, figures_about),
+        sqs_feature(chosen.of(SQS), core, chosen.behind_proxy),
     ]
 
 
@@ -31,6 +34,7 @@ def described_features() -> list[Feature]:
     """Return features that describe their operations and serve nothing."""
     return [
         FiguresFeature(None),
+        SqsFeature(None),
     ]
 
 

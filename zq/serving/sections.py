@@ -5,7 +5,9 @@ from typing import Any, Final
 
 from zq.console.settings import SECTION as CONSOLE
 from zq.http.features import Section
+from zq.sqs.settings import SECTION as SQS
 
 SECTIONS: Final[list[Section[Any]]] = [
     CONSOLE,
+    SQS,
 ]

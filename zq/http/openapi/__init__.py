@@ -84,8 +84,11 @@ def document(
 ) -> dict[str, Any]:
     """Return the document of a server with these limits and features. ``pools``: with pools and flavors."""
     named = {name: described for name, described in TAGS.items() if pools or name != "pools"}
-    bodies = schemas.schemas(limits) | administrative_schemas() | subscriptions.schemas()
+    protocol_keys = [key for feature in features for key in feature.extension.protocol_keys]
+    bodies = schemas.schemas(limits, protocol_keys) | administrative_schemas() | subscriptions.schemas()
+    parameters = shared_parameters(limits, strict_client_id)
     for feature in features:
+        parameters |= feature.path_parameters
         named |= feature.tags
         bodies |= feature.schemas(limits)
     bodies |= pooling.schemas(bodies["HealthReport"]) if pools else {}
@@ -105,7 +108,7 @@ def document(
         "components": {
             "securitySchemes": SECURITY,
             "schemas": bodies,
-            "parameters": shared_parameters(limits, strict_client_id),
+            "parameters": parameters,
             "headers": RESPONSE_HEADERS,
             "responses": error_answers(),
         },
@@ -128,7 +131,8 @@ def _paths(limits: Limits, pools: bool, features: Sequence[Feature]) -> Json:
     }
     bare = set(OPEN)
     for feature in features:
-        themes |= feature.operations(limits)
+        for tag, operations in feature.operations(limits).items():
+            themes[tag] = {**themes.get(tag, {}), **operations}
         bare.update(feature.open_paths)
     return {
         path: _shared(path, bare) | {method: made | {"tags": [tag]} for method, made in operations.items()}

@@ -17,20 +17,18 @@ from oslo_config import cfg
 from zq.delivery.settings import DeliverySettings, delivery_settings
 from zq.errors import StartRefused
 from zq.http.features import Section
-from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MAX_SQS_BODY, MIN_TTL, Limits
+from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
 from zq.logs import without_secrets
 from zq.model import store_uri
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
-from zq.model.sqs import SqsOptions
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import object as objects
 from zq.serving.settings.auth import KEYSTONE, auth_options, control_path, share_options
 from zq.serving.settings.engine import engine_of, places
 from zq.serving.settings.options import OPTIONS, variable
 from zq.serving.settings.pools import NETWORKED, PoolSettings, pools_of
-from zq.serving.settings.sqs import sqs_options
 from zq.serving.settings.tenants import quota_of
 from zq.serving.settings.tls import check_tls
 from zq.serving.settings.transport import BOUNDS
@@ -58,7 +56,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     sections: dict[str, Any]
     """The structs of features' sections by their names; ``of`` returns one."""
     websocket: WebSocketOptions
-    sqs: SqsOptions
     policy_file: str
     quota: Quota
     """What every project may use that has no values of its own."""
@@ -130,7 +127,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Bytes of the largest body that any route takes."""
         return max(
             *(self.limits.max_messages_post_size, self.limits.max_queue_metadata),
-            *(MAX_COMMIT_BODY, MAX_CONTROL_BODY, MAX_SQS_BODY if self.sqs.enabled else 0),
+            *(MAX_COMMIT_BODY, MAX_CONTROL_BODY),
+            *(section.max_body(self.of(section)) for section in SECTIONS),
         )
 
 
@@ -221,7 +219,6 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
         "delivery": delivery_settings(conf),
         "sections": {section.name: section.read(conf) for section in SECTIONS},
         "websocket": websocket_options(conf, engine_of(conf.server.engine, conf.auth.certificates)),
-        "sqs": sqs_options(conf),
         "policy_file": conf.oslo_policy.policy_file,
         "quota": quota_of(conf),
         "quota_headers": conf.quota.headers,

@@ -5,11 +5,11 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from zq.core.accounts import ACCOUNT
-from zq.http.sqs import errors
-from zq.http.sqs.call import Call
 from zq.limits import LONG_QUEUE_NAME
 from zq.model import Queue, QueueRef
+from zq.sqs import errors
+from zq.sqs.accounts import ACCOUNT
+from zq.sqs.call import Call
 
 # An ARN of a queue: its account and its name. Its partition and region say nothing here.
 ARN: Final = re.compile(rf"arn:[a-z-]+:sqs:[A-Za-z0-9-]*:({ACCOUNT.pattern}):({LONG_QUEUE_NAME.pattern})", re.ASCII)
@@ -66,7 +66,7 @@ def queue_of(call: Call, url: str) -> QueueRef:
 
 def existing(call: Call, url: str) -> Queue:
     """The same queue as it is stored. Raises ``SqsError`` if there is none."""
-    queue = call.broker.storage.queues.get(queue_of(call, url))
+    queue = call.use_cases.find(queue_of(call, url))
     if queue is None:
         raise errors.queue_does_not_exist()
     return queue

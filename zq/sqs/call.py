@@ -7,8 +7,15 @@ from typing import Annotated, TypeAlias
 import falcon
 from msgspec import Meta, Struct
 
-from zq.core import Broker
-from zq.model.sqs import SqsOptions
+from zq.clock import Clock
+from zq.core.queues import Queues
+from zq.core.quotas import Quotas
+from zq.model import Queue, QueueRef
+from zq.sqs.accounts import Accounts
+from zq.sqs.cooldowns import Cooldowns
+from zq.sqs.messaging import Messaging
+from zq.sqs.move_tasks import MoveTasks
+from zq.sqs.settings import SqsOptions
 
 
 class Who(Struct, frozen=True):
@@ -27,10 +34,26 @@ Authenticate: TypeAlias = Callable[[falcon.Request], Callable[[bytes], Who]]
 """Judges a request by its head; what it returns tells by the raw body who asks. Both raise ``SqsError``."""
 
 
-class Call(Struct, frozen=True, kw_only=True):
-    """What an operation needs to know of its request, besides its parameters."""
+class UseCases(Struct, frozen=True):
+    """The use cases that operations call."""
 
-    broker: Broker
+    queues: Queues
+    find: Callable[[QueueRef], Queue | None]
+    """Returns the stored queue, or ``None`` if it does not exist."""
+    messaging: Messaging
+    move_tasks: MoveTasks
+    cooldowns: Cooldowns
+    accounts: Accounts
+    quotas: Quotas | None
+    clock: Clock
+    max_message_ttl: int
+    max_wait: int
+
+
+class Call(Struct, frozen=True, kw_only=True):
+    """The context of an operation besides its parameters."""
+
+    use_cases: UseCases
     request: falcon.Request
     options: SqsOptions
     project: str

@@ -18,8 +18,8 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from zq.http.sqs import errors
 from zq.model import Grip, Message, QueueRef
+from zq.sqs import errors
 
 # Characters of a handle.
 LENGTH: Final = 66

@@ -13,13 +13,14 @@ from typing import Any, Final
 from msgspec import field, structs
 
 from zq import wire
-from zq.core.accounts import ACCOUNT
 from zq.core.metadata import Metadata
 from zq.core.quotas import check_state
 from zq.errors import InvalidBody
-from zq.http.sqs import errors, names, queue_attributes
-from zq.http.sqs.call import Call, Needed, OfQueue
 from zq.model import Queue, QueueRef
+from zq.sqs import errors, names
+from zq.sqs.accounts import ACCOUNT
+from zq.sqs.call import Call, Needed, OfQueue
+from zq.sqs.extension import attributes_of, with_attributes
 
 # What may be granted. An operation's batch goes with it.
 GRANTED: Final = frozenset(
@@ -48,14 +49,14 @@ def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
     account, name = _meant(call, operation, given)
     if not account or account == call.account:
         return call
-    project, action = call.broker.accounts.project_of(account), operation.removesuffix("Batch")
+    project, action = call.use_cases.accounts.project_of(account), operation.removesuffix("Batch")
     if not project:
         raise errors.queue_does_not_exist()
-    queue = call.broker.storage.queues.get(QueueRef(project, name))
-    policy = queue_attributes.own_of(queue.metadata).policy if queue else ""
+    queue = call.use_cases.find(QueueRef(project, name))
+    policy = attributes_of(queue.metadata).policy if queue else ""
     if action not in GRANTED or not allows(policy, call.account, action, (account, name)):
         raise errors.access_denied(f"Access to the queue {name[: names.MOST_SHOWN]} of {account} is denied.")
-    if (quotas := call.broker.quotas) is not None:
+    if (quotas := call.use_cases.quotas) is not None:
         check_state(quotas.of(project).state, action not in READING)
     return structs.replace(call, project=project, account=account)
 
@@ -209,8 +210,8 @@ def _one_or_all(found: Iterable[str]) -> str | list[str]:
 
 def _change(call: Call, queue: Queue, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     def edited(metadata: Metadata) -> Metadata:
-        former = queue_attributes.own_of(wire.encode(metadata)).policy
+        former = attributes_of(wire.encode(metadata)).policy
         policy = edit(wire.json_object(former.encode()) if former else {})
-        return queue_attributes.with_own(metadata, policy=wire.encode(policy).decode() if policy else "")
+        return with_attributes(metadata, policy=wire.encode(policy).decode() if policy else "")
 
-    call.broker.queues.change(queue.ref, edited)
+    call.use_cases.queues.change(queue.ref, edited)

@@ -27,9 +27,10 @@ from zq.errors import Conflict, NotFound, Unavailable
 from zq.events import Events
 from zq.model import ListFilter, Message, Move, Outcome, QueueRef, Seconds
 from zq.model.documents import Document, DocumentRef
-from zq.model.sqs import TASK
 from zq.storage.api import Storage
 
+# The kind of the documents.
+TASK: Final = "sqs-task"
 # Seconds of a lease; each step begins it anew.
 LEASE: Final = 10.0
 # Messages that a step moves, of a task without a rate. A step is made every second.
@@ -102,11 +103,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class MoveTasks:
-    """The move tasks of all projects. ``enabled``: whether this server carries tasks on; without SQS it does not."""
+    """The move tasks of all projects."""
 
-    def __init__(
-        self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events, enabled: bool = False
-    ) -> None:
+    def __init__(self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events) -> None:
         self._storage = storage
         self._documents = storage.documents
         self._clock = clock
@@ -115,7 +114,6 @@ class MoveTasks:
         self._runner = uuid4().hex
         self._after = ""
         """The name of the last task that had a step, if others still wait for theirs."""
-        self._enabled = enabled
 
     def start(self, queue: QueueRef, destination: str, rate: int, to_move: int) -> MoveTask:
         """Have the queue's messages moved from now on. Raises ``Conflict`` if a task of it is under way."""
@@ -145,8 +143,6 @@ class MoveTasks:
 
     def resume(self) -> None:
         """Make a step of every task that no other server has, as far as time allows: to be called every second."""
-        if not self._enabled:
-            return
         began = time.monotonic()
         page = self._documents.list("", TASK, "", self._after, MOST, self._clock.now())
         self._after = page.items[-1].ref.name if len(page.items) == MOST else ""

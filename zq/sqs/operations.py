@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from zq.http.sqs import batches, errors, messages, permissions, queues, tasks
-from zq.http.sqs.call import Call, OfQueue, Params
+from zq.sqs import batches, errors, messages, permissions, queues, tasks
+from zq.sqs.call import Call, OfQueue, Params
 
 # How msgspec says that an entry of a list lacks a member, or that a member is of a wrong type.
 MISSING: Final = re.compile(r"Object missing required field `(\w+)` - at `\$\.?(.*)`")

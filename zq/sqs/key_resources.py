@@ -11,11 +11,11 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from zq import limits, wire
-from zq.auth.sqs_keys import SqsKey, SqsKeys
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query
 from zq.http.tenant import Audience
-from zq.model.sqs import ACTIONS
+from zq.sqs.keys import SqsKey, SqsKeys
+from zq.sqs.operations import OPERATIONS
 from zq.wire import answers
 from zq.wire.answers import timestamp
 
@@ -48,6 +48,7 @@ class _Keys:
     """What both have in common."""
 
     audience = Audience.OPERATOR
+    audited_as = "sqs key", "key"
 
     def __init__(self, keys: SqsKeys) -> None:
         self._keys = keys
@@ -101,7 +102,7 @@ class SqsKeyItem(_Keys):
 
 
 def _actions(given: list[str] | None) -> list[str] | None:
-    if given is not None and (not given or not ACTIONS.issuperset(given)):
+    if given is not None and (not given or not OPERATIONS.keys() >= set(given)):
         raise Invalid("actions must be names of operations of SQS, as SendMessage, at least one; null stands for all.")
     return given
 

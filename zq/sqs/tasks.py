@@ -8,12 +8,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from zq.core.move_tasks import MoveTask, TaskStatus
 from zq.errors import Conflict, NotFound
-from zq.http.sqs import errors, names
-from zq.http.sqs.call import Call, Params
-from zq.http.sqs.queues import has_target
 from zq.model import Queue, QueueRef
+from zq.sqs import errors, names
+from zq.sqs.call import Call, Params
+from zq.sqs.move_tasks import MoveTask, TaskStatus
+from zq.sqs.queues import has_target
 
 # Messages a second.
 MOST_A_SECOND: Final = 500
@@ -56,7 +56,7 @@ _handle: Final = msgspec.json.Decoder(Handle).decode
 def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str, Any]:
     """Have the messages of a dead letter queue moved."""
     source = _source(call, given.source_arn)
-    if not any(has_target(queue, source.name) for queue in call.broker.queues.named(call.project)):
+    if not any(has_target(queue, source.name) for queue in call.use_cases.queues.named(call.project)):
         raise errors.invalid_parameter(NO_SOURCE)
     destination = ""
     if given.destination_arn:
@@ -67,9 +67,9 @@ def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str
     if rate is not None and not 1 <= rate <= MOST_A_SECOND:
         reason = f"Must be between 1 and {MOST_A_SECOND}, if provided."
         raise errors.invalid_value(rate, "MaxNumberOfMessagesPerSecond", reason)
-    ready = call.broker.queues.states(source).ready
+    ready = call.use_cases.queues.states(source).ready
     try:
-        task = call.broker.move_tasks.start(source, destination, rate or 0, ready)
+        task = call.use_cases.move_tasks.start(source, destination, rate or 0, ready)
     except Conflict:
         raise errors.invalid_parameter(RUNNING) from None
     return {"TaskHandle": _handle_of(call, task)}
@@ -81,7 +81,7 @@ def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str
     size = 1 if given.max_results is None else given.max_results
     if not 1 <= size <= MOST:
         raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MOST}, if provided.")
-    return {"Results": [_shown(call, task) for task in call.broker.move_tasks.latest(source, size)]}
+    return {"Results": [_shown(call, task) for task in call.use_cases.move_tasks.latest(source, size)]}
 
 
 def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[s
         raise errors.invalid_parameter(NO_HANDLE) from None
     source = _source(call, handle.source_arn)
     try:
-        task = call.broker.move_tasks.cancel(source, handle.task_id)
+        task = call.use_cases.move_tasks.cancel(source, handle.task_id)
     except NotFound:
         raise errors.resource_not_found(NO_TASK) from None
     return {"ApproximateNumberOfMessagesMoved": task.moved}
@@ -108,7 +108,7 @@ def _source(call: Call, arn: str) -> QueueRef:
 def _existing(call: Call, parameter: str, arn: str) -> Queue:
     """The queue of the caller's that an ARN names. Raises ``SqsError``."""
     ref = names.named_by(call, arn)
-    queue = call.broker.storage.queues.get(ref) if ref else None
+    queue = call.use_cases.find(ref) if ref else None
     if queue is None:
         raise errors.resource_not_found(NO_QUEUE.format(parameter))
     return queue

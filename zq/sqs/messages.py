@@ -17,19 +17,20 @@ from msgspec import Struct, field
 
 from zq import wire
 from zq.core.claims import ClaimAnswer
-from zq.core.sqs import LONGEST_HOLD, Outgoing, SqsTerms
 from zq.core.waiting import Polled
 from zq.http.claims import holder
-from zq.http.sqs import errors, message_attributes, names, receipts
-from zq.http.sqs.call import Call, Needed, OfQueue, Params
-from zq.http.sqs.message_attributes import AttributeValue, Extra
-from zq.limits import SQS_NUMBERS
 from zq.model import Grip, Handled, Message, QueueRef
+from zq.sqs import errors, message_attributes, names, receipts
+from zq.sqs.call import Call, Needed, OfQueue, Params
+from zq.sqs.extension import QueueAttributes
+from zq.sqs.limits import NUMBERS
+from zq.sqs.message_attributes import AttributeValue, Extra
+from zq.sqs.messaging import LONGEST_HOLD, Outgoing
 
 # Seconds after which a message can be received, at the most.
-LONGEST_DELAY: Final = SQS_NUMBERS["DelaySeconds"][1]
+LONGEST_DELAY: Final = NUMBERS["DelaySeconds"][1]
 # Seconds for which a receiver may wait.
-LONGEST_WAIT: Final = SQS_NUMBERS["ReceiveMessageWaitTimeSeconds"][1]
+LONGEST_WAIT: Final = NUMBERS["ReceiveMessageWaitTimeSeconds"][1]
 # Messages of one answer.
 MOST: Final = 10
 # The id of a group: letters, digits and punctuation of ASCII.
@@ -133,7 +134,7 @@ def send_message(call: Call, given: SendMessage) -> Receipt:
     """Store one message."""
     queue, terms = existing(call, given.queue_url)
     outgoing, receipt = written(call, terms, given)
-    sent = call.broker.sqs.send(queue, call.sender, [outgoing])
+    sent = call.use_cases.messaging.send(queue, call.sender, [outgoing])
     if sent.ids[0] is None:
         reason = TOO_LONG.format(sent.max_size)
         raise errors.invalid_parameter(f"One or more parameters are invalid. Reason: {reason}")
@@ -159,8 +160,10 @@ def receive_message(call: Call, given: ReceiveMessage) -> Receive:
         raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", f"ReceiveRequestAttemptId {GROUP_REASON}")
     system = _system_names(given.message_system_attribute_names or given.attribute_names, terms.fifo)
     who = holder(call.request, call.sender)
-    ask = partial(call.broker.sqs.receive, queue, given.max_number_of_messages, given.visibility_timeout, who, attempt)
-    wait = min(wait, call.broker.limits.max_wait)
+    ask = partial(
+        call.use_cases.messaging.receive, queue, given.max_number_of_messages, given.visibility_timeout, who, attempt
+    )
+    wait = min(wait, call.use_cases.max_wait)
 
     def received(outcome: Polled[ClaimAnswer]) -> Messages:
         claim = outcome.answer.claim
@@ -179,7 +182,7 @@ def receive_message(call: Call, given: ReceiveMessage) -> Receive:
 def delete_message(call: Call, given: DeleteMessage) -> None:
     """Remove a message, unless another consumer got it since; one that is gone is fine."""
     queue, terms = existing(call, given.queue_url)
-    [became] = call.broker.sqs.handle(queue, [receipts.grip(queue, given.receipt_handle)])
+    [became] = call.use_cases.messaging.handle(queue, [receipts.grip(queue, given.receipt_handle)])
     if refusal := expired(terms, became, given.receipt_handle):
         raise refusal
 
@@ -188,19 +191,19 @@ def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> Non
     """Hide a message for so many seconds from now, unless another consumer got it since."""
     queue, terms = existing(call, given.queue_url)
     handle, seconds = given.receipt_handle, given.visibility_timeout
-    [became] = call.broker.sqs.handle(queue, [hiding(queue, handle, seconds)])
+    [became] = call.use_cases.messaging.handle(queue, [hiding(queue, handle, seconds)])
     if refusal := not_hidden(terms, became, handle, seconds):
         raise refusal
 
 
-def existing(call: Call, url: str) -> tuple[QueueRef, SqsTerms]:
+def existing(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
     """The queue of this URL, and what it says of messages. Raises ``QueueNotFound`` unless it is there, as far as this
     server knows."""
     queue = names.queue_of(call, url)
-    return queue, call.broker.sqs.terms(queue)
+    return queue, call.use_cases.messaging.attributes(queue)
 
 
-def written(call: Call, terms: SqsTerms, letter: Letter) -> tuple[Outgoing, Receipt]:
+def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoing, Receipt]:
     """The message as it is stored, and a receipt with its sums. Raises ``SqsError``."""
     text, attributes = letter.message_body, letter.message_attributes
     if not text:
@@ -238,7 +241,7 @@ def hiding(queue: QueueRef, handle: str, seconds: int) -> Grip:
     return receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", LONGEST_HOLD), LONGEST_HOLD)
 
 
-def not_hidden(terms: SqsTerms, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
+def not_hidden(terms: QueueAttributes, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
     """Return why a message was not hidden, or None if that is no failure."""
     if became is Handled.TOO_LONG:
         return errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
@@ -247,7 +250,7 @@ def not_hidden(terms: SqsTerms, became: Handled, handle: str, seconds: int) -> e
     return expired(terms, became, handle)
 
 
-def expired(terms: SqsTerms, became: Handled, handle: str) -> errors.SqsError | None:
+def expired(terms: QueueAttributes, became: Handled, handle: str) -> errors.SqsError | None:
     """Why nothing was done to a message of a FIFO queue: others may get it, or have got it."""
     late = terms.fifo and became in (Handled.EXPIRED, Handled.LOST)
     return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
@@ -265,7 +268,7 @@ def message_id(id: str) -> str:
     return b"-".join(_UUID.unpack(id.encode())).decode()
 
 
-def _checked_ids(letter: Letter, terms: SqsTerms, raw: bytes) -> str:
+def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
     """By what a FIFO queue knows repeats of the message; "" in others, which have groups alone. Raises ``SqsError``."""
     for name, id in (
         ("MessageGroupId", letter.message_group_id),

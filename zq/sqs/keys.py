@@ -26,18 +26,19 @@ from msgspec import Struct, structs
 
 from zq.auth.credentials import FailureLimit
 from zq.auth.signatures import derived
-from zq.auth.sigv4 import NO_SUCH_KEY, UNKNOWN_KEY, Refusal
 from zq.auth.tokens import encode
 from zq.clock import Clock
 from zq.errors import Invalid, MetadataConflict, NotFound, QuotaExceeded
 from zq.model import Page, Seconds
 from zq.model.documents import DocumentRef
 from zq.model.quotas import PROJECT
-from zq.model.sqs import KEY
+from zq.sqs.sigv4 import NO_SUCH_KEY, UNKNOWN_KEY, Refusal
 from zq.storage.api import DocumentController
 
 LOG = logging.getLogger(__name__)
 OPTION: Final = "[sqs] key_file"
+# The kind of the documents.
+KEY: Final = "sqs-key"
 # What begins an id, and how many characters of A-Z 2-7 follow.
 PREFIX: Final = "ZQ"
 ID_LENGTH: Final = 18

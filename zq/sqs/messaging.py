@@ -7,21 +7,18 @@ and each of its messages is deleted, or hidden for longer or shorter, by itself.
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from msgspec import Struct, field, json, structs
+from msgspec import Struct, structs
 
 from zq.clock import Clock
 from zq.core.claims import ClaimAnswer, Claims
 from zq.core.encryption import Sealing
 from zq.core.messages import Messages
-from zq.core.metadata import SQS
 from zq.core.rules import Rules, RulesCache
 from zq.errors import ClaimNotFound, DraftsRepeated, QueueNotFound, Repeated
 from zq.events import Events
-from zq.limits import SQS_NUMBERS
 from zq.model import (
     ClaimRequest,
     Draft,
@@ -36,6 +33,8 @@ from zq.model import (
     new_ids,
 )
 from zq.model.claims import DONE
+from zq.sqs.extension import QueueAttributes, attributes_of
+from zq.sqs.limits import NUMBERS
 from zq.storage.api import Storage
 
 # Seconds for which a FIFO queue knows a deduplication id.
@@ -45,34 +44,7 @@ ATTEMPT: Final = "f" * 12
 # The metadata of a queue that has none, and of one that is not there.
 NONE: Final = b"{}"
 # Seconds after which no consumer holds a message any more, whatever it asks for.
-LONGEST_HOLD: Final = SQS_NUMBERS["VisibilityTimeout"][1]
-
-
-class SqsTerms(Struct, frozen=True):
-    """What a queue's attributes say of messages: seconds, but for ``max_size``, the bytes of a message."""
-
-    visibility: int = SQS_NUMBERS["VisibilityTimeout"][2]
-    wait: int = SQS_NUMBERS["ReceiveMessageWaitTimeSeconds"][2]
-    max_size: int = SQS_NUMBERS["MaximumMessageSize"][2]
-    fifo: bool = False
-    content_dedup: bool = False
-    """Whether a FIFO queue knows repeats by their bodies."""
-    scope: str = "queue"
-    purged: int = 0
-    """How often it was purged: what came before is no first of any repeat."""
-
-
-class _Metadata(Struct, frozen=True):
-    own: SqsTerms | None = field(default=None, name=SQS)
-
-
-_decode: Final = json.Decoder(_Metadata).decode
-
-
-@lru_cache(maxsize=1024)
-def terms_of(metadata: bytes) -> SqsTerms:
-    """What stored metadata say."""
-    return _decode(metadata).own or SqsTerms()
+LONGEST_HOLD: Final = NUMBERS["VisibilityTimeout"][1]
 
 
 class Outgoing(Struct, frozen=True):
@@ -96,7 +68,7 @@ class Sent(Struct, frozen=True):
     sequences: Mapping[str, int] = {}
 
 
-class SqsMessages:
+class Messaging:
     """What clients of SQS can do with messages. Each verb raises ``QueueNotFound``."""
 
     def __init__(
@@ -119,23 +91,23 @@ class SqsMessages:
         self._sealing = sealing
         self._checksum = checksum
 
-    def terms(self, queue: QueueRef) -> SqsTerms:
+    def attributes(self, queue: QueueRef) -> QueueAttributes:
         """What the queue's attributes say, as far as this server knows."""
-        return terms_of(self._rules(queue).metadata)
+        return attributes_of(self._rules(queue).metadata)
 
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
         """Store those of the messages that are not too long, in one step. Raises ``QueuePaused``, ``QuotaExceeded``."""
         rules = self._rules(queue)
-        if rules.posts_paused or max([each.size for each in outgoing]) > terms_of(rules.metadata).max_size:
+        if rules.posts_paused or max([each.size for each in outgoing]) > attributes_of(rules.metadata).max_size:
             rules = self._fresh(queue)
         while True:
-            now, max_size = self._clock.now(), terms_of(rules.metadata).max_size
+            now, max_size = self._clock.now(), attributes_of(rules.metadata).max_size
             ids = [
                 id if each.size <= max_size else None
                 for id, each in zip(new_ids(len(outgoing), now), outgoing, strict=True)
             ]
             drafts = self._drafts(queue, sender, outgoing, ids, rules)
-            if terms_of(rules.metadata).fifo:
+            if attributes_of(rules.metadata).fifo:
                 return self._send_once(queue, outgoing, ids, drafts, rules)
             if not drafts or self._post(queue, drafts, now, rules):
                 return Sent(ids, max_size)
@@ -153,7 +125,7 @@ class SqsMessages:
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
         while True:
-            keys = [_idempotency_key(terms_of(rules.metadata), each) for each in named]
+            keys = [_idempotency_key(attributes_of(rules.metadata), each) for each in named]
             first: dict[IdempotencyKey, Draft] = {}
             for key, draft in zip(keys, drafts, strict=True):
                 first.setdefault(key, structs.replace(draft, once=key))
@@ -169,7 +141,7 @@ class SqsMessages:
         sequences |= {told.answer[0]: told.last for told in repeats.values() if told.last}
         stored = {id: repeats[id].answer[0] if id in repeats else id for id in (one.id for one in first.values())}
         told_ids = iter([stored[first[key].id] for key in keys])
-        return Sent([id and next(told_ids) for id in ids], terms_of(rules.metadata).max_size, sequences)
+        return Sent([id and next(told_ids) for id in ids], attributes_of(rules.metadata).max_size, sequences)
 
     def _sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
         """Those that the messages got, by id. Of what has been received and deleted meanwhile a repeat is told."""
@@ -196,7 +168,7 @@ class SqsMessages:
         claim = _named(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
 
         def wanted(rules: Rules) -> ClaimRequest:
-            seconds = terms_of(rules.metadata).visibility if visibility is None else visibility
+            seconds = attributes_of(rules.metadata).visibility if visibility is None else visibility
             return ClaimRequest(Lease(claim, seconds, 0, prolong=False), limit, holder=holder, named=bool(attempt))
 
         answer = self._claims.claim(queue, wanted)
@@ -211,7 +183,7 @@ class SqsMessages:
         """Delete or hide each message that nobody has been given since; what became of each. In a FIFO queue nothing
         is done for those whose time is up."""
         rules = self._rules_cache.recent(queue)
-        late, history = not terms_of(rules.metadata).fifo, rules.history_ttl
+        late, history = not attributes_of(rules.metadata).fifo, rules.history_ttl
         handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=late, history=history)
         if Handled.GONE in handled:
             self._fresh(queue)
@@ -269,7 +241,7 @@ class SqsMessages:
         return True
 
 
-def _idempotency_key(terms: SqsTerms, outgoing: Outgoing) -> IdempotencyKey:
+def _idempotency_key(terms: QueueAttributes, outgoing: Outgoing) -> IdempotencyKey:
     """By what a FIFO queue knows a repeat. Ids hold no blank."""
     within = f"group {outgoing.group} " if terms.scope != "queue" else ""
     return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)

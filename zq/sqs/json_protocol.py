@@ -8,9 +8,9 @@ import falcon
 from msgspec import Struct
 
 from zq.errors import InvalidBody
-from zq.http.sqs import errors
-from zq.http.sqs.call import Params
-from zq.http.sqs.operations import DECODERS, Answer
+from zq.sqs import errors
+from zq.sqs.call import Params
+from zq.sqs.operations import DECODERS, Answer
 from zq.wire import decode, encode, json_object
 
 MEDIA: Final = "application/x-amz-json-1.0"

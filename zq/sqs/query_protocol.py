@@ -14,8 +14,8 @@ from xml.sax.saxutils import escape
 import falcon
 from msgspec import to_builtins
 
-from zq.http.sqs import errors
-from zq.http.sqs.operations import Answer
+from zq.sqs import errors
+from zq.sqs.operations import Answer
 from zq.wire import encode
 
 MEDIA: Final = "text/xml"

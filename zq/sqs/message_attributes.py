@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field, json
 
-from zq.http.sqs import errors
+from zq.sqs import errors
 
 # Attributes of a message.
 MOST: Final = 10

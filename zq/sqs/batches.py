@@ -8,10 +8,12 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from zq.core.sqs import SqsTerms
-from zq.http.sqs import errors, receipts
-from zq.http.sqs.call import Call, OfQueue, Params
-from zq.http.sqs.messages import (
+from zq.model import Grip, Handled, QueueRef
+from zq.model.claims import DONE
+from zq.sqs import errors, receipts
+from zq.sqs.call import Call, OfQueue, Params
+from zq.sqs.extension import QueueAttributes
+from zq.sqs.messages import (
     MOST,
     NO_ID,
     TOO_LONG,
@@ -24,8 +26,6 @@ from zq.http.sqs.messages import (
     not_hidden,
     written,
 )
-from zq.model import Grip, Handled, QueueRef
-from zq.model.claims import DONE
 
 # The ids of entries, each on a line.
 IDS: Final = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\n[A-Za-z0-9_-]{1,80})*", re.ASCII)
@@ -111,7 +111,7 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> BatchAnswer:
         raise errors.batch_request_too_long(size)
     if not letters:
         return answer
-    sent = call.broker.sqs.send(queue, call.sender, letters)
+    sent = call.use_cases.messaging.send(queue, call.sender, letters)
     for (name, (_, receipt)), id in zip(made.items(), sent.ids, strict=True):
         if id is not None:
             receipt.id, receipt.message_id = name, message_id(id)
@@ -159,7 +159,7 @@ def _handled(
     refusal: Callable[[Handled, E], errors.SqsError | None],
 ) -> BatchAnswer:
     """Carry out the good entries of a request. ``refusal`` returns why an entry failed, or None if it did not."""
-    handled = call.broker.sqs.handle(queue, list(made.values())) if made else ()
+    handled = call.use_cases.messaging.handle(queue, list(made.values())) if made else ()
     for id, became in zip(made, handled, strict=True):
         failure = None
         if became is not DONE:
@@ -171,7 +171,7 @@ def _handled(
     return answer.sorted(given)
 
 
-def _check_ids(entries: Sequence[SendEntry], terms: SqsTerms) -> None:
+def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
     """Raise ``SqsError`` for an entry that a FIFO queue cannot place or cannot tell from others."""
     for entry in entries:
         if entry.message_group_id is None:
@@ -180,7 +180,7 @@ def _check_ids(entries: Sequence[SendEntry], terms: SqsTerms) -> None:
             raise errors.invalid_parameter(NO_ID)
 
 
-def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, SqsTerms]:
+def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, QueueAttributes]:
     """The queue, and what it says of messages. Raises ``SqsError`` where nothing of the request is to be done."""
     queue, terms = existing(call, url)
     if not entries:
