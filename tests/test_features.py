@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Features are leaves: without the folder of one, and its lines in ``zq.serving``, the rest of zq works."""
 
+import ast
 import os
 import re
 import shutil
@@ -17,8 +18,10 @@ from tests.servers import ZqServer
 ROOT = Path(__file__).parent.parent
 # The paths of each feature, which answer 404 without its folder.
 FEATURES = {
+    "console": ["/console", "/console/"],
     "figures": ["/v2/figures", "/v2/servers"],
     "sqs": ["/v2/admin/sqs-keys", "/000000000000/jobs?Action=ReceiveMessage"],
+    "websocket": ["/v2/ws"],
 }
 # The modules of the server that list features.
 LISTS = ["features.py", "sections.py"]
@@ -36,6 +39,18 @@ with server() as served, served.client() as client:
 """
 
 
+def without_lines_of(name: str, source: str) -> str:
+    """Delete the imports, assignments and items of lists that name a feature."""
+    tree, named, lines = ast.parse(source), re.compile(rf"\b{name}", re.IGNORECASE), source.splitlines(keepends=True)
+    kinds = ast.Import | ast.ImportFrom | ast.Assign
+    removable: list[ast.stmt | ast.expr] = [node for node in ast.walk(tree) if isinstance(node, kinds)]
+    removable += [item for node in ast.walk(tree) if isinstance(node, ast.List) for item in node.elts]
+    for node in removable:
+        if named.search(ast.unparse(node)):
+            lines[node.lineno - 1 : node.end_lineno] = [""] * (1 + (node.end_lineno or 0) - node.lineno)
+    return "".join(lines)
+
+
 @pytest.fixture(params=FEATURES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -46,11 +61,9 @@ def without(name: str, tmp_path: Path) -> Path:
     """A copy of the sources without one feature."""
     shutil.copytree(ROOT / "zq", tmp_path / "zq", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.rmtree(tmp_path / "zq" / name)
-    named = re.compile(rf"\b{name}", re.IGNORECASE)
     for module in LISTS:
-        composition = tmp_path / "zq" / "serving" / module
-        lines = composition.read_text().splitlines(keepends=True)
-        composition.write_text("".join(line for line in lines if not named.search(line)))
+        file = tmp_path / "zq" / "serving" / module
+        file.write_text(without_lines_of(name, file.read_text()))
     return tmp_path
 
 

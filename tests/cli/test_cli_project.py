@@ -14,8 +14,18 @@ from msgspec import Raw
 from tests.cli.conftest import Zq
 from zq import model
 from zq.cli.bench import percentile
-from zq.cli.export_import import RENEWED, RESTORED, MessageLine, ResourceLine, lost_members, message_line, parts
+from zq.cli.export_import import (
+    RENEWED,
+    RESTORED,
+    Importer,
+    MessageLine,
+    ResourceLine,
+    lost_members,
+    message_line,
+    parts,
+)
 from zq.client import Message
+from zq.errors import Invalid, QueuePaused, QuotaExceeded, ZqError
 from zq.http.openapi import document
 from zq.limits import Limits
 
@@ -254,6 +264,57 @@ def test_delayed_messages_of_a_queue_that_ignores_delays_are_named(zq: Zq, tmp_p
         assert "2 delayed messages of queue jobs are ready at once: it ignores delays" in result.stderr
         assert "zq: 2 messages are without their ttl or delay." in result.stderr
     assert len(other("claim", "jobs")) == 2
+
+
+def test_ready_messages_of_a_delayed_queue_are_ready_in_the_copy(zq: Zq, tmp_path: Path) -> None:
+    """The queue's own delay is no delay of theirs; those that are delayed stay so."""
+    zq("post", "jobs", "-", given="1\n2\n")
+    zq("queue", "set", "jobs", "_default_message_delay=600")
+    zq("post", "jobs", "3")
+    file = tmp_path / "project.ndjson"
+    zq("export", "--to", str(file))
+    other = Zq(zq.env["ZQ_URL"], tmp_path)
+    for _ in range(2):
+        assert other("import", str(file)) == [{"queues and topics": 1, "messages": 3}]
+        assert [message["body"] for message in other("list", "jobs")] == [1, 2]
+
+
+def test_an_import_that_a_broken_line_ends_applies_the_settings_that_forbid_posts(zq: Zq, tmp_path: Path) -> None:
+    """A consumer or producer must not find a paused queue open afterwards."""
+    zq("queue", "create", "posts", "_paused=posts")
+    zq("queue", "create", "small", "_max_messages_post_size=30")
+    file = tmp_path / "project.ndjson"
+    zq("export", "--to", str(file))
+    with file.open("a") as more:
+        more.write('{"is":"message","of":"queue","name":"small","id":"a1","body":1,"ttl":60}\nbroken\n')
+    other = Zq(zq.env["ZQ_URL"], tmp_path)
+    for _ in range(2):
+        assert "is none of an export" in other.refused(4, "import", str(file))
+        assert other("queue", "show", "posts")[0]["_paused"] == "posts"
+        assert other("queue", "show", "small")[0]["_max_messages_post_size"] == 30
+
+
+class Refusing:
+    """A client whose queues refuse posts with these errors, one after the other, and then accept them."""
+
+    def __init__(self, *errors: ZqError) -> None:
+        self._errors = [*errors]
+
+    def queue(self, name: str) -> "Refusing":
+        return self
+
+    def post_batch(self, bodies: object, key: str) -> None:
+        if self._errors:
+            raise self._errors.pop(0)
+
+
+@pytest.mark.parametrize("refusal", [QuotaExceeded("The project is full."), QueuePaused.of("jobs"), Invalid("No.")])
+def test_a_second_refusal_of_a_message_leaves_it_out(refusal: ZqError, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message that is posted once more without its ttl; the import goes on."""
+    importer = Importer(Refusing(Invalid("The ttl is too long."), refusal))
+    first, second = [MessageLine("queue", "jobs", id, Raw(b"1"), 60) for id in ("a", "b")]
+    assert [importer.send([first]), importer.send([second])] == [0, 1]
+    assert "a of queue jobs is left out" in capsys.readouterr().err
 
 
 def test_batches_of_an_import_depend_on_the_file_alone() -> None:

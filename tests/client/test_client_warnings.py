@@ -101,6 +101,24 @@ def test_a_delayed_queue_is_looked_at_once(kind: str, proxy: Proxy, project: str
         assert len(metadata) == (len(limits) or 1)
 
 
+@pytest.mark.parametrize("post", DELAYED, ids=DELAYED_NAMES)
+def test_a_queue_that_is_created_again_without_delays_is_noticed(
+    kind: str, proxy: Proxy, project: str, post: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first answer that says so is logged, and the next post is refused; posts of many read the metadata first."""
+    with client_of(kind, proxy.url, project) as client:
+        queue = client.queue("jobs")
+        queue.create({"_default_message_delay": 1})
+        post(queue)
+        queue.delete()
+        queue.create()
+        if post is not DELAYED[2]:
+            post(queue)
+            assert said(caplog) == ["The queue jobs ignores delays: messages posted with a delay are ready at once."]
+        with pytest.raises(Invalid, match="The queue jobs ignores delays"):
+            post(queue)
+
+
 def test_posts_without_a_delay_ask_nothing_more(kind: str, proxy: Proxy, project: str) -> None:
     """Nor do those whose messages are to be ready at once."""
     with client_of(kind, proxy.url, project) as client:
@@ -119,7 +137,7 @@ def test_a_post_is_done_though_its_queue_cannot_be_looked_at(
         proxy.plan(BUSY)
         assert queue.post("x", delay=5)
         assert [method for method, _, _ in proxy.seen] == ["GET", "POST"]
-        assert said(caplog) == []
+        assert said(caplog) == ["The queue jobs ignores delays: messages posted with a delay are ready at once."]
         assert queue.stats().total == 1
 
 

@@ -16,7 +16,8 @@ from webtest import TestApp
 from zq.cli.root import cli
 from zq.clock import ManualClock
 from zq.console import page
-from zq.console.page import Console
+from zq.console.feature import ConsoleFeature
+from zq.console.settings import ConsoleOptions
 from zq.core import Broker
 from zq.http.app import create_app
 from zq.storage import connect
@@ -37,16 +38,12 @@ class Refusing:
 
 
 @pytest.fixture
-def console() -> Console:
-    return Console(read_only=False)
-
-
-@pytest.fixture
-def app(console: Console) -> Iterator[TestApp]:
+def app() -> Iterator[TestApp]:
     """A server with a console, which asks everybody else who he is."""
     storage = connect("memory:")
-    made = create_app(Broker(storage, ManualClock(1.0)), strategy=Refusing(), console=console.tree)
-    console.add_routes(made)
+    made = create_app(
+        Broker(storage, ManualClock(1.0)), strategy=Refusing(), features=[ConsoleFeature(ConsoleOptions())]
+    )
     yield TestApp(made)
     storage.close()
 
@@ -79,10 +76,11 @@ def test_the_document_tells_the_browser_what_it_may(app: TestApp) -> None:
     assert not re.search(r'(src|href)="(/|https?:)', answer.text)
 
 
-def test_the_files_are_kept_for_a_year_by_their_version(app: TestApp, console: Console) -> None:
+def test_the_files_are_kept_for_a_year_by_their_version(app: TestApp) -> None:
     """All that the document names is there, packed for who takes it; of another version nothing is kept."""
+    tree = page.read_tree().version
     document = app.get("/console/").text
-    named = set(re.findall(rf'(?:src|href)="({console.tree}/[^"]+)"', document))
+    named = set(re.findall(rf'(?:src|href)="({tree}/[^"]+)"', document))
     assert len(named) > 20
     for path in named:
         plain = app.get(f"/console/{path}", status=200)
@@ -95,9 +93,9 @@ def test_the_files_are_kept_for_a_year_by_their_version(app: TestApp, console: C
     other = app.get("/console/0123456789ab/app.js", status=200)
     assert (other.headers["Cache-Control"], "ETag" in other.headers) == ("no-store", False)
     for path in ("nothing.js", "../page.py", "vendor/VENDOR.md", "index.html", "", "vendor/../../page.py"):
-        missed = app.get(f"/console/{console.tree}/{path}", status=404)
+        missed = app.get(f"/console/{tree}/{path}", status=404)
         assert missed.json["title"] == "404 Not Found"
-    app.post(f"/console/{console.tree}/app.js", status=[401, 405, 500], expect_errors=True)
+    app.post(f"/console/{tree}/app.js", status=[401, 405, 500], expect_errors=True)
 
 
 def test_the_version_changes_with_any_file(tmp_path: Path) -> None:
@@ -175,8 +173,16 @@ def test_the_command_opens_the_browser(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert opened == ["http://localhost:8888/console/#/p/acme"] * 2
 
 
+def document_of(options: ConsoleOptions) -> str:
+    """Return the document that a server without a strategy serves."""
+    storage = connect("memory:")
+    made = create_app(Broker(storage, ManualClock(1.0)), features=[ConsoleFeature(options)])
+    storage.close()
+    return TestApp(made).get("/console/").text
+
+
 def test_the_address_of_grafana_is_an_attribute_and_nothing_else() -> None:
     """Whatever its text, it ends no attribute; without it there is none."""
-    document = page.Console(False, 'https://g.example/?a=1&b="><script>')._document._raw.decode()
+    document = document_of(ConsoleOptions(grafana_url='https://g.example/?a=1&b="><script>'))
     assert 'data-grafana="https://g.example/?a=1&amp;b=&quot;&gt;&lt;script&gt;"' in document
-    assert 'data-grafana=""' in page.Console(False)._document._raw.decode()
+    assert 'data-grafana=""' in document_of(ConsoleOptions())

@@ -76,6 +76,20 @@ def test_metadata_that_another_server_changed_are_told_to_the_next_post(servers:
     assert len(here.walk()) == 3
 
 
+def test_a_counter_is_remembered_after_a_purge_of_a_queue_that_was_never_posted_to(
+    mongodb: MongoServer, servers: list[Scene]
+):
+    """Posts are not sent a second time because of it."""
+    here, _ = servers
+    here.storage.queues.create(here.queue, b"{}")
+    here.storage.queues.purge(here.queue)
+    for _ in range(4):
+        here.post(1)
+    assert outcomes(here)["outdated"] == 0
+    [sent] = updates(mongodb, here)
+    assert sent["u"]["$set"]["k1"] == 5
+
+
 @pytest.mark.parametrize("way", ["purge", "delete"])
 def test_what_another_server_removed_stays_so(servers: list[Scene], way: str):
     here, there = servers

@@ -3,6 +3,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 from pymongo import MongoClient
@@ -140,9 +141,31 @@ def test_batches_trimmed_while_they_are_read_are_no_silent_gap(
     reading = weak.read(after=10, limit=5)
     assert (reading.batches[0].sequence, reading.dropped) == (22, 21)
     monkeypatch.setattr(Reader, "_span", trim_before)
-    monkeypatch.setattr(Reader, "_floors", lambda *_: Floors([{"_id": "l", "s": "l", "x": 26}]))
+    monkeypatch.setattr(Reader, "_floors", lambda *_: Floors(0, 26, {}))
     reading = weak.read(after=21, limit=3)
     assert (reading.batches, reading.position, reading.more, reading.dropped) == ([], 26, True, 26)
+    storage.close()
+
+
+def test_a_purge_that_is_carried_out_while_it_is_read_is_not_forgotten(
+    uri: str, here: Log, monkeypatch: pytest.MonkeyPatch
+):
+    """Without a majority the floors are read twice; a note that is gone by the second time still counts."""
+    storage = connect(uri, write_concern="1")
+    weak = Log(storage, here.clock)
+    for _ in range(3):
+        weak.publish()
+    other = weak.publish("other")
+    weak.purge()
+    floors = Reader._floors
+
+    def carry_out_before(self: Reader, *arguments: Any) -> object:
+        monkeypatch.setattr(Reader, "_floors", floors)
+        here.storage.maintain(here.now)
+        return floors(self, *arguments)
+
+    monkeypatch.setattr(Reader, "_floors", carry_out_before)
+    assert [batch.sequence for batch in weak.read().batches] == other
     storage.close()
 
 

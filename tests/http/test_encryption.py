@@ -9,12 +9,17 @@ import pytest
 from msgspec import structs
 
 from tests.http.api import Api
+from tests.http.scoped import Scoped
 from zq.clock import ManualClock
+from zq.core import Broker
 from zq.core.data_keys import DataKeys
 from zq.core.encryption import MARK, SET_ASIDE, Sealing
+from zq.core.rates import Rates
 from zq.core.tails import ALL
+from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP
-from zq.model import Draft, ListFilter, Message, QueueRef
+from zq.model import Draft, ListFilter, Message, Move, QueueRef, new_ids
+from zq.model.quotas import Quota
 from zq.model.topics import Entry, TopicRef
 from zq.storage.api import Storage
 from zq.wire import checksum
@@ -394,3 +399,67 @@ def test_plain_bodies_that_are_moved_into_an_encrypted_queue_stay_readable(
     clock.advance(10)
     api.send("jobs", "sealed")
     assert sorted(of(api.get(f"{URL}?echo=true", 200))) == ["moved", "sealed"]
+
+
+@pytest.mark.every_store
+@pytest.mark.parametrize("refused", ["unknown claim", "ids of another claim", "older fence", "full project"])
+def test_a_move_that_stores_no_plain_body_leaves_the_notice_of_plain_bodies(
+    compose, storage: Storage, clock: ManualClock, project_suffix: str, refused: str
+) -> None:
+    """A plain body that is forged in the encrypted queue afterwards is never shown."""
+    api: Api = compose(encryption_keys=KEYS)
+    if refused == "full project":
+        quota = Quota(**dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25, "queues": 2})
+        broker = Broker(storage, clock, quota=quota, rates=Rates(64, clock.now), encryption_keys=KEYS)
+        api = Scoped(lambda options: create_app(broker, **options), project_suffix).api()
+    api.put("/v2/queues/jobs", 201, ON)
+    api.put("/v2/queues/plain", 201)
+    clock.advance(10)
+    first, second = api.send("plain", "first", "second")
+    move = {"move": [{"id": first, "queue": "jobs"}]}
+    if refused == "unknown claim":
+        api.post("/v2/queues/plain/claims/none/settle", 404, move)
+    elif refused == "ids of another claim":
+        api.claim("plain", limit=1)
+        other, _ = api.claim("plain", limit=1)
+        assert api.post(f"{other}/settle", 200, move).json["lost"] == [first]
+    elif refused == "older fence":
+        api.post("/v2/fences/etl", 200)
+        claim = "/v2/queues/plain/claims/etl.1"
+        api.put(f"{claim}?fence=etl:1", 201)
+        api.post("/v2/fences/etl", 200)
+        api.post(f"{claim}/settle?fence=etl:1", 409, move)
+    else:
+        claim, _ = api.claim("plain")
+        missing = {"id": second, "queue": "missing"}
+        api.post(f"{claim}/settle", 403, {"move": [*move["move"], missing]})
+    store = Store(storage, clock, api.project)
+    (id,) = api.send("jobs", SECRET)
+    store.replace(id, b'"forged"')
+    assert api.get(f"{URL}/{id}", 503).headers["X-Zq-Error"] == "MessageUnreadable"
+
+
+def test_a_redrive_beyond_the_quota_leaves_the_notice_of_plain_bodies(
+    storage: Storage, clock: ManualClock, project_suffix: str
+) -> None:
+    """The queue of one dead letter is encrypted, and that of the other one would be one queue too many."""
+    quota = Quota(**dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25, "queues": 2})
+    broker = Broker(storage, clock, quota=quota, rates=Rates(64, clock.now), encryption_keys=KEYS)
+    api = Scoped(lambda options: create_app(broker, **options), project_suffix).api()
+    api.put("/v2/queues/jobs", 201, ON)
+    api.put("/v2/queues/dead", 201)
+    clock.advance(10)
+    dead = QueueRef(api.project, "dead")
+    for origin in ("jobs", "missing"):
+        former = QueueRef(api.project, origin)
+        draft = Draft(new_ids(1, clock.now())[0], b'"plain"', 300, 0, "")
+        storage.messages.post(former, [draft], clock.now())
+        storage.messages.move(former, [Move(draft.id, "dead", reason="bad")], clock.now())
+        if origin == "missing":
+            storage.queues.delete(former)
+    assert len(storage.messages.list(dead, 0, 10, ListFilter(), clock.now()).items) == 2
+    api.post("/v2/queues/dead/redrive", 403, {})
+    store = Store(storage, clock, api.project)
+    (id,) = api.send("jobs", SECRET)
+    store.replace(id, b'"forged"')
+    assert api.get(f"{URL}/{id}", 503).headers["X-Zq-Error"] == "MessageUnreadable"

@@ -5,24 +5,26 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from zq.auth.sealing import SecretSealer
+from zq.core.subscription_documents import SubscriptionDocuments
+from zq.core.subscriptions import SubscriptionPolicy
+from zq.model.subscriptions import Source, Subscription
+from zq.wire.subscriptions import notice_of
 
 from tests.http.api import PATCH_TYPE, Api
 from tests.http.conftest import Compose
 from tests.http.scoped import Scoped
 from tests.tables import every_row
-from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import confirming_key_of, signature
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.core.subscriptions import SubscriptionPolicy
 from zq.http.app import create_app
-from zq.model import ClaimRequest, Lease, QueueRef, new_ids
+from zq.model import ClaimRequest, Lease, ListFilter, QueueRef, new_ids
 from zq.model.identity import ShareOptions
-from zq.model.subscriptions import Source
 from zq.storage.api import Storage
-from zq.wire.subscriptions import notice_of
 
 OPTIONS = {"share": lambda: ShareOptions(secrets=("s" * 32,))}
+SEALER = SecretSealer(OPTIONS["share"])
 TARGET = "http://trigger.me"
 HEAT = 220367260800
 """The ttl of OpenStack Heat's subscriptions."""
@@ -476,6 +478,30 @@ class TestNotices:
         subscribe(free, self.PATH)
         free.send("jobs", "declined")
         assert self.notices(storage, free, clock) == []
+
+    @pytest.mark.parametrize("needed", [True, False])
+    def test_a_pending_subscription_of_an_earlier_version_is_asked_again_and_can_be_confirmed(
+        self, compose: Compose, storage: Storage, clock: ManualClock, needed: bool
+    ) -> None:
+        """Earlier versions stored ``agreed=False`` for a pending subscription and for a declined one.
+
+        So nothing is delivered before the word of the subscriber, or of the owner where confirmation is not needed.
+        """
+        api = compose(app=OPTIONS, require_confirmation=needed)
+        source = Source(api.project, "queue", "jobs")
+        api.put("/v2/queues/jobs", 201)
+        stored = SubscriptionDocuments(storage, clock, lambda _queue: None)
+        subscriber = f"http://pending-{needed}.me".lower()
+        former = Subscription("0" * 32, subscriber, 600, clock.now(), secret=SEALER.seal("whsec_"), agreed=False)
+        stored.change(source, lambda all: (all.replace(former), None))
+        assert subscribe(api, self.PATH, subscriber=subscriber)["subscription_id"] == former.id
+        pending = storage.messages.list(source.pending(former.id), 0, 10, ListFilter(), clock.now()).items
+        confirmations = [notice_of(message.body).confirmation for message in pending]
+        assert confirmations == (["SubscriptionConfirmation"] if needed else [])
+        api.send("jobs", "pending")
+        api.put(f"{self.PATH}/{former.id}/confirm", 204, {"confirmed": True})
+        api.send("jobs", "confirmed")
+        assert self.notices(storage, api, clock) == [b'"confirmed"']
 
     def test_a_post_leaves_a_notice_of_each_message_where_somebody_has_agreed(
         self, api: Api, storage: Storage, clock: ManualClock

@@ -9,7 +9,7 @@ from tests.http.api import Api
 from tests.http.scoped import Scoped
 from zq.clock import ManualClock
 from zq.model import Draft, QueueRef
-from zq.model.subscriptions import copies_of
+from zq.model.hidden import copies_of
 from zq.storage.api import Storage
 
 LISTINGS = ["stages", "fences", "commits"]

@@ -7,12 +7,12 @@ from contextlib import suppress
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from zq.core.subscribers import TYPES, check_options, check_subscriber
+from zq.delivery.targets import Judge, TargetPolicy
 
 from zq.auth import signatures
 from zq.clock import ManualClock
 from zq.core.pools import Pools, shown_uri
-from zq.core.subscribers import TYPES, check_options, check_subscriber
-from zq.delivery.targets import Judge, TargetPolicy
 from zq.errors import Invalid, StartRefused, Unavailable
 from zq.limits import Limits, pattern
 from zq.sqs import sigv4

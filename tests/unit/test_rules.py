@@ -25,6 +25,8 @@ class Store:
     def queues(self) -> "Store":
         return self
 
+    messages = queues
+
     def get(self, queue: QueueRef) -> Queue | None:
         self.asked += 1
         found = None if self.metadata is None else Queue(queue, self.metadata)

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The master of worker processes, in a process of its own: when it ends, and with which exit code."""
 
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
+
+from tests.servers import stopped
 
 # The workers wait for each other, so that the master finds all of them ended at once.
 MASTER = """
@@ -36,3 +40,31 @@ def test_a_server_ends_with_a_worker_that_ends_by_itself(count: int, code: int, 
     master = subprocess.run([sys.executable, "-c", MASTER, str(count), str(code)], capture_output=True, timeout=60)
     assert master.returncode == expected
     assert b"Workers are killed" not in master.stderr
+
+
+# A master that looks often without a signal, and a worker that lives until a signal ends it.
+PATIENT_MASTER = """
+import signal, sys
+from zq.serving import supervisor
+
+def work():
+    print("works", flush=True)
+    return signal.sigwait({signal.SIGTERM})
+
+supervisor.INTERVAL = 0.05
+sys.exit(supervisor.Supervisor(1, work, lambda: True, lambda pid: None, 5.0).run())
+"""
+
+
+def test_a_master_that_is_stopped_and_continued_goes_on() -> None:
+    """CPython's ``sigtimedwait`` then returns an undefined number instead of None if its time is up."""
+    with subprocess.Popen([sys.executable, "-c", PATIENT_MASTER], stdout=subprocess.PIPE) as master:
+        assert master.stdout is not None
+        assert master.stdout.readline() == b"works\n"
+        for _ in range(5):
+            with stopped(master.pid):
+                time.sleep(0.2)  # its wait ends meanwhile
+            with pytest.raises(subprocess.TimeoutExpired):
+                master.wait(0.2)
+        master.send_signal(signal.SIGTERM)
+        assert master.wait(60) == 0

@@ -14,6 +14,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
+from zq.core.subscriptions import Terms
+from zq.model.subscriptions import Source
 
 from tests.servers import ask as ask_http
 from tests.servers import wait_for
@@ -21,8 +23,7 @@ from tests.sink import KEY, Sink
 from tests.websocket.connections import WITHIN, ask, closed, guarded, made, notification, served
 from zq.clock import StoreClock
 from zq.core import Broker
-from zq.core.subscriptions import Terms
-from zq.model.subscriptions import Source
+from zq.model import QueueRef
 from zq.storage import connect as connect_store
 from zq.websocket import pushes
 
@@ -250,10 +251,10 @@ def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest
     monkeypatch.setattr(pushes, "LOOK", 0.0)
     storage = connect_store("memory:")
     broker, source = Broker(storage, StoreClock(storage.now)), Source("acme", "queue", "orders")
-    pusher = pushes.Pusher(broker, bool)
+    pusher = pushes.Pusher(broker.pushes, bool)
     kept, gone = (broker.subscriptions.create(source, Terms(), connection=str(n)).id for n in range(2))
     for id in (kept, gone):
-        pusher.add(source, id, False)
+        pusher.add(QueueRef("acme", "orders"), id, False)
     assert pusher.is_due()
     assert list(pusher.batches()) == []
     broker.subscriptions.delete(source, gone)

@@ -7,7 +7,7 @@ the middleware says is taken away behind, when it has become an identity.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, Final
@@ -18,7 +18,6 @@ from keystonemiddleware.auth_token import AuthProtocol, ksm_exceptions
 from webob.exc import HTTPException
 
 from zq.auth.credentials import MOST, FailureLimit
-from zq.auth.trusts import Trusts
 from zq.clock import Clock
 from zq.errors import NotAuthenticated, StartRefused, TooManyRequests, Unavailable, ZqError
 from zq.limits import PROJECT_ID
@@ -31,8 +30,6 @@ FOUND: Final = "zq.keystone"
 ASKED: Final = "zq.keystone.asked"
 # Paths that need no token.
 OPEN: Final = frozenset({"/", "/healthz", "/readyz"})
-# What begins the paths of files that need none.
-PUBLIC: Final = "/console"
 # Seconds for which the middleware may remember a token.
 MAX_CACHED: Final = 300
 CHALLENGE: Final = "Keystone"
@@ -71,17 +68,20 @@ class Keystone:
         set_aside: Callable[[dict[str, Any]], None],
         peer_of: Callable[[Mapping[str, Any]], str],
         refused: Callable[[Mapping[str, Any], str], None],
+        public: Sequence[str] = (),
     ) -> Application:
-        """The application with the middleware before it.
+        """Return the application with the middleware before it.
 
-        ``set_aside`` takes away what clients say of themselves, ``peer_of`` tells from which address a request comes;
-        ``refused`` is told which requests, and whose, the middleware has refused.
+        ``set_aside`` removes the headers by which clients identify themselves; ``peer_of`` returns the address of a
+        client. ``refused`` is called with each request that the middleware has refused, and its client's address.
+        ``public``: prefixes of paths that need no token.
         """
         self._app, self._refused = app, refused
+        prefixes = tuple(public)
 
         def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             path = environ["PATH_INFO"]
-            if path in OPEN or path.startswith(PUBLIC) or environ.get("HTTP_URL_SIGNATURE"):
+            if path in OPEN or path.startswith(prefixes) or environ.get("HTTP_URL_SIGNATURE"):
                 return app(environ, start_response)
             set_aside(environ)
             peer = peer_of(environ)
@@ -98,9 +98,10 @@ class Keystone:
 
         return call
 
-    def trusts(self, http: bool, targets: Iterable[str]) -> Trusts:
-        """What makes trusts, and tokens of them."""
-        return Trusts(self._middleware, http, targets)
+    @property
+    def middleware(self) -> AuthProtocol:
+        """The middleware, with its session and its own credential."""
+        return self._middleware
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
         """Who asks, as the middleware has found. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``.

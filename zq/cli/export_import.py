@@ -8,7 +8,7 @@ an import that is repeated stores none twice, as long as the server remembers ke
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -29,12 +29,14 @@ from zq.client import Client, Draft, Listed, Message, Queue, Topic
 from zq.client.handles import visible_metadata
 from zq.errors import Conflict, Invalid, InvalidBody, QuotaExceeded
 
-# Seconds to live that an exported message has at least.
+# The shortest ttl of an exported message, in seconds.
 MIN_TTL: Final = 60
-# Bytes of a batch, unless its queue or topic takes fewer.
+# Bytes of a batch, unless its queue or topic accepts fewer.
 BATCH_BYTES: Final = 200_000
 # Metadata that forbid what an import does next, so that an import applies them last.
 RESTRICTIONS: Final = ("_paused", "_max_messages_post_size")
+# Refusals of a batch after which the import goes on.
+LEFT_OUT: Final = (Conflict, QuotaExceeded)
 # Members of a message that an import restores, or sets anew as each post does. All others are lost.
 RESTORED: Final = frozenset({"raw", "ttl", "age", "expires", "available_at", "group"})
 RENEWED: Final = frozenset({"id", "href", "checksum", "sequence", "created", "body_start", "body_bytes"})
@@ -50,14 +52,14 @@ class ResourceLine(Struct, tag="named", tag_field="is"):
 
 
 class MessageLine(Struct, tag="message", tag_field="is"):
-    """The line of a message; ``ttl`` and ``delay``: what was left of them."""
+    """The line of a message; ``ttl`` and ``delay``: seconds that were left. None: those of the queue or topic."""
 
     of: Kind
     name: str
     id: str
     body: Raw
     ttl: int | None
-    delay: int = 0
+    delay: int | None = 0
     group: str | None = None
 
 
@@ -93,7 +95,7 @@ def export(session: Session, path: Path | None) -> None:
 
 @contextmanager
 def complete(path: Path) -> Generator[BinaryIO, None, None]:
-    """A file that replaces the one at this path, if that is a regular file, when all has been written."""
+    """Open a file for writing that replaces the one at this path when the block ends; a device is written directly."""
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
@@ -175,7 +177,7 @@ def messages(client: Client, key: ResourceKey, page: int, losses: Losses) -> Ite
 
 
 def message_line(of: Kind, name: str, message: Message) -> MessageLine:
-    """A message as it stands in the file. A claimed one is free there."""
+    """Return the line of a message. Claimed messages are exported as ready."""
     delay = 0
     if message.created and message.available_at and not message.claim:
         now = message.created + timedelta(seconds=message.age)
@@ -197,25 +199,24 @@ def import_file(session: Session, path: Path) -> None:
     session.configure(patient=True, check_delays=False)
     client, messages, lost, refused, importer = session.client, 0, 0, 0, Importer(session.client)
     named: list[ResourceLine] = []
-    with nullcontext(sys.stdin.buffer) if path == Path("-") else path.open("rb") as file:
-        lines = Lines(file)
-        with progress_bar(path.name, path.stat().st_size if path.is_file() else None) as bar:
-            for part in parts(lines):
-                if isinstance(part, ResourceLine):
-                    try:
-                        restore(client, part)
-                    except UNREADABLE as error:
-                        note(f"{part.of} {part.name} could not be restored: {error}")
-                        refused += 1
+    try:
+        with nullcontext(sys.stdin.buffer) if path == Path("-") else path.open("rb") as file:
+            lines = Lines(file)
+            with progress_bar(path.name, path.stat().st_size if path.is_file() else None) as bar:
+                for part in parts(lines):
+                    if isinstance(part, ResourceLine):
+                        named.append(part)
+                        if not applied(restore, client, part):
+                            named.pop()
+                            refused += 1
                         continue
-                    named.append(part)
-                    continue
-                stored = importer.send(part)
-                lost += len(part) - stored
-                messages += stored
-                bar(lines.offset, messages)
-    for line in named:
-        restrict(client, line)
+                    stored = importer.send(part)
+                    lost += len(part) - stored
+                    messages += stored
+                    bar(lines.offset, messages)
+    finally:
+        # An import that stops early leaves no paused queue open, either.
+        refused += sum(not applied(restrict, client, line) for line in named)
     session.out.result({"queues and topics": len(named), "messages": messages})
     importer.report()
     if lost or refused:
@@ -225,7 +226,7 @@ def import_file(session: Session, path: Path) -> None:
 
 
 class Lines:
-    """The lines of an export, once; ``offset``: how many bytes they had. Raises ``InvalidBody``."""
+    """The lines of an export, once; ``offset``: the number of bytes read. Raises ``InvalidBody``."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.offset = 0
@@ -241,8 +242,18 @@ class Lines:
 
 
 def resource_of(client: Client, key: ResourceKey) -> Queue | Topic:
-    """A queue or a topic."""
+    """Return the queue or topic."""
     return client.queue(key[1]) if key[0] == "queue" else client.topic(key[1])
+
+
+def applied(change: Callable[[Client, ResourceLine], None], client: Client, line: ResourceLine) -> bool:
+    """Apply a change to a queue or a topic. If it is refused, name it on standard error and return False."""
+    try:
+        change(client, line)
+    except UNREADABLE as error:
+        note(f"{line.of} {line.name} could not be restored: {error}")
+        return False
+    return True
 
 
 def restore(client: Client, line: ResourceLine) -> None:
@@ -268,7 +279,7 @@ def restrictions(line: ResourceLine) -> dict[str, object]:
 
 
 def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
-    """The lines, consecutive messages in batches, which depend on nothing but the file."""
+    """Yield the lines, with consecutive messages in batches, which depend on nothing but the file."""
     bounds: dict[ResourceKey, int] = {}
     batch: list[MessageLine] = []
     filled = 0
@@ -303,7 +314,7 @@ class Importer:
         """Post a batch once; return how many of its messages the server accepts, together or in parts."""
         try:
             self._post(batch)
-        except (Conflict, QuotaExceeded) as error:
+        except LEFT_OUT as error:
             note(f"{len(batch):,} messages of {batch[0].of} {batch[0].name} are left out: {error}")
             return 0
         except Invalid as error:
@@ -327,12 +338,12 @@ class Importer:
             raise Failure(f"{count:,} messages are without their ttl or delay.")
 
     def _send_bare(self, message: MessageLine, refused: Invalid) -> int:
-        """Post a refused message without its ttl and delay, which take room; return 0 if that is refused as well."""
+        """Post a refused message without its ttl and delay, which take room; return 0 if this is refused, too."""
         name = f"Message {message.id} of {message.of} {message.name}"
         try:
-            self._post([replace(message, ttl=None, delay=0)])
-        except Invalid:
-            note(f"{name} is left out: {refused}")
+            self._post([replace(message, ttl=None, delay=None)])
+        except (Invalid, *LEFT_OUT) as error:
+            note(f"{name} is left out: {refused if isinstance(error, Invalid) else error}")
             return 0
         note(f"{name} gets the default ttl and delay: {refused}")
         self._changed += 1
@@ -347,8 +358,8 @@ class Importer:
         if isinstance(resource, Topic):
             resource.publish_batch([Draft(one.body, one.ttl) for one in batch], key=key)
             return
-        resource.post_batch([Draft(one.body, one.ttl, one.delay or None, one.group) for one in batch], key=key)
-        delayed = sum(one.delay > 0 for one in batch)
+        resource.post_batch([Draft(one.body, one.ttl, one.delay, one.group) for one in batch], key=key)
+        delayed = sum(bool(one.delay) for one in batch)
         if delayed and self._ignores(resource):
             self._undelayed[name] += delayed
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request as a value: what to ask, whether it may be asked again, and how the answer is read. No I/O.
+"""A request as a value: its parts, whether it may be repeated, and how its answer is read. No I/O.
 
 Each verb of the interface is written once, as a function that makes a ``Call``. ``operation`` binds it: on a blocking
 client it runs the call and returns what it reads; on an asynchronous one it returns an awaitable of the same.
@@ -32,7 +32,7 @@ from uuid import uuid4
 import msgspec
 from msgspec import Struct
 
-from zq.errors import Invalid, InvalidHeader, InvalidName, TooManyRequests, Unavailable, ZqError
+from zq.errors import Invalid, InvalidHeader, InvalidName, Unavailable, ZqError
 from zq.wire import refusals
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 Params = Mapping[str, str | int | bool | list[str] | None]
-# What decoding raises for an answer of another form than expected.
+# The errors of decoding an answer of an unexpected form.
 UNREADABLE: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError)
 # Seconds; a longer Retry-After is cut to this.
 MAX_RETRY_AFTER: Final = 3600.0
@@ -51,7 +51,7 @@ SLICE: Final = 0.2
 
 
 class Repeat(Enum):
-    """Whether a request may be repeated after a lost answer, or one that says that the failure passes."""
+    """The condition for repeating a request after a lost answer or a temporary failure."""
 
     SAFE = "safe"
     """A repeat changes nothing more: by its nature, or by an Idempotency-Key."""
@@ -108,11 +108,11 @@ class Transport(Protocol):
     """What running consumers do before the connections are closed."""
 
     def run(self, call: Call[T]) -> T:
-        """The result of the call. Raises the error that the server raised, or ``Unavailable``."""
+        """Return the result of the call. Raises the error that the server raised, or ``Unavailable``."""
         ...
 
     def open(self, call: "Call[Any]") -> AbstractContextManager[Iterator[bytes]]:
-        """The body of the answer, as it comes. Both raise ``Unavailable`` if the connection breaks."""
+        """Return the body of the answer as it arrives. Both raise ``Unavailable`` if the connection breaks."""
         ...
 
     def close(self) -> None:
@@ -165,7 +165,7 @@ class Verb:
         update_wrapper(self, make)  # type: ignore[arg-type]
 
     def signature(self, waits: bool) -> inspect.Signature:
-        """The signature of the bound verb; ``waits``: on a blocking client."""
+        """Return the signature of the bound verb; ``waits``: on a blocking client."""
         if waits not in self._signatures:
             given = inspect.signature(self._make)
             (read,) = get_args(given.return_annotation)
@@ -259,27 +259,27 @@ def path(*segments: str) -> str:
 
 
 def key_header(key: str | None) -> Mapping[str, str]:
-    """The idempotency key as a header: the caller's, or a fresh one for this call."""
+    """Return the header of the idempotency key: the caller's, or a fresh one for this call."""
     if key is not None and not all("!" <= letter <= "~" for letter in key):
         raise InvalidHeader("Invalid header value", "A key must be of visible ASCII characters.")
     return {"Idempotency-Key": key or uuid4().hex}
 
 
 def nothing(answer: Answer) -> None:
-    """Reads an answer without content. Raises ``ValueError`` for one with content: no zq server gave it."""
+    """Read an answer without content. Raises ``ValueError`` for one with content, which no zq server sends."""
     if answer.status != 204:
         raise ValueError(answer.status)
 
 
 def check_concurrency(concurrency: int) -> int:
-    """The same number. Raises ``Invalid`` below 1."""
+    """Return the number. Raises ``Invalid`` below 1."""
     if concurrency < 1:
         raise Invalid("concurrency must be at least 1.")
     return concurrency
 
 
 def maybe_applied(error: BaseException) -> bool:
-    """Whether the server may have carried out a call that failed: always but after a refusal of its first attempt."""
+    """Return whether the server may have carried out a failed call: not if it refused the first attempt."""
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 
 
@@ -309,7 +309,7 @@ class ErrorBody(Struct):
 
 
 def error_of(response: "httpx.Response") -> ZqError:
-    """The error in an answer, as the class that the server raised."""
+    """Return the error in an answer, as the class that the server raised."""
     try:
         body = msgspec.json.decode(response.content, type=ErrorBody)
     except UNREADABLE:  # a proxy's own page
@@ -320,21 +320,19 @@ def error_of(response: "httpx.Response") -> ZqError:
     if response.status_code < 400:
         target = response.headers.get("Location", "nowhere")
         sentence = f"The server answered {response.status_code} {reason}, which leads to {target}; no call follows."
-    error = refusals.error(response.status_code, response.headers.get(refusals.HEADER, ""), title, sentence)
-    if isinstance(error, TooManyRequests):
-        error.retry_after, error.limit = max(1, int(retry_after(response.headers))), body.limit
-    return error
+    name, pause = response.headers.get(refusals.HEADER, ""), max(1, int(retry_after(response.headers)))
+    return refusals.error(response.status_code, name, title, sentence, pause, body.limit)
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Seconds of the Retry-After header; 0 without one, and for a date."""
+    """Return the seconds of the Retry-After header; 0 without one, and for a date."""
     asked = headers.get("Retry-After", "")
     return min(float(asked), MAX_RETRY_AFTER) if asked.isascii() and asked.isdigit() else 0.0
 
 
 @contextmanager
 def reading_answer(method: str, path: str) -> Generator[None, None, None]:
-    """A context for the reading of an answer. Raises ``ZqError`` for one that no zq server gives."""
+    """Raise ``ZqError`` if the block reads an answer that no zq server sends."""
     try:
         yield
     except UNREADABLE as error:
@@ -353,7 +351,7 @@ class Retries(Struct, frozen=True):
 
 
 def sleep_slices(pause: float, over: Callable[[], bool]) -> Iterator[float]:
-    """Yields how long to sleep next, until the pause has passed or ``over`` says so."""
+    """Yield the seconds of each next sleep, until the pause has passed or ``over`` returns True."""
     ends = time.monotonic() + pause
     while (left := ends - time.monotonic()) > 0 and not over():
         yield min(left, SLICE)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from zq import wire
 from zq.client import claims, posting
@@ -92,7 +91,7 @@ class QueueVerbs(SubscriptionVerbs):
         """Store messages in a stage, unseen until a commit publishes it; how many."""
         given = [*bodies]
         call = posting.staged_call(self.kind, self.name, posting.pack(given, ttl, delay), key, stage)
-        return replace(call, check=self._delay_check(given, delay))
+        return self._delay_checked(call, given, delay)
 
     @operation
     def pop(self, count: int = 1, *, wait: int = 0) -> Call[Messages]:
@@ -352,12 +351,12 @@ class QueueVerbs(SubscriptionVerbs):
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
         given = [*bodies]
         call = posting.post_call(self.kind, self.name, posting.pack(given, ttl, delay), key)
-        return replace(call, check=self._delay_check(given, delay))
+        return self._delay_checked(call, given, delay)
 
-    def _delay_check(self, bodies: Sequence[Any], delay: int | None) -> Call[None] | None:
-        """Return the call that refuses a delay that the queue ignores."""
+    def _delay_checked(self, call: Call[T], bodies: Sequence[Any], delay: int | None) -> Call[T]:
+        """Return the post with a check that refuses a delay that the queue ignores."""
         delayed = delay or any(isinstance(body, Draft) and body.delay for body in bodies)
-        return self.transport.warnings.delay_check(self.name) if delayed else None
+        return self.transport.warnings.delay_checked(self.name, call) if delayed else call
 
 
 def _wanted(bodies: Bodies) -> str | None:

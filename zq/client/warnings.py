@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that a server accepts and that do not do what was meant: warnings in the log ``zq.client``, and refusals."""
+"""Warnings in the log ``zq.client``, and refusals, for requests that the server accepts but that have another effect
+than the caller expects."""
 
 import logging
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from zq.client.calls import UNREADABLE, Answer, Call, path
 from zq.errors import Invalid
 from zq.wire import QUEUE_RULES, TOPIC_RULES
 
+T = TypeVar("T")
 LOG = logging.getLogger("zq.client")
+# The beginning of the server's Warning header of a post whose delay has no effect.
+DELAY_IGNORED: Final = '299 - "delay is ignored'
 # The reserved metadata by kind.
 RULES: Final = {"queues": QUEUE_RULES, "topics": TOPIC_RULES}
 
@@ -26,19 +31,31 @@ class Warnings:
         self._delayed_queues: set[str] = set()
 
     def rules(self, kind: str, metadata: Iterable[str]) -> None:
-        """Warn of names that begin like a rule and are none of ``kind``."""
+        """Log a warning for each name that begins with an underscore and is no reserved metadata key of ``kind``."""
         for name in metadata:
             if name.startswith("_") and name not in RULES[kind] and self._first(kind, name):
                 LOG.warning("%s is no rule of %s%s", name, kind, did_you_mean(name, RULES[kind]))
 
-    def delay_check(self, queue: str) -> Call[None] | None:
-        """Return the call that precedes a post with a delay; None if it is known that the queue does not ignore it.
+    def delay_checked(self, queue: str, post: Call[T]) -> Call[T]:
+        """Return a post with a delay, preceded by a request that raises ``Invalid`` if the queue ignores delays.
 
-        Reading its answer raises ``Invalid`` if the queue ignores delays.
+        The request is left out after one that found that the queue applies delays, until the answer to a post says
+        otherwise: the queue may be updated, or deleted and created again.
         """
-        if not self._checks_delays or queue in self._delayed_queues:
-            return None
+        if not self._checks_delays:
+            return post
 
+        def read(answer: Answer) -> T:
+            if answer.headers.get("Warning", "").startswith(DELAY_IGNORED):
+                self._delayed_queues.discard(queue)
+                LOG.warning("The queue %s ignores delays: messages posted with a delay are ready at once.", queue)
+            return post.read(answer)
+
+        check = None if queue in self._delayed_queues else self._delay_check(queue)
+        checked: Call[Any] = replace(post, read=read, check=check)
+        return checked
+
+    def _delay_check(self, queue: str) -> Call[None]:
         def read(answer: Answer) -> None:
             try:
                 metadata = msgspec.json.decode(answer.body, type=dict[str, Any])
@@ -65,6 +82,6 @@ class Warnings:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown name: the known one that is most like it, if any is."""
+    """Return the end of a sentence about an unknown name, which names the most similar known one if there is one."""
     close = get_close_matches(name, known, 1)
     return f"; did you mean {close[0]}?" if close else "."

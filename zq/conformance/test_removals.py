@@ -132,7 +132,7 @@ def test_no_verb_meets_a_removed_message(scene: Scene, way: str, grouping: Group
 
 
 def test_a_deletion_removes_history_and_keys_and_a_purge_keeps_them(scene: Scene):
-    """Entries and answers of before are unknown at once; those of the queue that is made anew are its own."""
+    """The queue's history entries and idempotency keys are gone at once; a queue created again has its own."""
     scene.post(2, once=once())
     assert len(scene.pop(1, history=600)) == 1
     scene.storage.queues.purge(scene.queue)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The web console: a page that a browser shows, and a client of the HTTP interface like any other.
+"""The web console as a feature of the server: a page in the browser, and a client of the HTTP interface like any other.
 
-All that it does is in ``static``, as the browser gets it; here is only how that is served.
+``static`` has the files of the page; the modules here serve them.
 """

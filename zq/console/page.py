@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the console is served by: ``/console/``, the only document, and its files below a path with their version.
+"""The resources of the console: ``/console/``, the only document, and its files below a path with their version.
 
-The files are read and packed once. All addresses within are relative, so that it works behind any path of a proxy.
-Modules are served as they are written, but for their comments, whose lines are empty then (decision 0114).
+The files are read and compressed once. All addresses within are relative, so the console works below any path of a
+proxy. Modules are served as they are written, except for their comments, whose lines become empty (decision 0114).
 """
 
 import base64
@@ -13,29 +13,29 @@ import re
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import falcon
 
 from zq.http.tenant import Audience
 
 ROOT: Final = Path(__file__).parent / "static"
-# The file that is no file of the tree, but the document.
+# The name of the document, which is not among the files of the tree.
 DOCUMENT: Final = "index.html"
-# The media types of what is served, by the ends of names; nothing else is.
+# The media types by file extension; other files are not served.
 MEDIA: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# The files of others are served byte for byte.
+# The path of vendored files, which are served byte for byte.
 VENDORED: Final = "vendor/"
-# Whole lines of comments in a module, but the first line, which is that of the licence.
+# Whole lines of comments in a module, except the first line, which names the licence.
 COMMENT: Final = re.compile(rb"(?!\A)^[ ]*(?://[^\n]*|/\*\*(?:[^*]|\*(?!/))*\*/)$", re.MULTILINE)
-# Hexadecimal digits of a version.
+# The number of hexadecimal digits of a version.
 DIGITS: Final = 12
-# What the browser is told besides the policy of contents: the page is alone, and tells nobody of itself.
+# Headers that isolate the page from others and send no referrer, besides the content security policy.
 HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -43,24 +43,24 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-# The policy of contents. Its one inline script is the map of imports, which no file can be.
+# The content security policy. The only inline script is the import map, which cannot be a file.
 POLICY: Final = (
     "default-src 'none'; script-src 'self' 'sha256-{hash}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-# The vendored modules, by the names under which modules import them.
+# The paths of vendored modules, by the names under which modules import them.
 IMPORTS: Final = {
     "preact": "vendor/preact.mjs",
     "preact/hooks": "vendor/hooks.mjs",
     "htm": "vendor/htm.mjs",
 }
-# How long a file whose path has its version may be kept: a year.
+# Cache-Control of a file whose path has its version: a year.
 FOREVER: Final = "public, max-age=31536000, immutable"
 
 
 class File(NamedTuple):
-    """One file. ``packed``: by gzip."""
+    """A file of the console. ``packed`` is compressed by gzip."""
 
     media: str
     raw: bytes
@@ -68,7 +68,7 @@ class File(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """All files by their paths. ``version`` changes with any of them."""
+    """All files by their paths. ``version`` changes with each change of a file."""
 
     version: str
     document: str
@@ -76,7 +76,7 @@ class Tree(NamedTuple):
 
 
 def read_tree(root: Path = ROOT) -> Tree:
-    """What the console is made of."""
+    """Read the files of the console."""
     paths = sorted(path for path in root.rglob("*") if path.suffix in MEDIA or path.name == DOCUMENT)
     contents = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
     digest = sha256()
@@ -93,30 +93,15 @@ def _file(name: str, raw: bytes) -> File:
     return File(MEDIA[Path(name).suffix], raw, gzip.compress(raw, 9, mtime=0))
 
 
-class Console:
-    """The routes of the console. ``tree`` is the version of its files."""
-
-    def __init__(self, read_only: bool, grafana: str = "") -> None:
-        self._tree = read_tree()
-        self.tree = self._tree.version
-        self._document = _Document(self._tree, read_only, grafana)
-
-    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
-        """Serve it at ``/console/``."""
-        app.add_route("/console", _Moved())
-        app.add_route("/console/", self._document)
-        app.add_route("/console/{tree}/{file:path}", _Files(self._tree))
-
-
 class _Static:
-    """What anybody may read, without a project."""
+    """A resource that needs no credential and no project."""
 
     audience = Audience.PROBE
     open = True
 
 
-class _Moved(_Static):
-    """``/console``: below a proxy's path, too, since where it leads is relative."""
+class Moved(_Static):
+    """``/console``: a redirect to ``/console/``, relative so that it works below any path of a proxy."""
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.status = falcon.HTTP_308
@@ -125,7 +110,7 @@ class _Moved(_Static):
     on_head = on_get
 
 
-class _Document(_Static):
+class Document(_Static):
     """``/console/``"""
 
     def __init__(self, tree: Tree, read_only: bool, grafana: str) -> None:
@@ -155,8 +140,8 @@ class _Document(_Static):
     on_head = on_get
 
 
-class _Files(_Static):
-    """``/console/{tree}/…``. Of another tree, as a page has it that another server sent, it serves its own file."""
+class Files(_Static):
+    """``/console/{tree}/…``. For a page of another server, whose tree differs, it serves this server's file."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree

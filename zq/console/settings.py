@@ -27,9 +27,9 @@ CONSOLE: Final[list[cfg.Opt]] = [
 class ConsoleOptions(Struct, frozen=True):
     """The options of the section."""
 
-    enabled: bool
-    read_only: bool
-    grafana_url: str
+    enabled: bool = True
+    read_only: bool = False
+    grafana_url: str = ""
 
 
 SECTION: Final = Section(

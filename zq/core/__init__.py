@@ -8,15 +8,13 @@ from zq.core.browsing import Browsing
 from zq.core.claims import Claims
 from zq.core.creation import QueueCreation, TopicCreation, TopicStore
 from zq.core.data_keys import DataKeys
-from zq.core.deliveries import Deliveries
 from zq.core.encryption import Sealing
 from zq.core.extensions import Extension
-from zq.core.following import Following
+from zq.core.followers import Followers
 from zq.core.health import Health, Pools
 from zq.core.history import History
 from zq.core.messages import Messages
 from zq.core.publishing import Publishing, Readers
-from zq.core.pushes import Pushes
 from zq.core.queues import Queues
 from zq.core.quotas import NO_QUOTAS, Quotas
 from zq.core.rates import Rates
@@ -25,8 +23,6 @@ from zq.core.removal import Removal
 from zq.core.rules import DefaultTtls, Patterns, RulesCache
 from zq.core.settling import Settling
 from zq.core.streams import Streams
-from zq.core.subscription_documents import SubscriptionDocuments
-from zq.core.subscriptions import DEFAULT_POLICY, Subscribing, SubscriptionPolicy
 from zq.core.tails import Tails
 from zq.core.topics import Topics
 from zq.core.trail import TTL, Trail
@@ -39,6 +35,7 @@ from zq.model.topics import Retention
 from zq.storage.api import Storage
 
 DEFAULT_LIMITS = Limits()
+NO_FOLLOWERS = Followers()
 
 
 class Broker:
@@ -47,8 +44,9 @@ class Broker:
     ``patience``: seconds that the caller of a large commit waits for its end. ``quota``: the defaults of a project's
     quotas; None if the server has no authentication, and so cannot bound a project. ``share``: the percentage of
     waiters and streams that one project may hold. ``encryption_keys``: see ``DataKeys``. ``max_counted``: see
-    ``Queues``. ``pools``: the stores of pools, if the deployment has any. ``audit_ttl``: seconds for which an entry of
-    the audit trail is kept. ``extensions``: the rules of features.
+    ``Queues``. ``followers``: the followers of queues and topics, if the server has a feature for them. ``pools``: the
+    stores of pools, if the deployment has any. ``audit_ttl``: seconds for which an entry of the audit trail is kept.
+    ``extensions``: the rules of features.
     """
 
     def __init__(
@@ -70,7 +68,7 @@ class Broker:
         rates: Rates | None = None,
         encryption_keys: Mapping[str, bytes] | None = None,
         max_counted: int = MAX_COUNTED,
-        subscriptions: SubscriptionPolicy = DEFAULT_POLICY,
+        followers: Followers = NO_FOLLOWERS,
         pools: Pools | None = None,
         audit_ttl: float = TTL,
         extensions: Sequence[Extension] = (),
@@ -91,10 +89,9 @@ class Broker:
         )
         self.waiters = waiters = Waiters(storage, clock, limits, max_waiters, events, share, quotas)
 
-        subscribed = SubscriptionDocuments(storage, clock, rules_cache.forget)
-        queue_creation = QueueCreation(storage.queues, quotas, rules_cache, subscribed)
+        self.queue_creation = QueueCreation(storage.queues, quotas, rules_cache, followers)
         topic_store = TopicStore(storage, clock)
-        topic_creation = TopicCreation(topic_store, quotas, limits, self.default_ttls)
+        self.topic_creation = topic_creation = TopicCreation(topic_store, quotas, limits, self.default_ttls)
         self.sealing = sealing = Sealing(
             DataKeys(storage.documents, clock, encryption_keys or {}),
             events,
@@ -103,12 +100,6 @@ class Broker:
             lambda queue: rules_cache.fresh(queue).sealed_since,
             topic_creation.stored_sealed_since,
         )
-        self.subscriptions = Subscribing(
-            storage, clock, limits, subscribed, quotas, queue_creation, topic_creation, subscriptions
-        )
-        self.following = Following(storage, clock, self.subscriptions)
-        self.pushes = Pushes(storage, clock, sealing)
-        self.deliveries = Deliveries(storage, clock, limits, self.subscriptions, sealing)
 
         self.queues = Queues(
             storage,
@@ -117,8 +108,7 @@ class Broker:
             rules_cache,
             sealing.keys,
             quotas,
-            subscribed,
-            self.subscriptions,
+            followers,
             waiters,
             max_counted,
             protocol_keys,
@@ -133,8 +123,8 @@ class Broker:
             events,
             sealing,
             quotas,
-            queue_creation,
-            self.subscriptions,
+            self.queue_creation,
+            followers,
         )
         self.browsing = Browsing(storage, clock, limits, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
@@ -152,7 +142,7 @@ class Broker:
             quotas,
             topic_store,
             topic_creation,
-            self.subscriptions,
+            followers,
             protocol_keys,
         )
         tails = Tails(storage)
@@ -163,7 +153,7 @@ class Broker:
 
         self.health = Health(storage, clock, pools=pools)
         self.trail = Trail(storage.documents, clock, audit_ttl)
-        self.removal = Removal(storage, clock, self.queues, self.topics, self.subscriptions, owned_documents)
+        self.removal = Removal(storage, clock, self.queues, self.topics, followers, owned_documents)
 
     def resume(self) -> None:
         """Go on with what no server carries on: to be called every second."""

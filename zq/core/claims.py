@@ -30,7 +30,7 @@ from zq.model import (
     Settlement,
     new_ids,
 )
-from zq.model.subscriptions import HIDDEN
+from zq.model.hidden import HIDDEN
 from zq.storage.api import Storage
 
 # Messages of a claim without ``limit``.
@@ -102,7 +102,7 @@ class Claims:
             )
             if rules.claims_paused:
                 asked = structs.replace(asked, limit=1, max_claims=NEVER, most_bytes=0)
-            made = redelivery.claim(self._storage, queue, asked, letters, now, self._rules_cache.admit_plain)
+            made = redelivery.claim(self._storage, queue, asked, letters, now, self._rules_cache.admit_moves)
             if made.metadata is None:
                 break
             rules = self._rules_cache.remember(queue, made.metadata)

@@ -9,10 +9,10 @@ from msgspec import Struct
 
 from zq import wire
 from zq.clock import Clock
+from zq.core.followers import Followers
 from zq.core.metadata import ENCRYPTS, SEALED
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import DefaultTtls, ReadThroughCache, Rules, RulesCache, post_size
-from zq.core.subscription_documents import SubscriptionDocuments
 from zq.limits import Limits
 from zq.model import Page, QueueRef, Seconds, Stats
 from zq.model.documents import Document, DocumentRef
@@ -27,12 +27,12 @@ class QueueCreation:
     """The rules of queues, with creation of queues that do not exist."""
 
     def __init__(
-        self, queues: QueueController, quotas: AnyQuotas, rules_cache: RulesCache, subscribed: SubscriptionDocuments
+        self, queues: QueueController, quotas: AnyQuotas, rules_cache: RulesCache, followers: Followers
     ) -> None:
         self._queues = queues
         self._quotas = quotas
         self._rules_cache = rules_cache
-        self._subscribed = subscribed
+        self._followers = followers
 
     def rules(self, queue: QueueRef) -> Rules:
         """Return the queue's rules as stored now, and create the queue if it does not exist.
@@ -42,9 +42,13 @@ class QueueCreation:
         stored = self._queues.get(queue)
         if stored is None:
             with self._quotas.admit_queue(queue):
-                metadata = wire.encode(self._subscribed.mark_of_queue(queue))
+                metadata = wire.encode(self._followers.mark(queue))
                 self._queues.create(queue, metadata)
         return self._rules_cache.remember(queue, stored.metadata if stored else metadata)
+
+    def forget(self, queue: QueueRef) -> None:
+        """Drop the queue's cached rules after this server has changed its metadata."""
+        self._rules_cache.forget(queue)
 
 
 class Topic(Struct, frozen=True):

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bodies that are encrypted in the store, each by itself, and what stands beside them (contract 7.9).
+"""Encryption of bodies and extras in the store, each by itself (contract 7.9).
 
-A sealed body begins with a byte that no JSON text begins with, so that nobody can post what is taken for one, and each
-message tells itself whether it is sealed. Then follow the length of the id of the project's key, the id, 12 random
+A sealed body begins with a byte that no JSON text begins with, so that no posted body is mistaken for a sealed one, and
+each message shows whether it is sealed. Then follow the length of the id of the project's key, the id, 12 random
 bytes, and the body as AES-256-GCM has encrypted it, with its tag of 16 bytes. The tag covers the project and the
 message's id, too: a body that was put into another message's place cannot be opened. In a topic it covers the topic and
 random bytes that stand beside the body.
 
-A queue or topic that was created with encryption knows since when all bodies have been encrypted. A plain body in it
-was put there past the server, and is as unreadable as one that cannot be opened.
+A queue or topic that was created with encryption stores the moment since which all bodies have been encrypted. A plain
+body in it was written past the server, and is as unreadable as a body that cannot be opened.
 """
 
 import logging
@@ -25,7 +25,6 @@ from zq.core.data_keys import NONCE, DataKeys
 from zq.errors import MessageUnreadable
 from zq.events import NO_EVENTS, Events
 from zq.model import HistoryEntry, Message, Messages, QueueRef, Seconds
-from zq.model.subscriptions import Notice
 from zq.model.topics import Published, TopicRef
 
 LOG = logging.getLogger(__name__)
@@ -67,14 +66,14 @@ class Sealing:
         return self._since_of(queue) if self.keys.enabled else 0.0
 
     def seal(self, project: str, id: str, body: bytes) -> bytes:
-        """The body as it is stored for the message of this id. Raises ``Unavailable`` if there is no key."""
+        """Return the sealed body for the message of this id. Raises ``Unavailable`` if there is no key."""
         key, cipher = self.keys.sealing(project)
         nonce = os.urandom(NONCE)
         sealed: bytes = cipher.encrypt(nonce, body, _bound_to(key, project, id))
         return MARK + bytes([len(key)]) + key.encode() + nonce + sealed
 
     def open(self, project: str, id: str, body: bytes) -> bytes:
-        """The body as it was posted, whether it is sealed or not. Raises ``MessageUnreadable``."""
+        """Return the body as it was posted, whether it is sealed or not. Raises ``MessageUnreadable``."""
         if body[:1] != MARK:
             return body
         end = 2 + body[1] if len(body) > 1 else 0
@@ -92,14 +91,14 @@ class Sealing:
         return opened
 
     def stored(self, project: str, id: str, body: bytes, *, seals: bool, checksum: bool) -> tuple[bytes, str]:
-        """The body as it is stored, and the checksum of that, "" without (contract 7.10)."""
+        """Return the body in its stored form, and its checksum or "" (contract 7.10)."""
         if not seals:
             return body, wire.checksum(body) if checksum else ""
         sealed = self.seal(project, id, body)
         return sealed, wire.checksum(b'"' + b64encode(sealed) + b'"') if checksum else ""
 
     def stored_extra(self, project: str, id: str, extra: bytes, *, seals: bool) -> bytes:
-        """What stands beside a body, as it is stored; nothing stays nothing."""
+        """Return the extra in its stored form; an empty one is not sealed."""
         return self.seal(project, extra_of(id), extra) if seals and extra else extra
 
     def opened(self, queue: QueueRef, messages: Messages) -> Messages:
@@ -118,9 +117,8 @@ class Sealing:
 
     def opened_one(self, queue: QueueRef, message: Message) -> Message:
         """Return a message as it was posted. Raises ``MessageUnreadable``."""
-        plain = message.body[:1] != MARK or (message.extra and message.extra[:1] != MARK)
         if (
-            plain
+            is_plain(message)
             and _is_later(message.created, self._queue_since(queue))
             and _is_later(message.created, self._stored_queue_since(queue))
         ):
@@ -163,11 +161,6 @@ class Sealing:
         body = self.open(project, id_in_topic(topic, entry.seal), entry.body)
         return structs.replace(message, entry=structs.replace(entry, body=body))
 
-    def opened_notice(self, project: str, notice: Notice) -> Notice:
-        """Return what is to be delivered as it was posted. Raises ``MessageUnreadable``."""
-        id = notice.message if notice.kind == "queue" else id_in_topic(notice.name, notice.seal)
-        return structs.replace(notice, body=self.open(project, id, notice.body))
-
     def _plain(self, id: str) -> MessageUnreadable:
         self._events.unreadable()
         LOG.error("Message %s is not encrypted, though all are where it was found: it was changed in the store.", id)
@@ -198,15 +191,20 @@ def _is_later(created: Seconds, since: Seconds) -> bool:
 
 
 def extra_of(id: str) -> str:
-    """To what the extra of a message is bound: it cannot take the place of a body."""
+    """Return the id to which the extra of a message is bound, so that it cannot take the place of a body."""
     return f"extra/{id}"
 
 
 def is_sealed(message: Message) -> bool:
-    """Whether its body, or what stands beside it, is encrypted in the store."""
+    """Return whether the body, or the extra, is encrypted in the store."""
     return message.body[:1] == MARK or message.extra[:1] == MARK
 
 
+def is_plain(message: Message) -> bool:
+    """Return whether the body, or the extra, is not encrypted in the store."""
+    return message.body[:1] != MARK or (bool(message.extra) and message.extra[:1] != MARK)
+
+
 def _bound_to(key: str, project: str, id: str) -> bytes:
-    """What the tag of a body covers besides the body; no part can hold the byte between them."""
+    """Return the data that the tag covers besides the body; no part can contain the separator."""
     return MARK + b"\x00".join(part.encode() for part in (key, project, id))

@@ -4,7 +4,7 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, NoReturn
 
 from msgspec import UNSET, structs
 
@@ -12,10 +12,10 @@ from zq import wire
 from zq.clock import Clock
 from zq.core.creation import QueueCreation
 from zq.core.encryption import SET_ASIDE, UNREADABLE, Sealing
+from zq.core.followers import Followers
 from zq.core.paging import list_messages
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
-from zq.core.subscriptions import Subscribing
 from zq.core.values import Applied, Listed, Seen
 from zq.errors import (
     ClaimNotHeld,
@@ -44,8 +44,8 @@ from zq.limits import (
 )
 from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
+from zq.model.hidden import copies_of
 from zq.model.quotas import Work
-from zq.model.subscriptions import copies_of
 from zq.storage.api import Storage
 from zq.turns import SLICE, slices
 
@@ -74,12 +74,12 @@ class Messages:
         sealing: Sealing,
         quotas: AnyQuotas,
         creation: QueueCreation,
-        subscriptions: Subscribing,
+        followers: Followers,
     ) -> None:
         self._sealing = sealing
         self._quotas = quotas
         self._creation = creation
-        self._subscriptions = subscriptions
+        self._followers = followers
         self._messages = storage.messages
         self._transactions = storage.transactions
         self._clock = clock
@@ -89,20 +89,34 @@ class Messages:
         self._delete_with_claim_id = delete_with_claim_id
         self._events = events
 
-    def max_post_size(self, queue: QueueRef, size: int) -> int:
-        """Return the bound of a post to the queue in bytes, for a body of ``size`` bytes; create a missing queue."""
-        return self._rules(queue, size).max_post_size
+    def rules(self, queue: QueueRef, size: int) -> Rules:
+        """Return the rules for a post of ``size`` bytes, and create a missing queue (contract 7.2, step 1).
+
+        Remembered rules save a round trip to the store: the post finds out whether they still hold. The store is
+        queried only if the remembered rules would refuse the post.
+        """
+        remembered = self._rules_cache.remembered(queue)
+        if remembered is not None and size <= remembered.max_post_size and not remembered.posts_paused:
+            return remembered
+        return self._creation.rules(queue)
 
     def post(
-        self, queue: QueueRef, client: str, raw: bytes, idempotency_key: IdempotencyKey | None = None, hops: int = 0
+        self,
+        queue: QueueRef,
+        client: str,
+        raw: bytes,
+        idempotency_key: IdempotencyKey | None = None,
+        hops: int = 0,
+        rules: Rules | None = None,
     ) -> Applied[list[str]]:
         """Store all messages of the JSON body ``raw`` or none, and return their ids in array order (contract 7.2).
 
         A missing queue is created before any check. The checks are in this order: size, JSON, number of messages, each
         message in turn; the store finds out last whether it knows the idempotency key. ``hops``: the number of zq's
-        deliveries in a chain that led to this post. Raises ``Invalid``, ``KeyReused``, ``QueuePaused``.
+        deliveries in a chain that led to this post. ``rules``: what ``rules`` returned for this post, if the caller has
+        called it. Raises ``Invalid``, ``KeyReused``, ``QueuePaused``.
         """
-        rules = self._rules(queue, len(raw))
+        rules = rules or self.rules(queue, len(raw))
         posted = wire.posted(raw)
         count_within("messages", len(posted), self._limits.max_messages_per_post)
         while True:
@@ -117,7 +131,9 @@ class Messages:
                 continue
             try:
                 copies = self.copies(queue, drafts, rules, now, hops)
-                metadata = self._store(queue, drafts, now, rules, idempotency_key, copies)
+                if refusal := self.refusal(queue, drafts, rules):
+                    self._refuse(queue, drafts, now, refusal, idempotency_key)
+                metadata = self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
             except Repeated as first:
                 return Applied(first.answer, replayed=True, ignores_delays=rules.ignores_delays(posted))
             if metadata is None:
@@ -330,19 +346,15 @@ class Messages:
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
         return int(marker[:40]) if marker.isascii() and marker.isdigit() else None
 
-    def _store(
+    def _refuse(
         self,
         queue: QueueRef,
         drafts: Sequence[Draft],
         now: Seconds,
-        rules: Rules,
+        refusal: ZqError,
         idempotency_key: IdempotencyKey | None,
-        copies: Copies | None,
-    ) -> bytes | None:
-        """As the store's ``post``. Raises ``QuotaExceeded``, ``QueuePaused``, but not for what was stored before."""
-        refusal = self.refusal(queue, drafts, rules)
-        if refusal is None:
-            return self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
+    ) -> NoReturn:
+        """Raise the refusal of a post; raise ``Repeated`` instead if the store knows the post's idempotency key."""
         if idempotency_key is not None:
             self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
         raise refusal
@@ -353,19 +365,8 @@ class Messages:
         return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.refusal(queue.project, drafts)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
-        """Return the notices for the queue's subscribers; None if there are none."""
-        return self._subscriptions.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
-
-    def _rules(self, queue: QueueRef, size: int) -> Rules:
-        """The rules for a post of ``size`` bytes to a queue, which is created if it is missing (contract 7.2, step 1).
-
-        Rules that this server remembers save the store a question: the post finds out whether they still hold, and a
-        post that they refuse is judged by what the store says.
-        """
-        remembered = self._rules_cache.remembered(queue)
-        if remembered is not None and size <= remembered.max_post_size and not remembered.posts_paused:
-            return remembered
-        return self._creation.rules(queue)
+        """Return the copies for the queue's followers; None if there are none."""
+        return self._followers.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
 
     def _drafts(
         self,
@@ -376,20 +377,21 @@ class Messages:
         now: Seconds,
         ids: Sequence[str] = (),
     ) -> Sequence[Draft]:
-        """``ids``: those that they have already."""
-        ids, ttl = ids or new_ids(len(posted), now), self._rules_cache.ttl(queue, rules)
-        pairs = list(zip(posted, ids, strict=True))
-        return [self._draft(queue, message, id, client, rules, ttl) for part in slices(pairs) for message, id in part]
-
-    def _draft(self, queue: QueueRef, posted: wire.Posted, identity: str, client: str, rules: Rules, ttl: int) -> Draft:
-        if posted.ttl is not UNSET:
-            ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
-        delay = rules.default_delay
-        if delay and (own := wire.posted_delay(posted.delay)) is not None:
-            delay = within("delay", own, MIN_DELAY, self._limits.max_message_delay)
-        body, checksum = self._sealing.stored(
-            queue.project, identity, bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
-        )
-        if posted.group is UNSET:
-            return Draft(identity, body, ttl, delay, client, checksum)
-        return Draft(identity, body, ttl, delay, client, checksum, group=group_name(posted.group))
+        """Apply the queue's rules to posted messages. ``ids``: the ids that the messages have already."""
+        limits, default_ttl, default_delay = self._limits, self._rules_cache.ttl(queue, rules), rules.default_delay
+        is_plain = not (rules.encrypts or self._checksum)
+        drafts: list[Draft] = []
+        for part in slices(list(zip(posted, ids or new_ids(len(posted), now), strict=True))):
+            for message, id in part:
+                ttl, delay, body, checksum = default_ttl, default_delay, bytes(message.body), ""
+                if message.ttl is not UNSET:
+                    ttl = within("ttl", message.ttl, MIN_TTL, limits.max_message_ttl)
+                if delay and (own := wire.posted_delay(message.delay)) is not None:
+                    delay = within("delay", own, MIN_DELAY, limits.max_message_delay)
+                if not is_plain:
+                    body, checksum = self._sealing.stored(
+                        queue.project, id, body, seals=rules.encrypts, checksum=self._checksum
+                    )
+                group = "" if message.group is UNSET else group_name(message.group)
+                drafts.append(Draft(id, body, ttl, delay, client, checksum, group=group))
+        return drafts

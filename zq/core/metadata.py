@@ -25,7 +25,7 @@ from zq.limits import (
     nesting,
 )
 from zq.model import Grouping
-from zq.model.subscriptions import MARK
+from zq.model.hidden import MARK
 
 Metadata = dict[str, Any]
 

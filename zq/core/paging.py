@@ -10,7 +10,7 @@ from zq.model import ListFilter, Message, Page, QueueRef, Seconds
 from zq.storage.api import MessageController
 
 T = TypeVar("T")
-# What a page goes on from, as its store has it.
+# The position behind which a page begins, in the store's own form.
 Marker = Any
 
 

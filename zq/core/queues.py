@@ -8,6 +8,7 @@ from typing import Final
 from zq.clock import Clock
 from zq.core.data_keys import DataKeys
 from zq.core.extensions import ProtocolKey, uses_protocol
+from zq.core.followers import Followers
 from zq.core.markers import Markers
 from zq.core.metadata import (
     ENCRYPTS,
@@ -20,16 +21,14 @@ from zq.core.metadata import (
 from zq.core.quotas import AnyQuotas
 from zq.core.resources import DEAD_LETTERS, READ_AHEAD, MetadataResource
 from zq.core.rules import ReadThroughCache, RulesCache
-from zq.core.subscription_documents import SubscriptionDocuments
-from zq.core.subscriptions import Subscribing
 from zq.core.values import Seen
 from zq.core.waiting import Waiters
 from zq.errors import InvalidBody, MetadataConflict, QueueNotFound
 from zq.limits import MAX_LONG_NAME, Limits, check_target
 from zq.model import Grouping, Queue, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.hidden import HIDDEN
 from zq.model.stats import Depth
-from zq.model.subscriptions import HIDDEN
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
 
@@ -48,8 +47,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         rules_cache: RulesCache,
         keys: DataKeys,
         quotas: AnyQuotas,
-        subscribed: SubscriptionDocuments,
-        subscriptions: Subscribing,
+        followers: Followers,
         waiters: Waiters,
         max_counted: int,
         protocol_keys: Sequence[ProtocolKey],
@@ -63,12 +61,12 @@ class Queues(MetadataResource[QueueRef, Queue]):
             "queue", limits, shown_defaults(limits), rules_cache.default_ttls.of, unbuilt, protocol_keys
         )
         markers = Markers(storage.documents, clock, MAX_LONG_NAME)
-        super().__init__(storage.queues, schema, markers, clock, limits, quotas, rules_cache.forget, QueueNotFound)
+        super().__init__(
+            storage.queues, schema, markers, clock, limits, quotas, followers, rules_cache.forget, QueueNotFound
+        )
         self._queues = storage.queues
         self._storage = storage
         self._protocol_keys = protocol_keys
-        self._subscribed = subscribed
-        self._subscriptions = subscriptions
         self._waiters = waiters
         self._max_counted = max_counted
         self._depths = ReadThroughCache(self._counted)
@@ -102,13 +100,10 @@ class Queues(MetadataResource[QueueRef, Queue]):
         return self._quotas.admit_queue(ref, metadata.get(DEAD_LETTERS))
 
     def _own_metadata(self, ref: QueueRef) -> Metadata:
-        return self._subscribed.mark_of_queue(ref)
+        return self._followers.mark(ref)
 
     def _check_dead_letters(self, ref: QueueRef, target: object) -> None:
         self._quotas.check_dead_letters(ref, target)
-
-    def _unsubscribe(self, ref: QueueRef) -> None:
-        self._subscriptions.end_queue(ref)
 
     def _check(self, ref: QueueRef, metadata: Metadata) -> None:
         super()._check(ref, metadata)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each project may use, and whether it may do anything at all: the defaults of the deployment, and what an
-administrator has said of one project (tenancy 5, 6).
+"""The quota and the state of each project: the deployment's defaults, and an administrator's settings for one project
+(tenancy 5, 6).
 
-That is a document of the deployment, ``("", "quota", project)``, which every server remembers for ten seconds.
+These settings are a document of the deployment, ``("", "quota", project)``, which every server caches for ten seconds.
 """
 
 import logging
@@ -29,9 +29,9 @@ from zq.storage.api import Storage
 from zq.storage.concurrency import StripedLocks
 
 LOG = logging.getLogger(__name__)
-# Seconds for which a project that makes things is not noted again, besides: another server may have deleted it.
+# Seconds after which a project that creates something is listed again: another server may have removed it.
 NOTED: Final = 60.0
-# Seconds for which a request waits at most for others of its project that make something of the same kind.
+# Seconds for which a request waits at most for others of its project that create something of the same kind.
 MAKERS_WAIT: Final = 10.0
 # Documents read at a time, where they are counted.
 STEP: Final = 200
@@ -47,7 +47,7 @@ _decoder: Final = msgspec.json.Decoder(Project)
 
 
 class Allotment(msgspec.Struct, frozen=True):
-    """What one project may use and do. ``until``: of the monotonic clock, when it is to be looked up again."""
+    """The quota, state and account of one project. ``until``: moment of the monotonic clock when it is read again."""
 
     until: float
     quota: Quota
@@ -117,16 +117,16 @@ class Quotas:
         self._metadata = LargeMetadata(self._metadata_of, rates.now)
 
     def configure(self, defaults: Quota) -> None:
-        """These hold from now on."""
+        """Apply other defaults from now on."""
         with self._lock:
             self.defaults = defaults
             self._known.clear()
 
     def of(self, project: str, moment: float | None = None) -> Allotment:
-        """The project's allotment, at most ten seconds old; where the store does not answer, the last one known.
+        """Return the project's allotment, at most ten seconds old; while the store is down, the last one known.
 
-        ``moment``: now, for those who know it. Raises ``Unavailable`` if none is known: who knows whether the project
-        may do anything.
+        ``moment``: the present, if the caller has read the clock. Raises ``Unavailable`` if none is known: the project
+        may be suspended.
         """
         known = self._known.get(project)
         if known is not None and (moment or self.now()) < known.until:
@@ -150,15 +150,15 @@ class Quotas:
             self._known[project] = allotment
         return allotment
 
-    # What an administrator says.
+    # An administrator's settings.
 
     def read(self, project: str) -> Project:
-        """What was said of the project, as the store has it; nothing by default."""
+        """Return the project's settings from the store; empty ones by default."""
         document = self._documents.get(DocumentRef("", QUOTA, project), self._clock.now())
         return _decoder.decode(document.value) if document else Project()
 
     def write(self, project: str, change: Callable[[Project], Project]) -> Project:
-        """Say something else of the project, in one step; what is said now. Raises ``MetadataConflict``."""
+        """Change the project's settings in one step, and return the new ones. Raises ``MetadataConflict``."""
         ref = DocumentRef("", QUOTA, project_id(project))
         for _ in range(10):
             now = self._clock.now()
@@ -171,7 +171,7 @@ class Quotas:
         raise MetadataConflict("Others change the project at the same time. Try again.")
 
     def remove(self, project: str) -> None:
-        """Forget the project, and what was said of it."""
+        """Remove the project's settings, and the project from the list."""
         for kind in (QUOTA, PROJECT):
             self._documents.delete(DocumentRef("", kind, project), self._clock.now())
         with self._lock:
@@ -179,22 +179,22 @@ class Quotas:
         self.forget(project)
 
     def forget(self, project: str) -> None:
-        """Look the project up again."""
+        """Read the project's settings and usage anew."""
         with self._lock:
             self._known.pop(project, None)
         self._stored.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """A page of the projects that have made something, or of which something was said, by their ids."""
+        """Return a page of the projects that have created something or have settings, in the order of ids."""
         size = PAGE if limit is None else within("limit", limit, 1, MOST_PAGE)
         now = self._clock.now()
-        made, said = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))
-        told = {each.ref.name: _decoder.decode(each.value) for each in said}
-        names = sorted({each.ref.name for each in made} | told.keys())[:size]
-        return Page([(name, told.get(name, Project())) for name in names], names[-1] if names else None)
+        listed, stored = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))
+        settings = {each.ref.name: _decoder.decode(each.value) for each in stored}
+        names = sorted({each.ref.name for each in listed} | settings.keys())[:size]
+        return Page([(name, settings.get(name, Project())) for name in names], names[-1] if names else None)
 
-    # What is counted where it is made: requests of one process that make things of one kind in one project do so one
-    # after the other, so that each counts what the others have made.
+    # Counted quotas: requests of one process that create things of one kind in one project take turns, so that each
+    # counts the others' things.
 
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
         """Reserve room for a queue and for its dead-letter queue while the caller creates the queue.
@@ -244,7 +244,7 @@ class Quotas:
                 raise exceeded("queues", most)
 
     def _is_there(self, queue: QueueRef) -> bool:
-        """Whether the queue exists, or did a moment ago. Where nothing bounds queues, all are taken to exist."""
+        """Return whether the queue exists or did a moment ago; True without a quota of queues."""
         known, now = (queue.project, "queues", queue.name), self.now()
         if self._there.get(known, 0.0) > now:
             return True
@@ -258,7 +258,7 @@ class Quotas:
             self._there[known] = now + FRESH
 
     def _note(self, project: str) -> None:
-        """Have the project listed: it makes something."""
+        """List the project, since it creates something."""
         known, now = ("", PROJECT, project), self.now()
         if self._there.get(known, 0.0) <= now:
             self._documents.put(DocumentRef("", PROJECT, project), b"{}", self._clock.now(), expected="")
@@ -336,11 +336,11 @@ class Quotas:
         return self._stored.take(project, len(drafts), size, quota)
 
     def stored(self, project: str) -> Usage | None:
-        """What the project has stored; None = not known."""
+        """Return the project's usage of the store; None if it is not known."""
         return self._storage.usage(project, self._clock.now())
 
     def used(self, project: str) -> Mapping[str, int]:
-        """How much the project has of what can be counted exactly."""
+        """Return the exact counts of the project's queues, topics, tokens, stages, fences and producers."""
         used = {
             "queues": self._storage.queues.count(project),
             "topics": self._count(project, TOPIC, 1 << 53),
@@ -370,12 +370,12 @@ NO_QUOTAS: Final = NoQuotas()
 
 
 def _named(queue: QueueRef, name: object) -> list[QueueRef]:
-    """The queue that another one's metadata name."""
+    """Return the queue that another queue's metadata name, if they name one."""
     return [QueueRef(queue.project, name)] if isinstance(name, str) and name else []
 
 
 def check_state(state: State, changes: bool) -> None:
-    """Raise ``NotAuthorized`` where the project may not do that. ``changes``: it is more than held."""
+    """Raise ``NotAuthorized`` if the project's state forbids a request. ``changes``: whether it does more than read."""
     if state is State.SUSPENDED:
         raise NotAuthorized("The project is suspended.")
     if state is State.READ_ONLY and changes:

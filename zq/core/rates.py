@@ -87,7 +87,7 @@ class Visits:
 
 
 class Account:
-    """One project in one process: three buckets, and how many of its requests are being worked on.
+    """The account of one project in one process: three buckets, and the number of its requests under way.
 
     A heavy request (``zq.http.weight``) takes one of ``MAX_HEAVY`` places and pays an estimate before it begins.
     """
@@ -250,11 +250,13 @@ class Account:
         return self._full[1 if messages > requests and messages > now else 0]
 
     def asked(self) -> tuple[float, float, float]:
-        """What was asked for since this was asked last, granted or not: what was refused would have been as large as
-        what was let in."""
+        """Return the demand for each rate since the last call, refused requests included.
+
+        A refused request counts as many messages and bytes as an admitted one on average.
+        """
         with self._lock:
             asked, refusals = self._asked, self._refusals
-            # What is taken back of estimates may be more than what was paid since.
+            # Refunds of estimates may exceed the payments since the last call.
             messages, size = max(0, self._sent), max(0, self._size)
             self._asked = self._refusals = self._sent = self._size = 0
         if granted := asked - refusals:
@@ -262,7 +264,7 @@ class Account:
         return asked, messages + refusals * self._mean[0], size + refusals * self._mean[1]
 
     def share(self, rates: Sequence[float]) -> None:
-        """Go at these rates from now on: what other processes leave of the project's."""
+        """Apply these rates from now on: the part of the project's that other processes leave."""
         self._rates = list(rates)
         requests, messages, size = (1 / rate if rate else 0.0 for rate in rates)
         self._steps = requests or -ALLOWED, messages, size

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of messages that were claimed and not finished: redelivery delays with back-off, and dead letters
-(contract 8.6, extensions 4). No driver knows either rule."""
+"""Redelivery delays with back-off, and dead letters, for messages that were claimed and not finished (contract 8.6,
+extensions 4). No driver knows either rule."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -12,14 +12,14 @@ from zq.storage.api import Storage
 
 # Doublings of a redelivery delay after which any bound is reached.
 MAX_DOUBLINGS: Final = 31
-# The reason that a message remembers which was handed out too often.
+# The reason of a dead letter that was claimed too often.
 MAX_CLAIM_COUNT: Final = "max_claim_count"
 
 
 class Redelivery(Struct, frozen=True):
-    """How long a message stays away after a claim of it lapsed, or gave it back without a delay of its own.
+    """The delay in seconds of a message whose claim lapsed, or released it without another delay.
 
-    Seconds; ``cap`` bounds what the back-off makes of ``delay``.
+    ``cap`` bounds the result of the back-off.
     """
 
     delay: int = 0
@@ -27,7 +27,7 @@ class Redelivery(Struct, frozen=True):
     cap: int = 0
 
     def waits(self) -> tuple[int, ...]:
-        """Seconds after the first, second, … claim, as ``ClaimRequest.waits`` has them."""
+        """Return the delays after the first, second, … claim, in the form of ``ClaimRequest.waits``."""
         if not self.delay:
             return ()
         waits = [min(self.delay, self.cap)]
@@ -40,9 +40,9 @@ AT_ONCE: Final = Redelivery()
 
 
 class DeadLetters(Struct, frozen=True):
-    """Where a message goes that was handed out ``max_claims`` times; ``ttl`` None = its own, counted anew.
+    """The dead-letter queue of messages that were claimed ``max_claims`` times.
 
-    ``history``: seconds for which the queue that it leaves keeps an entry of it; 0 = none.
+    ``ttl``: None = the message's own, counted anew. ``history``: seconds for which the source keeps an entry; 0 = none.
     """
 
     queue: QueueRef
@@ -57,21 +57,21 @@ def claim(
     request: ClaimRequest,
     dead_letters: DeadLetters | None,
     now: Seconds,
-    before_move: Callable[[QueueRef, Sequence[QueueRef]], object] | None = None,
+    before_move: Callable[[QueueRef, Sequence[Move], Seconds], object] | None = None,
 ) -> Claimed:
-    """What the store claims; the messages that it met and that were handed out too often are dead letters then.
+    """Claim messages, and move those that were claimed too often to the dead-letter queue.
 
-    Each moves in one step, if it is still ready: two servers that bury the same message do no harm. A claim that met
-    nothing else looks again. ``before_move`` is called with the queue and the dead-letter queue.
+    Each dead letter moves in one step, if it is still ready: two servers that bury the same message do no harm. A claim
+    that found nothing but dead letters is repeated. ``before_move`` is called with the queue, the moves and ``now``.
     """
     for _ in range(MAX_LOOKS):
         claimed = storage.claims.create(queue, request, now)
         if dead_letters is not None and claimed.spent:
-            if before_move is not None:
-                before_move(queue, [dead_letters.queue])
             moves = [
                 Move(id, dead_letters.queue.name, dead_letters.ttl, reason=MAX_CLAIM_COUNT) for id in claimed.spent
             ]
+            if before_move is not None:
+                before_move(queue, moves, now)
             storage.messages.move(queue, moves, now, dead_letters.history)
         if claimed.claim is not None or not claimed.spent or dead_letters is None:
             break

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases that bring dead letters back, and tell beforehand what that would do (extensions 4)."""
+"""Use cases that redrive dead letters, and the dry run of a redrive (extensions 4)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -24,15 +24,15 @@ from zq.wire.extensions import RedriveTerms
 CHUNK: Final = 100
 # Bytes of bodies that a dry run reads at a time.
 CHUNK_BYTES: Final = 4_000_000
-# The rule by which the target of a move is judged: it is posted to.
+# The rule that the target of a move needs: a move is a post there.
 MOVED: Final = "messages:create"
 NO_WAY: Final = "to is missing: a message of the queue is no dead letter and has no queue to go back to."
 
 
 class Redriven(Struct, frozen=True):
-    """How many messages a redrive moved, and how many are ready still: these are counted up to ``MAX_BATCH``.
+    """The number of moved messages, and of those still ready, counted up to ``MAX_BATCH``.
 
-    ``lost``: where ids were named, those of which no message is ready any more, in the order of naming.
+    ``lost``: the named ids whose message is not ready any more, in the order of the request.
     """
 
     moved: int
@@ -41,8 +41,11 @@ class Redriven(Struct, frozen=True):
 
 
 class DryRun(Struct, frozen=True):
-    """What a redrive would do: as ``Redriven`` has it, and of all ready messages that were looked at (``counted``) how
-    many have no origin, how many one that is there, and how many one that is missing and would be made anew."""
+    """The outcome that a redrive would have.
+
+    Of the ``counted`` ready messages: how many have no origin, an origin that exists, and one that would be created
+    again. ``lost`` is that of ``Redriven``.
+    """
 
     would_move: int
     origins: dict[str, int]
@@ -53,7 +56,7 @@ class DryRun(Struct, frozen=True):
 
 
 class Ways:
-    """Where the messages of one redrive may go: the caller must be allowed to post there, and posts not be paused."""
+    """The targets of one redrive: queues to which the caller may post and whose posts are not paused."""
 
     def __init__(self, rules_cache: RulesCache, project: str, to: str | None, allowance: Allowance) -> None:
         self._rules_cache = rules_cache
@@ -63,11 +66,11 @@ class Ways:
         self._targets: dict[str, Rules] = {}
 
     def known(self, message: Message) -> bool:
-        """Whether the message has anywhere to go."""
+        """Return whether the message has a target."""
         return bool(self._to or message.origin)
 
     def moves(self, messages: Sequence[Message]) -> list[Move]:
-        """The way of each message that may go."""
+        """Return a move for each message that may move."""
         moves = []
         for message in messages:
             target = self._to or message.origin
@@ -79,13 +82,13 @@ class Ways:
         return moves
 
     def check_paused(self) -> None:
-        """Raises ``QueuePaused`` if one of the targets takes no posts."""
+        """Raise ``QueuePaused`` if posts to a target are paused."""
         if paused := [target for target, rules in self._targets.items() if rules.posts_paused]:
             raise QueuePaused.of(paused[0])
 
 
 class Redriving:
-    """What a caller can do with the messages of a dead letter queue."""
+    """The use cases of a dead-letter queue's messages."""
 
     def __init__(
         self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events, quotas: AnyQuotas
@@ -97,9 +100,9 @@ class Redriving:
         self._quotas = quotas
 
     def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
-        """Move ready messages, the oldest or those named, to where they came from, or to ``terms.to``.
+        """Move ready messages, the oldest or the named ones, to their origin or to ``terms.to``.
 
-        Those whose origin the caller may not post to stay where they are, and so do named ones without an origin.
+        Messages stay if the caller may not post to their origin, and named messages also if they have no origin.
         Raises ``NotAuthorized`` for ``to``, and, if nothing was moved, ``Invalid`` where a message has no origin, and
         ``QueuePaused`` at a target to which posts are paused.
         """
@@ -116,9 +119,9 @@ class Redriving:
         return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> DryRun:
-        """What ``redrive`` would do, without a limit to as many as are counted. Nothing is changed.
+        """Return the outcome that ``redrive`` would have, for up to ``MAX_BATCH`` messages, and change nothing.
 
-        It would stop before the first message that has nowhere to go, unless ids are named; all are counted.
+        Without ids a redrive stops before the first message that has no target; the dry run counts all the same.
         """
         ways = self._ways(queue, terms, allowance)
         limit = MAX_BATCH if terms.limit is UNSET else terms.limit
@@ -164,7 +167,7 @@ class Redriving:
         return Ways(self._rules_cache, queue.project, to, allowance)
 
     def _move_oldest(self, queue: QueueRef, ways: Ways, limit: int) -> int:
-        """How many went; it ends before the first one that has nowhere to go."""
+        """Move the oldest messages up to the first one without a target; return the number of moved ones."""
         moved = marker = left = 0
         while moved < limit and left < MAX_BATCH:
             page = self._storage.messages.list(
@@ -184,7 +187,7 @@ class Redriving:
         return moved
 
     def _move_named(self, queue: QueueRef, ways: Ways, ids: Sequence[str]) -> tuple[int, list[str]]:
-        """How many went, and which of the ids are lost."""
+        """Move the named messages; return the number of moved ones and the lost ids."""
         went: set[str] = set()
         stay: set[str] = set()
         homeless = False
@@ -202,12 +205,13 @@ class Redriving:
             return []
         history = self._rules_cache.recent(queue).history_ttl
         targets = {QueueRef(queue.project, move.to) for move in moves}
-        self._rules_cache.admit_plain(queue, targets)
         with self._quotas.admit_targets(targets):
-            return self._storage.messages.move(queue, moves, self._clock.now(), history)
+            now = self._clock.now()
+            self._rules_cache.admit_moves(queue, moves, now)
+            return self._storage.messages.move(queue, moves, now, history)
 
     def _oldest(self, queue: QueueRef) -> Iterator[Sequence[Message]]:
-        """The ready messages, in pages."""
+        """Yield the ready messages in pages."""
         marker = 0
         while True:
             page = self._storage.messages.list(queue, marker, CHUNK, ListFilter(), self._clock.now(), CHUNK_BYTES)
@@ -218,7 +222,10 @@ class Redriving:
             turns.give_way()
 
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[Message]]:
-        """Those of the ids that are ready, in pages. What a commit settles stays claimed beyond the claim's end."""
+        """Yield the named messages that are ready, in pages.
+
+        A message that a commit settles stays claimed beyond the claim's end.
+        """
         for start in range(0, len(ids), CHUNK):
             if start:
                 turns.give_way()
@@ -227,5 +234,5 @@ class Redriving:
             yield [message for message in found if message.available <= now and not message.claim]
 
     def _existing(self, project: str, names: Collection[str]) -> set[str]:
-        """Those of the queues that are there."""
+        """Return the names of existing queues."""
         return {name for name in names if self._storage.queues.get(QueueRef(project, name)) is not None}

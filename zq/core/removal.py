@@ -11,11 +11,9 @@ from msgspec import structs
 from zq.clock import Clock
 from zq.core.data_keys import KIND as DATA_KEYS
 from zq.core.extensions import OwnedDocuments
+from zq.core.followers import Followers
 from zq.core.queues import Queues
 from zq.core.quotas import STEP, TOKEN, Quotas
-from zq.core.subscription_documents import KIND as SUBSCRIPTIONS
-from zq.core.subscription_documents import PROJECTS as SUBSCRIBED
-from zq.core.subscriptions import Subscribing
 from zq.core.topics import Topics
 from zq.errors import Unavailable
 from zq.limits import project_id
@@ -23,7 +21,6 @@ from zq.model import QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.pools import FLAVOR
 from zq.model.quotas import State
-from zq.model.subscriptions import Source
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 
@@ -35,9 +32,6 @@ AT_ONCE: Final = 20
 LOOK: Final = 5.0
 # Documents of the deployment that belong to a token, besides the one in its project.
 OF_TOKENS: Final = (TOKEN, "token-used")
-# Those that belong to a project, and go last: who delivers looks for the one, and what is left cannot be opened without
-# the other.
-OF_PROJECTS: Final = (SUBSCRIBED, DATA_KEYS)
 
 
 class Removal:
@@ -53,12 +47,12 @@ class Removal:
         clock: Clock,
         queues: Queues,
         topics: Topics,
-        subscriptions: Subscribing,
+        followers: Followers,
         owned_documents: Sequence[OwnedDocuments] = (),
     ) -> None:
         self._owned_documents = OwnedDocuments(TOKEN, OF_TOKENS), *owned_documents
         self._storage = storage
-        self._subscriptions = subscriptions
+        self._followers = followers
         self._documents = storage.documents
         self._clock = clock
         self._queues = queues
@@ -74,12 +68,12 @@ class Removal:
 
     def step(self, quotas: Quotas, project: str) -> bool:
         """Delete one part more; whether anything may be left."""
-        steps = self._step_subscriptions, self._step_queues, self._step_topics, self._step_flavors
+        steps = self._followers.remove, self._step_queues, self._step_topics, self._step_flavors
         owned = self._owned_documents
         if any(step(project) for step in steps) or any(self._step_documents(project, each) for each in owned):
             return True
-        for kind in OF_PROJECTS:
-            self._documents.delete(DocumentRef("", kind, project), self._clock.now())
+        # Messages cannot be decrypted without the data keys, so the keys go last.
+        self._documents.delete(DocumentRef("", DATA_KEYS, project), self._clock.now())
         quotas.remove(project)
         self._documents.delete(DocumentRef("", DELETION, project), self._clock.now())
         return False
@@ -97,12 +91,6 @@ class Removal:
     def _begun(self) -> Iterator[str]:
         page = self._documents.list("", DELETION, "", "", STEP, self._clock.now())
         return (document.ref.name for document in page.items)
-
-    def _step_subscriptions(self, project: str) -> bool:
-        found = self._documents.list(project, SUBSCRIPTIONS, "", "", AT_ONCE, self._clock.now()).items
-        for document in found:
-            self._subscriptions.delete_all(Source(project, *document.ref.name.split("/")))
-        return bool(found)
 
     def _step_flavors(self, project: str) -> bool:
         found = self._documents.list(project, FLAVOR, "", "", STEP, self._clock.now()).items

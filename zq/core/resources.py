@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from zq import turns, wire
 from zq.clock import Clock
+from zq.core.followers import Followers
 from zq.core.markers import Markers
 from zq.core.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, set_values
 from zq.core.quotas import AnyQuotas
@@ -19,8 +20,8 @@ from zq.errors import InvalidBody, NotFound, ZqError
 from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Page, Seconds, Stats
 from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.hidden import HIDDEN
 from zq.model.scopes import Kind, Verb
-from zq.model.subscriptions import HIDDEN
 
 LOG = logging.getLogger(__name__)
 # Resources that a filtered listing reads at a time, at most.
@@ -52,7 +53,7 @@ class Listing(Struct, frozen=True):
 
 
 class Walk:
-    """How much one request has looked at, of ``most`` resources; it gives way between slices."""
+    """The bound of the resources and metadata that one request reads; it gives way to others between slices."""
 
     def __init__(self, most: int) -> None:
         self._left = most
@@ -61,7 +62,7 @@ class Walk:
         self._slice = 0
 
     def read(self, size: int) -> None:
-        """Count metadata of so many bytes, which were decoded."""
+        """Count the bytes of decoded metadata."""
         self._bytes -= size
         self._slice += size
         if self._slice >= DECODED_SLICE:
@@ -69,7 +70,7 @@ class Walk:
             turns.give_way()
 
     def ends_with_next(self) -> bool:
-        """Count one resource more; whether that was enough."""
+        """Count a resource; return whether the bound is reached."""
         self._left -= 1
         if not self._left % turns.SLICE:
             turns.give_way()
@@ -130,6 +131,7 @@ class MetadataResource(Generic[R, T]):
         clock: Clock,
         limits: Limits,
         quotas: AnyQuotas,
+        followers: Followers,
         changed: Callable[[R], None],
         missing: type[NotFound],
     ) -> None:
@@ -139,6 +141,7 @@ class MetadataResource(Generic[R, T]):
         self._clock = clock
         self._limits = limits
         self._quotas = quotas
+        self._followers = followers
         self._changed = changed
         self._missing = missing
 
@@ -267,10 +270,6 @@ class MetadataResource(Generic[R, T]):
     def _check_dead_letters(self, ref: R, target: object) -> None:
         """Raise ``QuotaExceeded`` if there is no room for the dead-letter queue that the metadata name."""
 
-    def _unsubscribe(self, ref: R) -> None:
-        """End the subscriptions of the resource."""
-        raise NotImplementedError
-
     def _check(self, ref: R, metadata: Metadata) -> None:
         """Raise ``InvalidBody`` or ``NotBuilt`` for metadata that the resource cannot have."""
         self._schema.check(metadata, ref.name)
@@ -302,7 +301,8 @@ class MetadataResource(Generic[R, T]):
             held = self._held(ref)
             self._store.purge(ref)
         if types is None or "subscriptions" in types:
-            self._unsubscribe(ref)
+            self._followers.end(self._schema.kind, ref.project, ref.name)
+            self._changed(ref)
         return held
 
     def _held(self, ref: R) -> int | None:

@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of a queue's messages: what its metadata mean (contract 6.1, extensions 4), which ttl its name gives them,
-and for how long a server remembers both.
+"""The rules of a queue's messages, from its metadata (contract 6.1, extensions 4) and its name, and their caches.
 
-``cachetools`` bounds what is remembered: when a cache is full, one entry goes. A ``FIFOCache`` is read without a lock,
-for a look changes nothing in it, while ``LRUCache`` and ``TTLCache`` move what was found; they cost three and eight
-times as much.
+``cachetools`` bounds the caches: a full one drops an entry. A ``FIFOCache`` is read without a lock, since reading
+changes nothing in it, while ``LRUCache`` and ``TTLCache`` move the entry that was read; they cost three and eight times
+as much.
 """
 
 import re
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
@@ -19,23 +18,24 @@ from cachetools import FIFOCache
 from msgspec import UNSET, Struct, structs
 
 from zq import wire
+from zq.core.encryption import is_plain
 from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.core.metadata import PAUSED, SEALED, Metadata
 from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import MetadataConflict, QueuePaused
 from zq.limits import Limits, is_long_queue_name
-from zq.model import QueueRef, Seconds
-from zq.model.subscriptions import MARK
+from zq.model import Move, QueueRef, Seconds
+from zq.model.hidden import MARK
 from zq.storage.api import Storage
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# How many names of queues one cache remembers: a name takes 0.3 kB there, and to ask for forgotten rules a round trip.
+# Names of queues in one cache: each takes 0.3 kB, and a miss costs a round trip.
 MOST_CACHED: Final = 100_000
-# How often a change of metadata is tried while others change them.
+# Attempts to change metadata that others change at the same time.
 TRIES: Final = 20
-# Seconds for which the store is not asked again.
+# Seconds for which a cached answer is valid.
 RECENT: Final = 1.0
 
 # (pattern of queue names with ``*`` and ``?``, seconds); the first that fits counts.
@@ -43,22 +43,22 @@ Patterns = Sequence[tuple[str, int]]
 
 
 class DefaultTtls:
-    """The default ttl of every queue's messages. Any thread may ask while another changes it."""
+    """The default ttl of every queue's messages. Threads may read it while another one changes it."""
 
     def __init__(self, default: int, by_name: Patterns = ()) -> None:
         self._table = default, _finder(default, by_name)
 
     @property
     def default(self) -> int:
-        """Where no pattern fits."""
+        """The default ttl of queues whose name fits no pattern."""
         return self._table[0]
 
     def of(self, queue: str) -> int:
-        """For queues of this name."""
+        """Return the default ttl of queues of this name."""
         return self._table[1](queue)
 
     def replace(self, default: int, by_name: Patterns) -> None:
-        """Every message that is drafted from now on lives so long; nothing else remembers what held before."""
+        """Apply other default ttls to every message that is drafted from now on."""
         self._table = default, _finder(default, by_name)
 
 
@@ -73,7 +73,10 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 
 
 class ReadThroughCache(Generic[K, V]):
-    """Answers of ``ask``, at most ``RECENT`` seconds old and exact about what this server changed; for any thread."""
+    """A cache of the answers of ``ask``, thread-safe.
+
+    An answer is at most ``RECENT`` seconds old, and is never older than a change by this server.
+    """
 
     def __init__(self, ask: Callable[[K], V], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -83,7 +86,7 @@ class ReadThroughCache(Generic[K, V]):
         self._changes = 0
 
     def get(self, key: K) -> V:
-        """What ``ask`` says of the key, or has just said."""
+        """Return the answer for the key, from the cache or from ``ask``."""
         try:
             until, answer = self._known[key]
         except KeyError:
@@ -99,14 +102,14 @@ class ReadThroughCache(Generic[K, V]):
         return answer
 
     def forget(self, key: K) -> None:
-        """This server has changed what the answer is."""
+        """Drop the answer for the key: this server has changed it."""
         with self._lock:
             self._changes += 1
             self._known.pop(key, None)
 
 
 class Rules(Struct, frozen=True):
-    """What a queue's ``metadata`` mean for its messages, defaults filled in but that of the ttl: ``RulesCache.ttl``."""
+    """The rules that a queue's ``metadata`` set, with all defaults but that of the ttl: see ``RulesCache.ttl``."""
 
     metadata: bytes
     own_ttl: int | None
@@ -119,7 +122,7 @@ class Rules(Struct, frozen=True):
     history_ttl: int
     encrypts: bool = False
     subscribed: int = 0
-    """See ``Subscribing``: the generation of those to whom messages are delivered; 0 = nobody."""
+    """The generation of the queue's followers that get copies of new messages; 0 if there are none."""
     claims_paused: bool = False
     posts_paused: bool = False
     sealed_since: Seconds = 0.0
@@ -162,31 +165,32 @@ class RulesCache:
         self._remembered: FIFOCache[QueueRef, Rules] = FIFOCache(MOST_CACHED)
         self._lock = threading.Lock()
         self._queues = storage.queues
+        self._messages = storage.messages
         self._recent = ReadThroughCache(self._stored, monotonic)
 
     def remembered(self, queue: QueueRef) -> Rules | None:
-        """The queue's rules as this server saw them last. They may have changed: only for what the store checks."""
+        """Return the queue's rules as this server read them last, for requests whose metadata the store compares."""
         try:
             return self._remembered[queue]
         except KeyError:
             return None
 
     def remember(self, queue: QueueRef, metadata: bytes) -> Rules:
-        """The rules that the queue's metadata mean, for next time."""
+        """Return the rules that the metadata set, and keep them for ``remembered``."""
         rules = self.rules(metadata)
         with self._lock:
             self._remembered[queue] = rules
         return rules
 
     def recent(self, queue: QueueRef) -> Rules:
-        """The queue's rules, as ``ReadThroughCache`` has them; those without metadata for a missing queue.
+        """Return the queue's rules from a ``ReadThroughCache``; those without metadata for a missing queue.
 
-        What every delete and pop asks for must not cost each a question.
+        Deletes and pops use it, which must not cost a round trip more.
         """
         return self._recent.get(queue)
 
     def fresh(self, queue: QueueRef) -> Rules:
-        """The queue's rules as the store has them now; those without metadata for a missing queue."""
+        """Return the queue's rules as stored now; those without metadata for a missing queue."""
         return self.remember(queue, self._stored(queue).metadata)
 
     def check_posts(self, queue: QueueRef) -> None:
@@ -194,15 +198,37 @@ class RulesCache:
         if self.fresh(queue).posts_paused:
             raise QueuePaused.of(queue.name)
 
-    def admit_plain(self, source: QueueRef, targets: Iterable[QueueRef]) -> None:
-        """Have the targets of a move take plain bodies from now on, if ``source`` may hold some.
+    def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
+        """Let the targets accept the plain bodies that moves of ready messages bring. Raises ``MetadataConflict``."""
+        self.admit_plain(self.plain_targets(source, moves, now))
+
+    def plain_targets(
+        self, source: QueueRef, moves: Sequence[Move], now: Seconds, claim: str = ""
+    ) -> Collection[QueueRef]:
+        """Return the targets that accept encrypted bodies only, and to which the moves bring plain ones.
+
+        A refused move must not end that check of its target, so only messages count that the claim holds; without a
+        claim, those that are ready. They are read from the store only if the source may hold plain bodies.
+        """
+        targets = {move.to: QueueRef(source.project, move.to) for move in moves}
+        sealed = {name for name, target in targets.items() if self.recent(target).sealed_since}
+        if not sealed or self.fresh(source).sealed_since:
+            return ()
+        ways = {move.id: move for move in moves if move.to in sealed}
+        plain = set()
+        for message in self._messages.get(source, list(ways), now):
+            way = ways[message.id]
+            moved = message if way.body is None else structs.replace(message, body=way.body)
+            if message.claim == claim and (claim or message.available <= now) and is_plain(moved):
+                plain.add(targets[way.to])
+        return plain
+
+    def admit_plain(self, targets: Iterable[QueueRef]) -> None:
+        """Let the queues accept plain bodies from now on: the next step moves some there.
 
         Drivers move messages without a look at their bodies. Raises ``MetadataConflict``.
         """
-        sealed = [target for target in targets if self.recent(target).sealed_since]
-        if not sealed or self.fresh(source).sealed_since:
-            return
-        for target in sealed:
+        for target in targets:
             for _ in range(TRIES):
                 stored = self._queues.get(target)
                 metadata = wire.json_object(stored.metadata) if stored else {}
@@ -215,20 +241,20 @@ class RulesCache:
             self.forget(target)
 
     def forget(self, queue: QueueRef) -> None:
-        """This server has created, changed or deleted the queue."""
+        """Drop the queue's cached rules: this server has created, changed or deleted the queue."""
         with self._lock:
             self._remembered.pop(queue, None)
         self._recent.forget(queue)
 
     def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
-        """Where messages of ``queue`` go that were claimed too often, and for how long; None if nowhere."""
+        """Return where messages of ``queue`` go that were claimed too often, with their ttl; None if they stay."""
         letters = rules.dead_letters(queue)
         if letters is None or letters.ttl is not None or not rules.uses_protocol:
             return letters
         return structs.replace(letters, ttl=self.ttl(letters.queue, self.recent(letters.queue)))
 
     def ttl(self, queue: QueueRef, rules: Rules) -> int:
-        """How long the queue's messages live that do not say so. Asked for each post: options may change it."""
+        """Return the ttl of the queue's messages that name none, which options may change at any time."""
         return rules.own_ttl or self.default_ttls.of(queue.name)
 
     def _stored(self, queue: QueueRef) -> Rules:
@@ -267,5 +293,5 @@ class RulesCache:
 
 
 def post_size(metadata: Metadata, limits: Limits) -> int:
-    """The largest body of a post, in bytes; a server's own bound holds whatever was stored under another one."""
+    """Return the largest body of a post in bytes: the queue's bound, within the server's own."""
     return min(metadata.get("_max_messages_post_size") or limits.max_messages_post_size, limits.max_messages_post_size)

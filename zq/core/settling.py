@@ -21,18 +21,18 @@ from zq.limits import (
     queue_name,
     within,
 )
-from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Settled, Settlement
+from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Seconds, Settled, Settlement
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire import extensions
 
-# The rule by which the target of a move is judged: it is posted to.
+# The rule that the target of a move needs: a move is a post there.
 MOVED = "messages:create"
 
 
 class Settling:
-    """What a caller can do with messages when the work on them is done, or has failed."""
+    """The use case that settles messages of a claim, whether the work on them succeeded or failed."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class Settling:
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)
         refs = [QueueRef(queue.project, target) for target in targets]
-        self._rules_cache.admit_plain(queue, refs)
         try:
             with self._quotas.admit_targets(refs):
                 now = self._clock.now()
+                self._admit_plain(queue, claim, settlement, now, fence)
                 settled = self._storage.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
         except Repeated as first:
             return Applied(first.answer, replayed=True)
@@ -92,8 +92,18 @@ class Settling:
         self._events.finished(queue, Outcome.DEAD_LETTERED, settled.buried)
         return Applied(settled)
 
+    def _admit_plain(
+        self, queue: QueueRef, claim: str, settlement: Settlement, now: Seconds, fence: Fence | None
+    ) -> None:
+        """Let the targets accept the plain bodies that the claim's messages bring. Raises ``Fenced``."""
+        targets = self._rules_cache.plain_targets(queue, settlement.move, now, claim)
+        if targets and fence is not None:
+            # The store checks the fence, and nothing changes.
+            self._storage.claims.settle(queue, claim, Settlement(), now, fence=fence)
+        self._rules_cache.admit_plain(targets)
+
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:
-        """The terms as the store takes them."""
+        """Return the terms in the store's form."""
         buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
         return Settlement(
             delete=() if isinstance(terms.delete, str) else terms.delete,
@@ -105,7 +115,7 @@ class Settling:
         )
 
     def _check(self, terms: extensions.SettleTerms) -> None:
-        """Refuse what is wrong whatever the queues' rules are."""
+        """Raise ``Invalid`` for terms that no rules of the queues allow."""
         limits, fields = self._limits, "delete, release, move and bury"
         ids = [] if isinstance(terms.delete, str) else list(terms.delete)
         ids += [released.id for released in terms.release]
@@ -126,7 +136,10 @@ class Settling:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")
 
     def _move(self, project: str, given: extensions.Moved, encrypts: bool) -> Move:
-        """``encrypts``: whether the queue that it leaves does; then a body that it is given is sealed, too."""
+        """Return the move in the store's form.
+
+        ``encrypts``: whether the source encrypts; then a new body is sealed even if the target does not encrypt.
+        """
         rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
         if body is not None and len(body) > rules.max_post_size:

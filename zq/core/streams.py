@@ -28,7 +28,7 @@ from zq.storage.api import Storage
 LOG = logging.getLogger(__name__)
 # Messages read from the store at a time, for a reader that is far behind.
 PORTION: Final = 500
-# Seconds after which the store is asked again if it did not answer.
+# Seconds after which a failed request to the store is repeated.
 RETRY: Final = 0.5
 # Seconds after which a reader that takes nothing is disconnected.
 PATIENCE: Final = 30.0
@@ -39,7 +39,7 @@ LOOK: Final = 0.5
 
 
 class Gap(Struct, frozen=True):
-    """The log has no messages any more of sequences above ``after`` and below ``resumes``, maybe of the reader's."""
+    """A range of sequences above ``after`` and below ``resumes`` that the log has lost, maybe some of the reader's."""
 
     after: int
     resumes: int
@@ -53,12 +53,12 @@ class EventData(Struct, frozen=True):
 
 
 Portion = EventData | Gap
-# What a stream sends where nothing was published.
+# The portion of a stream for which nothing was published.
 NO_EVENTS: Final = EventData()
 
 
 class Stream:
-    """One reader's way through the log. ``position``: up to there it has everything. ``gap``: what it is sent first."""
+    """A reader's position in the log, up to which it has everything. ``gap``: sent before all events."""
 
     def __init__(
         self,
@@ -69,8 +69,9 @@ class Stream:
         position: int,
         gap: Gap | None = None,
         visible: Callable[[str], bool] | None = None,
+        disconnect: Callable[[], None] | None = None,
     ) -> None:
-        """``visible``: of which of the topics that match the reader may see messages; None = of all."""
+        """``visible`` and ``disconnect`` are those of ``Streams.open``."""
         self._matches = pattern.matches if visible is None else _both(pattern.matches, visible)
         self._owner = owner
         self._project = project
@@ -81,14 +82,12 @@ class Stream:
         self._gap = gap
         self._lost = tail.lost
         self.position = position
-        self.sending_since: float | None = None
-        """Since when the reader is being sent something; None while it waits for more."""
+        self._sending_since: float | None = None
         self._callback: Callable[[], object] | None = None
-        self.disconnect: Callable[[], None] | None = None
-        """Ends the connection of a reader that takes nothing."""
+        self._disconnect = disconnect
 
     def next(self, seconds: float) -> Portion:
-        """Return the reader's next events, or its gap; no events if there is nothing within so many seconds."""
+        """Return the reader's next events or its gap; no events if none is published within ``seconds``."""
         self._failed = False
         try:
             return self._next(seconds)
@@ -101,7 +100,7 @@ class Stream:
 
     @property
     def over(self) -> bool:
-        """Whether it is to end: the server does."""
+        """Whether the stream must end because the server ends."""
         return self._owner.closing
 
     def notify_when(self, callback: Callable[[], object]) -> None:
@@ -110,16 +109,32 @@ class Stream:
         self._tail.notify_when(self.position, self._matches, callback)
 
     def rest(self) -> float:
-        """Seconds after which to ask ``next`` without a notification."""
+        """Return the seconds after which to call ``next`` without a notification."""
         return RETRY if self._failed or self._tail.unsure else RECHECK
 
     @property
     def patience(self) -> float:
-        """Seconds after which a reader that takes nothing is to be disconnected."""
+        """The seconds after which a reader that takes nothing is disconnected."""
         return LAST_PATIENCE if self._owner.closing else PATIENCE
 
+    def send(self) -> None:
+        """Note that the reader is being sent something, until ``taken``."""
+        self._sending_since = time.monotonic()
+
+    def taken(self) -> None:
+        """Note that the reader has taken all that it was sent, and waits for more."""
+        self._sending_since = None
+
+    def disconnect_stalled(self) -> None:
+        """Disconnect the reader, once, if it has taken nothing for too long."""
+        since, disconnect = self._sending_since, self._disconnect
+        if since is not None and disconnect is not None and time.monotonic() - since > self.patience:
+            self._disconnect = None
+            disconnect()
+            self.dropped()
+
     def dropped(self) -> None:
-        """The reader was disconnected."""
+        """Log and count that the reader was disconnected."""
         LOG.info("A reader of a stream has taken nothing for %.0f seconds and is disconnected.", self.patience)
         self._owner.events.stream_dropped()
 
@@ -197,14 +212,21 @@ class Streams:
         self.closing = False
 
     def now(self) -> Seconds:
-        """The present moment, by which messages expire."""
+        """Return the moment by which messages expire."""
         return self._clock.now()
 
     def open(
-        self, project: str, pattern: Pattern, after: int | None, visible: Callable[[str], bool] | None = None
+        self,
+        project: str,
+        pattern: Pattern,
+        after: int | None,
+        visible: Callable[[str], bool] | None = None,
+        disconnect: Callable[[], None] | None = None,
     ) -> Stream:
-        """A stream of what is published in the topics that match, behind ``after``; None = from now on. ``visible``:
-        which of these topics the reader may see; None = all.
+        """Open a stream of the messages published in the matching topics behind ``after``; None = from now on.
+
+        ``visible``: whether the reader may see messages of a topic; None = of all. ``disconnect``: ends the connection
+        of a reader that takes nothing; None = the edge does so.
 
         Raises ``Crowded``, ``Invalid`` if ``after`` lies beyond the log's end, ``Unavailable``.
         """
@@ -221,7 +243,7 @@ class Streams:
             tail = self._tails.join(project)
             gap = self._lost_end(project, tail, after)
             position = tail.position if after is None else after
-            stream = Stream(self, project, pattern, tail, position, gap, visible)
+            stream = Stream(self, project, pattern, tail, position, gap, visible, disconnect)
         except BaseException:
             if tail is not None:
                 self._tails.leave(project, tail)
@@ -232,7 +254,7 @@ class Streams:
         return stream
 
     def left(self, stream: Stream, project: str, tail: Tail) -> None:
-        """A stream has ended."""
+        """Give back the slot and the tail of a stream that has ended."""
         with self._lock:
             self._streams.discard(stream)
             self._slots.give_back(project)
@@ -240,7 +262,7 @@ class Streams:
         self.events.streams(-1)
 
     def close(self) -> None:
-        """End all streams, and open no more. May be called twice."""
+        """End all streams and refuse new ones. May be called twice."""
         self.closing = True
         self._tails.close()
 
@@ -258,21 +280,13 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect readers that have stopped reading: their threads cannot, for they wait for them."""
+        """Disconnect readers that have stopped reading, since their threads are blocked in the send."""
         while not self.closing or self._streams:
             time.sleep(LOOK)
             with self._lock:
                 streams = list(self._streams)
             for stream in streams:
-                sending_since, disconnect = stream.sending_since, stream.disconnect
-                if (
-                    sending_since is not None
-                    and disconnect is not None
-                    and time.monotonic() - sending_since > stream.patience
-                ):
-                    stream.disconnect = None
-                    disconnect()
-                    stream.dropped()
+                stream.disconnect_stalled()
 
 
 def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[[str], bool]:

@@ -8,6 +8,7 @@ from zq.clock import Clock
 from zq.core.creation import Topic, TopicCreation, TopicStore
 from zq.core.data_keys import DataKeys
 from zq.core.extensions import ProtocolKey
+from zq.core.followers import Followers
 from zq.core.markers import Markers
 from zq.core.metadata import (
     ENCRYPTS,
@@ -23,7 +24,6 @@ from zq.core.metadata import (
 from zq.core.quotas import AnyQuotas
 from zq.core.resources import READ_AHEAD, MetadataResource
 from zq.core.rules import DefaultTtls
-from zq.core.subscriptions import Subscribing
 from zq.errors import TopicNotFound
 from zq.limits import Limits
 from zq.model import Page
@@ -44,17 +44,16 @@ class Topics(MetadataResource[TopicRef, Topic]):
         quotas: AnyQuotas,
         store: TopicStore,
         creation: TopicCreation,
-        subscriptions: Subscribing,
+        followers: Followers,
         protocol_keys: Sequence[ProtocolKey] = (),
     ) -> None:
-        self._subscriptions = subscriptions
         unbuilt = {PAUSED: NO_TOPIC, GROUPED: NO_TOPIC_GROUPS}
         if not keys.enabled:
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
         defaults, ttl = topic_defaults(limits), lambda _name: default_ttls.default
         schema = MetadataSchema("topic", limits, defaults, ttl, unbuilt, protocol_keys)
         markers = Markers(storage.documents, clock)
-        super().__init__(store, schema, markers, clock, limits, quotas, creation.forget, TopicNotFound)
+        super().__init__(store, schema, markers, clock, limits, quotas, followers, creation.forget, TopicNotFound)
 
     def stored(self, project: str, after: str) -> Page[Topic]:
         """Return a page of the stored topics whose names are greater than ``after``."""
@@ -62,6 +61,3 @@ class Topics(MetadataResource[TopicRef, Topic]):
 
     def _admitted(self, ref: TopicRef, _metadata: Metadata) -> AbstractContextManager[None]:
         return self._quotas.admit_topic(ref)
-
-    def _unsubscribe(self, ref: TopicRef) -> None:
-        self._subscriptions.end_topic(ref)

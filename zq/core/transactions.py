@@ -28,9 +28,9 @@ from zq.limits import (
 )
 from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, KnownWork, Outcome, Page, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
+from zq.model.hidden import HIDDEN, copies_of
 from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
-from zq.model.subscriptions import HIDDEN, copies_of
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
 from zq.wire.extensions import CommitTerms, HeldClaim

@@ -60,8 +60,10 @@ class Wakeup(threading.Event):
 
 
 class Waiter:
-    """One request that waits, in one of the ``slots``. ``in_vain``: the last look of one whose time is up found
-    nothing."""
+    """A waiting request, which takes one of the ``slots``.
+
+    ``in_vain``: its time is up, and its last look found nothing.
+    """
 
     __slots__ = ("has_left", "in_vain", "is_called", "places", "slots", "takes", "wakeup")
 
@@ -73,7 +75,7 @@ class Waiter:
         self.is_called = False
         """Whether it was notified and has not looked since."""
         self.places = 0
-        """How many of the places of ``Lookers`` it has."""
+        """The number of places of ``Lookers`` that it holds."""
 
     def begin_look(self) -> None:
         """Begin a look: from now on a notification may be of a message that the look passes over."""

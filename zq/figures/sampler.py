@@ -21,8 +21,8 @@ from zq.figures.counting import Counts
 from zq.figures.exchange import About, Exchange, Span, State
 from zq.figures.series import COARSE, FINE, Series
 from zq.model import QueueRef, Seconds
+from zq.model.hidden import HIDDEN
 from zq.model.stats import Depth
-from zq.model.subscriptions import HIDDEN
 from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)

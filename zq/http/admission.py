@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import Any, Final
+from typing import Final, NoReturn
 
 import falcon
 
@@ -47,15 +47,18 @@ class Admission:
         self._allowed_hosts = allowed_hosts
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
-        _check_head(req.env)
-        if req.env.get(heads.WITHHELD) == heads.UNKNOWN:
+        env = req.env
+        target = env[TARGET] if TARGET in env else env.get(OTHER_TARGET, "")
+        if sentence := env.get(heads.REFUSED) or heads.target_refusal(target):
+            _refuse_head(sentence)
+        if env.get(heads.WITHHELD) == heads.UNKNOWN:
             raise Unavailable("The store does not answer, so that the credential is not known. Try again later.")
         may_change = req.method not in READING or "links_change" in req.context
-        if req.env.get("HTTP_SEC_FETCH_SITE") == "cross-site" and may_change:
+        if may_change and env.get("HTTP_SEC_FETCH_SITE") == "cross-site":
             raise NotAuthorized(CROSS_SITE)
-        name = req.env.get("HTTP_HOST")
+        name = env.get("HTTP_HOST")
         if name is None:
-            if self._needs_host or req.env.get("SERVER_PROTOCOL") != "HTTP/1.0":
+            if self._needs_host or env.get("SERVER_PROTOCOL") != "HTTP/1.0":
                 raise InvalidHeader("Invalid header value", "The header Host is missing.")
         elif not (self._guarded or _is_literal(name) or self._is_allowed(_host(name))):
             raise falcon.HTTPError(falcon.HTTP_421, title=falcon.HTTP_421, description=NOT_OURS)
@@ -71,11 +74,7 @@ class Admission:
             resp.set_header("Connection", "close")  # no engine reads on for what is not wanted
 
 
-def _check_head(env: dict[str, Any]) -> None:
-    target = env[TARGET] if TARGET in env else env.get(OTHER_TARGET, "")
-    sentence = env.get(heads.REFUSED) or heads.target_refusal(target)
-    if sentence is None:
-        return
+def _refuse_head(sentence: str) -> NoReturn:
     if sentence in heads.TARGETS:
         raise Invalid(sentence)
     raise InvalidHeader("Invalid header value", sentence)

@@ -15,7 +15,7 @@ from zq.auth.tokens import Tokens
 from zq.core import Broker
 from zq.core.pools import Pools
 from zq.events import NO_EVENTS, Events
-from zq.http import deliveries, faults, subscriptions
+from zq.http import faults
 from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
@@ -163,7 +163,6 @@ def create_app(
     share: Callable[[], ShareOptions] = ShareOptions,
     pools: Pools | None = None,
     auth: str = "",
-    console: str = "",
     features: Sequence[Feature] = (),
     is_stopping: Callable[[], bool] = bool,
     monotonic: Callable[[], float] = time.monotonic,
@@ -176,8 +175,7 @@ def create_app(
     ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
     ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
     ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
-    ``auth``: the name of the strategy. ``console``: the version of the console's files, if others add its routes.
-    ``features``: those of the server.
+    ``auth``: the name of the strategy. ``features``: those of the server.
     ``is_stopping``: whether ``/readyz`` sends clients to other servers.
     ``monotonic``: the clock that limits how often an address may send wrong signatures.
 
@@ -188,7 +186,9 @@ def create_app(
     documents, clock = broker.storage.documents, broker.clock
     signatures = Signatures(share, documents, clock, monotonic)
     checks = [feature.credentials for feature in features if feature.credentials is not None]
-    authentication = Authentication(strategy, proxy, behind_proxy, signatures, checks)
+    public = [prefix for feature in features for prefix in feature.public_prefixes]
+    page = next((feature.page for feature in features if feature.page is not None), None)
+    authentication = Authentication(strategy, proxy, behind_proxy, signatures, checks, public)
     authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
@@ -201,8 +201,8 @@ def create_app(
     app = App(middleware, authentication, authorization, broker.storage)
     _add_routes(app, broker)
     app.add_route("/readyz", Readiness(broker.health, is_stopping))
-    app.add_route("/", Versions("console/" if console else ""))
-    app.add_route("/v2/me", Me(auth, console))
+    app.add_route("/", Versions(page))
+    app.add_route("/v2/me", Me(auth, page))
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
     app.add_route(
@@ -223,8 +223,6 @@ def _add_routes(app: App, broker: Broker) -> None:
     _add_queue_routes(app, broker)
     _add_topic_routes(app, broker)
     _add_transaction_routes(app, broker)
-    subscriptions.add_routes(app, broker.subscriptions)
-    deliveries.add_routes(app, broker.deliveries)
     _add_administration_routes(app, broker)
 
 

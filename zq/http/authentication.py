@@ -17,8 +17,6 @@ from zq.model.identity import ADMIN, Identity
 
 # Paths that need no credential, each with its methods.
 OPEN: Final = {"/healthz": ("GET", "HEAD"), "/readyz": ("GET", "HEAD"), "/": ("GET",)}
-# What begins the paths of files that anybody may read; nothing of a project is in them.
-PUBLIC: Final = "/console"
 # Headers by which clients, and proxies, usually say who asks: taken away without a search.
 USUAL: Final = ("HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_ZQ_PROXY_SECRET")
 # What makes a request a signed one, which is judged by that alone.
@@ -97,6 +95,7 @@ class Authentication:
         behind_proxy: bool,
         signatures: SignatureCheck,
         checks: Sequence[CredentialCheck] = (),
+        public: Sequence[str] = (),
     ) -> None:
         """Create the middleware.
 
@@ -106,6 +105,7 @@ class Authentication:
             behind_proxy: Whether the last ``X-Forwarded-For`` is the client.
             signatures: The check of signed URLs.
             checks: The checks of requests that authenticate by other means.
+            public: Prefixes of paths that GET and HEAD read without a credential.
         """
         self._signed = Signed(signatures)
         self._strategy = strategy
@@ -115,6 +115,7 @@ class Authentication:
         """Whether any request must authenticate."""
         self._behind_proxy = behind_proxy
         self.checks = checks
+        self._public = tuple(public)
         self._harmless: frozenset[str] = frozenset()
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
@@ -130,7 +131,7 @@ class Authentication:
         path = env["PATH_INFO"]
         if path in OPEN and env["REQUEST_METHOD"] in OPEN[path]:
             return
-        if path.startswith(PUBLIC) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
+        if path.startswith(self._public) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
             return
         if self.check_of(env) is not None:
             return

@@ -88,10 +88,11 @@ class Authorization:
             _judge(allowance, allowance.scopes, rule, resource, req.method, params)
 
     def process_response(self, req: falcon.Request, resp: Answer, _resource: object, _req_succeeded: bool) -> None:
-        weight.end(req)
+        context = req.context
+        if getattr(context, "heavy", None) is not None:
+            weight.end(req)
         if self.quotas is None:
             return
-        context = req.context
         account: Account | None = getattr(context, "account", None)
         now = self.quotas.now()
         if account is None:

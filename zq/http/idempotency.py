@@ -31,7 +31,6 @@ def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *mo
     return IdempotencyKey(f"{verb}:{key}", sha256(asked).digest(), window)
 
 
-def mark_replayed(resp: falcon.Response, replayed: bool) -> None:
-    """Say in the answer's headers whether it repeats the answer to an earlier request."""
-    if replayed:
-        resp.set_header("Idempotency-Replayed", "true")
+def mark_replayed(resp: falcon.Response) -> None:
+    """Set the header of an answer that repeats the answer to an earlier request."""
+    resp.set_header("Idempotency-Replayed", "true")

@@ -3,13 +3,13 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import falcon
 
 from zq.core.browsing import Browsing
 from zq.core.messages import Messages
-from zq.core.values import Applied, Listed, Seen
+from zq.core.values import Listed, Seen
 from zq.core.waiting import Waiters
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
@@ -37,17 +37,19 @@ class MessageCollection:
         self._window = limits.idempotency_window
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
-        if stage := query.text(req, "stage"):
+        if req.params and (stage := query.text(req, "stage")):
             self._stage(req, resp, stage)
             return
         context, hops = req.context, query.hops(req)
-        bound = self._messages.max_post_size(context.queue, query.announced_size(req, self._max_post_size))
-        raw = weight.admit_post(req, query.needed_body(req, bound))
+        rules = self._messages.rules(context.queue, query.announced_size(req, self._max_post_size))
+        raw = weight.admit_post(req, query.needed_body(req, rules.max_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
-        posted = self._messages.post(context.queue, context.client, raw, key, hops)
-        req.context.messages = len(posted.value)
-        idempotency.mark_replayed(resp, posted.replayed)
-        _warn_of_delays(req, resp, posted)
+        posted = self._messages.post(context.queue, context.client, raw, key, hops, rules)
+        context.messages = len(posted.value)
+        if posted.replayed:
+            idempotency.mark_replayed(resp)
+        if posted.ignores_delays:
+            _warn_of_delays(req, resp)
         resp.status = falcon.HTTP_201
         resp.set_header("Location", f"/v2/queues/{queue}/messages?ids={','.join(posted.value[:MAX_IDS])}")
         resp.data = answers.post_result(queue, posted.value)
@@ -90,8 +92,10 @@ class MessageCollection:
         key = idempotency.idempotency_key(req, "post", self._window, raw)
         staged = self._messages.stage(req.context.queue, req.context.client, raw, stage, key, hops)
         req.context.messages = staged.value
-        idempotency.mark_replayed(resp, staged.replayed)
-        _warn_of_delays(req, resp, staged)
+        if staged.replayed:
+            idempotency.mark_replayed(resp)
+        if staged.ignores_delays:
+            _warn_of_delays(req, resp)
         resp.status = falcon.HTTP_202
         resp.data = extensions.staged(staged.value)
 
@@ -140,10 +144,9 @@ def _flags(req: falcon.Request) -> dict[str, bool]:
     return {flag: value for flag in flags if (value := query.boolean(req, flag)) is not None}
 
 
-def _warn_of_delays(req: falcon.Request, resp: falcon.Response, applied: Applied[Any]) -> None:
-    """Set the header Warning if the queue ignores a delay of the request."""
-    if applied.ignores_delays:
-        resp.set_header("Warning", f'299 - "delay is ignored: {req.context.queue.name} has no _default_message_delay"')
+def _warn_of_delays(req: falcon.Request, resp: falcon.Response) -> None:
+    """Set the header Warning of a request with a delay that the queue ignores."""
+    resp.set_header("Warning", f'299 - "delay is ignored: {req.context.queue.name} has no _default_message_delay"')
 
 
 def _refuse_wait(req: falcon.Request) -> None:

@@ -118,7 +118,7 @@ class PendingAnswer:
 
 
 class Handover:
-    """What the application leaves to the edge for one request, and what the edge knows of its caller."""
+    """The work that the application leaves to the edge for one request, and whether the caller is still connected."""
 
     __slots__ = ("feed", "gone", "in_thread", "pending")
 
@@ -126,9 +126,9 @@ class Handover:
         self.pending: PendingAnswer | None = None
         self.feed: Feed | None = None
         self.in_thread = False
-        """Whether the pending answer is to be attempted at once, on a thread that may take its time."""
+        """Whether the edge attempts the pending answer at once, on a worker thread."""
         self.gone = False
-        """Whether the caller has disconnected, as far as the edge has looked."""
+        """Whether the edge has found that the caller has disconnected."""
 
     def answer_later(self, pending: PendingAnswer, *, in_thread: bool = False) -> None:
         """Leave an answer that comes later."""

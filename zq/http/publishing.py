@@ -33,7 +33,8 @@ class TopicMessages:
         key = idempotency.idempotency_key(req, "publish", self._window, raw)
         published = self._publishing.publish(topic_ref, raw, key, hops)
         req.context.messages = len(published.value)
-        idempotency.mark_replayed(resp, published.replayed)
+        if published.replayed:
+            idempotency.mark_replayed(resp)
         resp.status = falcon.HTTP_201
         ids = ",".join(map(str, published.value[:MAX_IDS]))
         resp.set_header("Location", f"/v2/topics/{topic}/messages?ids={ids}")

@@ -85,7 +85,7 @@ def fence(req: falcon.Request) -> Fence | None:
 
 def hops(req: falcon.Request) -> int:
     """By how many deliveries of zq the request has come. Raises ``InvalidHeader``."""
-    given = req.get_header("Zq-Hops", default="0")
+    given: str = req.env.get("HTTP_ZQ_HOPS", "0")
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
         raise InvalidHeader("Invalid header value", "Zq-Hops must be a number of at most 3 digits.")
     return int(given)
@@ -168,18 +168,22 @@ def _refuse_withheld(req: falcon.Request) -> None:
 
 
 def _read(req: falcon.Request, size: int) -> bytes:
-    """So many bytes, fewer if the body ends before."""
-    raw = bytearray()
+    """Return up to ``size`` bytes, fewer if the body ends before."""
+    source = req.env["wsgi.input"]
     try:
-        while len(raw) < size and (piece := req.env["wsgi.input"].read(size - len(raw))):
-            raw += piece
+        raw: bytes = source.read(size)
+        if 0 < len(raw) < size:
+            whole = bytearray(raw)
+            while len(whole) < size and (piece := source.read(size - len(whole))):
+                whole += piece
+            raw = bytes(whole)
     except TimeoutError as error:
         raise falcon.HTTPError(
             falcon.HTTP_408, title=falcon.HTTP_408, description="The body did not come in time."
         ) from error
     except Exception as error:  # each server has classes of its own for chunks that are none
         raise InvalidBody("The body cannot be read to its end.") from error
-    return bytes(raw)
+    return raw
 
 
 def needed_body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:

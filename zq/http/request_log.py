@@ -4,6 +4,7 @@
 import logging
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from random import getrandbits
 from typing import Final
 
@@ -51,7 +52,9 @@ class RequestLog:
 
     def process_request(self, req: falcon.Request, resp: Answer) -> None:
         req.context.began = time.monotonic()
-        identity = _request_id()
+        # A UUID of version 4, made without a system call: it need only differ from all others.
+        digits = f"{getrandbits(128):032x}"
+        identity = f"req-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
         req.context.request_id = identity
         resp.put_headers(
             {
@@ -91,8 +94,13 @@ def _is_change(req: falcon.Request) -> bool:
         return True
     if req.method in READING or getattr(req.context, "dry_run", False):
         return False
-    rule = getattr(req.context, "rule", "")
-    return rule in CHANGES or rule.startswith(CHANGING) or (req.uri_template or "").endswith(ROUTES)
+    return _changes(getattr(req.context, "rule", ""), req.uri_template or "")
+
+
+@lru_cache(maxsize=1024)
+def _changes(rule: str, route: str) -> bool:
+    """Return whether requests under this rule, or to this route, are changes for the audit log."""
+    return rule in CHANGES or rule.startswith(CHANGING) or route.endswith(ROUTES)
 
 
 def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: bool) -> Entry:
@@ -132,9 +140,3 @@ def _object(req: falcon.Request, resource: object) -> str:
             return f"{thing} {params[thing][:MOST_SHOWN]}"
     kind, name = about(params)
     return f"{kind} {name}" if kind else str(req.params.get("project", ""))
-
-
-def _request_id() -> str:
-    """``req-`` and a UUID of version 4, made without asking the system for each: it need only be another every time."""
-    digits = f"{getrandbits(128):032x}"
-    return f"req-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"

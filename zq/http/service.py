@@ -12,6 +12,7 @@ from msgspec.structs import asdict
 from zq import limits, wire
 from zq.core.health import Health as StoreHealth
 from zq.core.rules import DefaultTtls
+from zq.http.features import Page
 from zq.http.tenant import Audience
 
 VERSIONS: Final = {
@@ -55,18 +56,18 @@ RESOURCES: Final[tuple[tuple[str, str, str, bool, dict[str, str]], ...]] = (
 
 
 class Versions:
-    """``/``: for a browser, which prefers a page, where that is. ``page`` "": there is none."""
+    """``/``: a redirect to the page for a client that prefers HTML, else the versions of the API."""
 
     audience = Audience.ANYONE
     open = True
 
-    def __init__(self, page: str = "") -> None:
+    def __init__(self, page: Page | None = None) -> None:
         self._page = page
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         if self._page and _prefers_page(req.env.get("HTTP_ACCEPT", "")):
             resp.status = falcon.HTTP_303
-            resp.location = self._page
+            resp.location = self._page.path
             return
         resp.status = falcon.HTTP_300
         resp.data = wire.encode(VERSIONS)

@@ -30,7 +30,8 @@ class ClaimSettle:
         terms, allowance = extensions.settle_terms(raw), req.context.allowance
         weight.admit(req, len(terms.delete) + len(terms.release) + len(terms.move) + len(terms.bury))
         settled = self._settling.settle(req.context.queue, claim, terms, key, fence, allowance)
-        idempotency.mark_replayed(resp, settled.replayed)
+        if settled.replayed:
+            idempotency.mark_replayed(resp)
         resp.data = wire.encode(settled.value)
 
 

@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import falcon
@@ -38,12 +39,12 @@ HEARTBEAT: Final = 15.0
 LOOK: Final = 1.0
 # Bytes that are sent at a time: a reader that takes so much in ``streams.PATIENCE`` is a slow one, and no dead one.
 PIECE: Final = 64 << 10
-# What ends an event.
+# The end of an event.
 EVENT_END: Final = b"\n\n"
 
 
 class _Streaming:
-    """What both resources have in common."""
+    """The common part of both resources."""
 
     media = MEDIA
 
@@ -60,7 +61,8 @@ class _Streaming:
     ) -> None:
         after = as_marker(req.get_header("Last-Event-ID") or query.text(req, "marker"))
         connection = waiting.connection(req)
-        stream = self._streams.open(req.context.project, pattern, after, visible)
+        disconnect = None if connection is None else partial(_disconnect, connection)
+        stream = self._streams.open(req.context.project, pattern, after, visible, disconnect)
         resp.content_type = MEDIA
         resp.set_header("Cache-Control", "no-store")
         resp.set_header("X-Accel-Buffering", "no")
@@ -95,7 +97,7 @@ class ProjectStream(_Streaming):
 class EventStream:
     """The body of the response, a portion at a time.
 
-    No generator: one that is closed before it was begun would not give its slot back.
+    It is no generator, since a generator that is closed before its first item would not give the slot back.
     """
 
     def __init__(
@@ -117,21 +119,19 @@ class EventStream:
         self._account = account
         self._now = now
         self._is_held = False
-        if connection is not None:
-            stream.disconnect = self._disconnect
 
     def __iter__(self) -> "EventStream":
         return self
 
     def __next__(self) -> bytes:
-        self._stream.sending_since = None
+        self._stream.taken()
         try:
             return self._next()
         finally:
-            self._stream.sending_since = time.monotonic()
+            self._stream.send()
 
     def close(self) -> None:
-        """The engine is done with it."""
+        """Close the stream after the HTTP server has sent the response."""
         self._stream.close()
 
     def _next(self) -> bytes:
@@ -169,15 +169,15 @@ class EventStream:
             self._stream.notify_when(notify)
 
     def patience(self) -> float:
-        """Seconds that the reader may take for a piece."""
+        """Return the seconds that the reader may take for a piece."""
         return self._stream.patience
 
     def drop(self) -> None:
-        """The reader was disconnected."""
+        """Log and count that the reader was disconnected."""
         self._stream.dropped()
 
     def _over(self) -> bool:
-        """Whether the stream is to end: the server does, or the reader's credential has."""
+        """Return whether the stream must end, because the server ends or the reader's credential has expired."""
         if self._check is not None and time.monotonic() - self._checked >= HEARTBEAT:
             self._checked = time.monotonic()
             try:
@@ -220,7 +220,7 @@ class EventStream:
         self._at += len(piece)
         return piece
 
-    def _disconnect(self) -> None:
-        with suppress(OSError):  # it has been closed meanwhile
-            if self._connection is not None:
-                self._connection.shutdown(socket.SHUT_RDWR)
+
+def _disconnect(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has been closed meanwhile
+        connection.shutdown(socket.SHUT_RDWR)

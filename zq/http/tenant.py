@@ -96,7 +96,10 @@ class Tenant:
             _check_accept(headers["HTTP_ACCEPT"], getattr(resource, "media", falcon.MEDIA_JSON))
         if audience in FOR_PROJECT:
             if audience == CLIENT:
-                context.client = self._client(headers.get("HTTP_CLIENT_ID"))
+                client = headers.get("HTTP_CLIENT_ID")
+                if client is None:
+                    raise InvalidHeader("Missing header value", f"The header Client-ID is missing. {WHO_ASKS}")
+                context.client = _uuid(client) if self._strict else self._client(client)
             if identity is None:
                 identity = self._believed(headers, True, "topic" in params)
         elif identity is None:
@@ -120,11 +123,8 @@ class Tenant:
         projects = tuple(map(said.get, PROJECT)) if asks else None
         return _identity(projects, of_topic, said.get("HTTP_X_USER_ID", ""), roles, through_proxy)
 
-    def _client(self, value: str | None) -> str:
-        if value is None:
-            raise InvalidHeader("Missing header value", f"The header Client-ID is missing. {WHO_ASKS}")
-        if self._strict:
-            return _uuid(value)
+    def _client(self, value: str) -> str:
+        """Return the id of a client that need not be a UUID. Raises ``InvalidHeader``."""
         low, high = self._limits.min_length_client_id, self._limits.max_length_client_id
         if not low <= len(value) <= high:
             raise InvalidHeader(

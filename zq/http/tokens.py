@@ -16,6 +16,7 @@ from zq.auth.policy import RULES
 from zq.auth.tokens import DEFAULT_DAYS, FORM, Grant, Made, Stored, Token, Tokens
 from zq.errors import Invalid, InvalidParameter, NotAuthorized
 from zq.http import query
+from zq.http.features import Page
 from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
 from zq.model.identity import ADMIN, MEMBER, Identity
@@ -151,13 +152,13 @@ class WhoAmI:
 
 
 class Me:
-    """``/v2/me``: what the caller may do, for programs that show it: a rule is here if it holds of any name."""
+    """``/v2/me``: the rules that the caller may use, each listed if it applies to any name; and the server."""
 
     policy = {"GET": "identity:get"}
 
-    def __init__(self, auth: str, console: str) -> None:
-        """``auth``: the strategy; "" = callers are believed. ``console``: the version of its files; "" = none."""
-        self._server = {"auth": auth or "none", "console": console or None, "version": __version__}
+    def __init__(self, auth: str, page: Page | None) -> None:
+        """``auth``: the strategy; "" if callers are not authenticated. ``page``: the console, if the server has one."""
+        self._server = {"auth": auth or "none", "console": page.version if page else None, "version": __version__}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         allowance: Allowance = req.context.allowance

@@ -107,7 +107,7 @@ def appending(
         batch = f"{query[:8]}-{number}"
         shaped = shape(rows, table, given, batch)
         if not written:  # only the first batch of a run may be one that is done again, and have become less
-            shaped = tables.united(shaped, path, table, batch)
+            shaped = tables.with_former(shaped, path, table, batch)
         shaped = shaped.repartition("day")
         tables.write(shaped.observe(seen, F.count(F.lit(1)).alias("rows")), path, table)
         written.append(seen.get["rows"])

@@ -28,19 +28,19 @@ SCHEMAS: Final[Mapping[str, str]] = {
 
 
 def columns(table: str) -> list[str]:
-    """Of a table, in their order."""
+    """Return the columns of a table in order."""
     return [column.split()[0] for column in SCHEMAS[table].split(", ")]
 
 
 def write(rows: DataFrame, path: str, table: str) -> None:
-    """Add rows, in place of those of the same partitions: what is written twice is there once."""
+    """Write rows in place of those of the same partitions, so that a repeated write adds nothing."""
     parts = [name for name in ("project", "queue", "day", "batch") if name in columns(table)]
     writer = rows.select(columns(table)).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*parts).parquet(f"{path}/{table}")
 
 
-def united(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """A batch with the rows that it had when it was written before; some may have been forgotten at the server."""
+def with_former(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
+    """Return the rows of a batch, and those of its former write that the server may no longer have."""
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:
         before = reader.parquet(f"{path}/{table}/project=*/queue=*/day=*/batch={batch}")

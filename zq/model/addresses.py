@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public addresses: those to which the server connects by a name that others choose, or may point elsewhere.
+"""Addresses on the network: those that the server may connect to, and the networks that clients are counted by.
 
-Webhooks, deliveries with a token of Keystone and fetches of key sets use this one list (criterion E1).
+Webhooks, deliveries with a Keystone token and fetches of key sets connect to public addresses only, since others choose
+the name or may point it elsewhere (criterion E1).
 """
 
 import ipaddress
 from collections.abc import Iterable
+from contextlib import suppress
+from functools import lru_cache
 from typing import Final
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -72,3 +75,16 @@ def _is_allowed(address: Address) -> bool:
         if address not in _GLOBAL_UNICAST:
             return False
     return not any(address in network for network in _REFUSED)
+
+
+@lru_cache(maxsize=4096)
+def client_network(host: str) -> bytes:
+    """Return the key under which the requests of a client are counted: its IPv4 address or its IPv6 /64 network.
+
+    All hosts that are no addresses share one key.
+    """
+    with suppress(ValueError):
+        found = ipaddress.ip_address(host.partition("%")[0])
+        mapped = getattr(found, "ipv4_mapped", None)
+        return bytes((mapped or found).packed[:8])
+    return b""

@@ -192,7 +192,7 @@ def portion(items: Iterable[T], most_bytes: int, body_of: Callable[[T], bytes]) 
 
 def age(since: Seconds, now: Seconds) -> int:
     """Whole seconds from ``since`` to ``now``, never negative."""
-    return max(0, int(now - since))
+    return int(now - since) if now > since else 0
 
 
 def new_ids(count: int, now: Seconds) -> list[str]:

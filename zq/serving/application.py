@@ -9,10 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Final
-
-from msgspec import structs
+from typing import TYPE_CHECKING
 
 from zq import audit
 from zq.audit import Audit
@@ -20,29 +17,23 @@ from zq.auth import open_tokens, strategy_of
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
-from zq.auth.sealing import SecretSealer
-from zq.auth.signatures import Signatures
 from zq.auth.tokens import default_bound
 from zq.clock import Clock, StoreClock
-from zq.console.page import Console
-from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
+from zq.core.followers import Followers
 from zq.core.health import Pools as PoolStores
 from zq.core.pools import Pools
 from zq.core.rates import Exchange, Rates
-from zq.core.subscriptions import DEFAULT_POLICY, SubscriptionPolicy
-from zq.delivery.settings import DeliverySettings
-from zq.errors import Invalid, NotBuilt, Unavailable
+from zq.errors import NotBuilt, Unavailable
 from zq.events import Events, Observers
 from zq.http.app import App, create_app
 from zq.http.authentication import peer_of, set_aside
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
-from zq.model.identity import ShareOptions
 from zq.model.stats import Snapshot
 from zq.model.topics import Retention
 from zq.serving import lifecycle, probes
-from zq.serving.features import described_features, features_of
+from zq.serving.features import described_features, features_of, followers_of
 from zq.serving.listening import authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
@@ -59,7 +50,6 @@ from zq.storage.pooling import PooledStorage
 if TYPE_CHECKING:
     from zq.serving.metrics.counting import Metrics
 
-CAN_DELIVER: Final = find_spec("aiohttp") is not None
 LOG = logging.getLogger(__name__)
 RETRY_INTERVAL = 1.0
 # Requests of which a project may have its share under way, however few threads work on them.
@@ -84,16 +74,16 @@ class Application:
         self._events = Observers(self._metrics)
         documents = self._storage.documents
         self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
-        self._trusts = _trusts_of(chosen.delivery, self._strategy)
+        storage = timed(self._storage, self._metrics, monitor)
         self.broker = make_broker(
             chosen,
-            timed(self._storage, self._metrics, monitor),
+            storage,
             self._clock,
             self._events,
-            self._subscription_policy(),
+            followers_of(chosen, storage, self._clock),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self._features = features_of(chosen, self.broker, self._events)
+        self.features = features_of(configuration, self.broker, self._events, self._strategy)
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
@@ -102,9 +92,9 @@ class Application:
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
-        self._hearers: list[Callable[[QueueRef], None]] = [self.broker.waiters.wake, self.broker.pushes.hear]
-        self._deliver(chosen)
-        self._storage.listen(self._heard)
+        listeners = [listener for feature in self.features for listener in feature.listeners]
+        self._listeners: Sequence[Callable[[QueueRef], object]] = (self.broker.waiters.wake, *listeners)
+        self._storage.listen(self._notify)
         pages = {"/healthz": probes.health, "/readyz": probes.readiness(self.broker.health.check_ready)}
         _listen(chosen, pages, self._metrics)
         self._upkeep = Upkeep(
@@ -120,7 +110,7 @@ class Application:
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
         lifecycle.at_end(self.broker.trail.finish)  # runs before the store is closed
-        for feature in self._features:
+        for feature in self.features:
             feature.start()
             atexit.register(feature.stop)  # before the store is closed
         # A full collection, which many messages set off, would look through all that was imported: 25 ms for everybody.
@@ -147,12 +137,10 @@ class Application:
 
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
-        pages = chosen.of(CONSOLE)
-        console = Console(pages.read_only, pages.grafana_url) if pages.enabled else None
         quotas = self.broker.quotas
         bound = default_bound if quotas is None else lambda project: quotas.of(project).quota.tokens
         tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit, bound)
-        app = create_app(
+        return create_app(
             self.broker,
             policy=self._policy,
             audit=self._audit,
@@ -171,42 +159,18 @@ class Application:
             share=lambda: configuration.current.share,
             pools=self._pools(),
             auth=chosen.auth.strategy,
-            console=console.tree if console else "",
-            features=self._features,
+            features=self.features,
             is_stopping=lifecycle.is_stopping,
         )
-        if console:
-            console.add_routes(app)
-        return app
 
-    def _subscription_policy(self) -> SubscriptionPolicy:
-        """Return the rules for subscriptions; without the extra ``delivery`` they refuse every subscriber."""
-        share, options = (lambda: self._configuration.current.share), self._configuration.current.delivery
-        policy = subscription_policy(options, share)
-        if not CAN_DELIVER:
-            return structs.replace(policy, check_address=_refuse_subscriber)
-        from zq.delivery.running import judge_of
-
-        return structs.replace(policy, check_address=judge_of(options), trusts=self._trusts or policy.trusts)
-
-    def _deliver(self, chosen: Settings) -> None:
-        """Deliver to subscribers from this process, if the settings say so."""
-        if CAN_DELIVER and chosen.delivery.deliver:
-            from zq.delivery.running import start
-
-            signatures = Signatures(lambda: self._configuration.current.share, self._storage.documents, self._clock)
-            deliverer = start(self.broker, chosen.delivery, signatures, not chosen.shared_store, self._trusts)
-            self._hearers.append(deliverer.hear)
-            atexit.register(deliverer.stop)
-
-    def _heard(self, queue: QueueRef) -> None:
-        """Who waits is woken, and deliveries begin."""
-        for hear in self._hearers:
-            hear(queue)
+    def _notify(self, queue: QueueRef) -> None:
+        """Notify waiting requests and features of a queue to which messages may have come."""
+        for listener in self._listeners:
+            listener(queue)
 
     def _resume(self) -> None:
         self.broker.resume()
-        for feature in self._features:
+        for feature in self.features:
             feature.resume()
 
     def apply(self, new: Settings) -> None:
@@ -221,7 +185,7 @@ class Application:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
         certificates = getattr(self._strategy, "certificates", None)
-        files = [file for feature in self._features for file in feature.files]
+        files = [file for feature in self.features for file in feature.files]
         reread(self._proxy, certificates, self._keys, *files, self._tls)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
@@ -237,23 +201,16 @@ class Application:
             return self.app
         chosen = self._configuration.current
         peer = partial(peer_of, behind_proxy=chosen.behind_proxy)
-        behind: Callable[..., Iterable[bytes]] = wrapped(self.app, set_aside, peer, self._audit.unauthenticated)
+        behind: Callable[..., Iterable[bytes]] = wrapped(
+            self.app,
+            set_aside,
+            peer,
+            self._audit.unauthenticated,
+            [prefix for feature in self.features for prefix in feature.public_prefixes],
+        )
         if not self.app.checks:
             return behind
         return lambda env, start: (self.app if self.app.check_of(env) else behind)(env, start)
-
-
-def _trusts_of(options: DeliverySettings, strategy: object) -> Any:
-    """Return the maker of Keystone trusts; None with another strategy or without the extra ``delivery``."""
-    if not CAN_DELIVER:
-        return None
-    from zq.delivery.running import trusts_of
-
-    return trusts_of(options, strategy)
-
-
-def _refuse_subscriber(_subscriber: str) -> None:
-    raise Invalid("This server takes no subscriptions: the extra delivery is not installed.")
 
 
 def open_stores(chosen: Settings) -> Storage:
@@ -313,7 +270,7 @@ def make_broker(
     storage: Storage,
     clock: Clock,
     events: Events,
-    subscriptions: SubscriptionPolicy = DEFAULT_POLICY,
+    followers: Followers,
     pools: PoolStores | None = None,
 ) -> Broker:
     """Return the use cases as the settings configure them."""
@@ -334,17 +291,10 @@ def make_broker(
         rates=Rates(max(chosen.threads, REQUESTS_AT_ONCE)),
         encryption_keys=read_keys(chosen.message_encryption_key_file),
         max_counted=chosen.max_counted,
-        subscriptions=subscriptions,
+        followers=followers,
         pools=pools,
         audit_ttl=chosen.audit_ttl,
         extensions=[feature.extension for feature in described_features()],
-    )
-
-
-def subscription_policy(options: DeliverySettings, share: Callable[[], ShareOptions]) -> SubscriptionPolicy:
-    """Return the rules for subscriptions that the settings give. ``share``: the present options of signed URLs."""
-    return SubscriptionPolicy(
-        options.types, options.default_ttl, options.confirm, options.keep, sealer=SecretSealer(share)
     )
 
 

@@ -20,10 +20,11 @@ from zq.errors import Crowded, Unavailable
 from zq.events import Refusal, refused
 from zq.http import heads
 from zq.http.app import App
+from zq.http.features import Receive, Send
 from zq.http.pending import HANDOVER, Feed, Handover, PendingAnswer
+from zq.model.addresses import client_network
 from zq.serving import lifecycle
 from zq.serving.environ import add_body, announced_size, environment
-from zq.serving.listening import network
 from zq.serving.pool import Deadlines, Pool, Settling
 from zq.storage.inline import Ticket
 
@@ -39,9 +40,6 @@ MAX_BODIES: Final = 256 << 20
 MAX_UNSENT: Final = 128 << 20
 # Seconds for which a reader has taken nothing when its answer may be given up in favour of others.
 STILL: Final = 1.0
-
-Receive = Callable[[], Any]
-Send = Callable[[dict[str, Any]], Any]
 
 
 class Limits(Struct, frozen=True):
@@ -198,7 +196,7 @@ class Exchange:
 
     async def run(self) -> None:
         """Read the request, have it answered, and send the answer."""
-        edge, address = self._edge, network(self._environ["REMOTE_ADDR"])
+        edge, address = self._edge, client_network(self._environ["REMOTE_ADDR"])
         edge.last_request = time.monotonic()
         edge.addresses[address] += 1
         try:

@@ -14,10 +14,10 @@ from typing import Final, ParamSpec
 
 from zq.auth.tokens import Tokens
 from zq.clock import StoreClock
-from zq.core.subscription_documents import postponed
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
 from zq.serving import control
+from zq.serving.features import postponed
 from zq.serving.offline import print_report
 from zq.storage import Backups, backups, find
 from zq.storage.api import Storage

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of ``zq-deliver``: its command line, its settings, and a worker until it ends."""
+"""The process of ``zq-deliver``: its command line, its settings, and a delivery worker."""
 
 import argparse
 import logging
@@ -8,16 +8,20 @@ from functools import partial
 
 from zq import logs
 from zq.auth import strategy_of
-from zq.auth.master_keys import MasterKeys
+from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.signatures import Signatures
 from zq.clock import StoreClock
-from zq.delivery.running import start, trusts_of
+from zq.core.data_keys import DataKeys
+from zq.core.encryption import Sealing
 from zq.errors import StartRefused
-from zq.events import NO_EVENTS
-from zq.serving.application import make_broker, open_stores, subscription_policy
+from zq.model.identity import ShareOptions
+from zq.serving.application import open_stores
 from zq.serving.commands import Asked, options_of, until_ended
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload, reread
+from zq.subscriptions.delivery.running import deliverer_of
+from zq.subscriptions.feature import policy_of, trusts_of
+from zq.subscriptions.settings import SECTION
 
 LOG = logging.getLogger(__name__)
 
@@ -32,20 +36,27 @@ def run(arguments: Sequence[str], asked: Asked) -> None:
     _check(chosen)
     storage = open_stores(chosen)
     clock = StoreClock(storage.now, doubted=storage.doubted)
-    policy = subscription_policy(chosen.delivery, lambda: configuration.current.share)
-    broker = make_broker(chosen, storage, clock, NO_EVENTS, policy)
-    keys = MasterKeys(chosen.message_encryption_key_file, broker.sealing.keys.replace)
+    sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.message_encryption_key_file)))
+    keys = MasterKeys(chosen.message_encryption_key_file, sealing.keys.replace)
     keystone = None
     if chosen.auth.strategy == "keystone":
         keystone = strategy_of(lambda: configuration.current.auth, storage.documents, clock, configuration.path)
-    deliverer = start(
-        broker,
-        chosen.delivery,
-        Signatures(lambda: configuration.current.share, storage.documents, clock),
+
+    def share() -> ShareOptions:
+        return configuration.current.share
+
+    deliverer = deliverer_of(
+        chosen.of(SECTION),
+        storage,
+        clock,
+        policy_of(chosen.of(SECTION), share),
+        sealing,
+        Signatures(share, storage.documents, clock),
         False,
-        trusts_of(chosen.delivery, keystone),
+        trusts_of(chosen.of(SECTION), keystone),
     )
-    storage.listen(deliverer.hear)
+    deliverer.start()
+    storage.listen(deliverer.notify)
     LOG.info("zq-deliver delivers.")
     try:
         until_ended(asked, partial(reload, configuration, lambda _new: reread(keys)))
@@ -55,7 +66,7 @@ def run(arguments: Sequence[str], asked: Asked) -> None:
 
 
 def _check(chosen: Settings) -> None:
-    """Raises ``StartRefused`` where a process of its own cannot deliver."""
+    """Raise ``StartRefused`` if a separate process cannot deliver."""
     if not chosen.shared_store:
         raise StartRefused(
             "zq-deliver needs a store that several processes share. An embedded store is one process's: zq-server, "

@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -20,12 +20,12 @@ from granian.log import LogLevels
 from granian.server.embed import Server
 from msgspec import Struct
 
-from zq.core import Broker
 from zq.http.app import App
+from zq.http.features import Feature, Receive, Send
 from zq.serving import lifecycle, listening
-from zq.serving.asgi import PIECE, Edge, Limits, Receive, Send
+from zq.serving.asgi import PIECE, Edge, Limits
 from zq.serving.settings import Settings
-from zq.serving.websocket import Connections
+from zq.serving.sockets import Sockets
 
 LOG = logging.getLogger(__name__)
 # Seconds for which a worker that ends still answers the clients that are connected, at the most.
@@ -39,12 +39,14 @@ LOOK: Final = 0.05
 class Serving(Struct, frozen=True):
     """What a worker serves. ``app`` is called with each request; ``inner`` is the ``App`` within it.
 
-    ``reload`` reads the options again, and returns whether they were taken over.
+    ``end_waiting`` answers all requests that wait, and ends all streams. ``reload`` reads the options again, and
+    returns whether they were taken over.
     """
 
     app: Callable[..., Iterable[bytes]]
     inner: App
-    broker: Broker
+    features: Sequence[Feature]
+    end_waiting: Callable[[], object]
     reload: Callable[[], bool]
 
 
@@ -74,7 +76,7 @@ class Worker:
         self._chosen = chosen
         self._opened = opened
         self._edge: Edge
-        self._connections: Connections
+        self._sockets: Sockets
         self._servers: dict[Server, asyncio.Task[None]] = {}
         self._ending = asyncio.Event()
         self._reloading = asyncio.Lock()
@@ -86,7 +88,7 @@ class Worker:
         per_address = None if chosen.behind_proxy else chosen.max_connections_per_address
         limits = Limits(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body, per_address)
         self._edge = edge = Edge(self._opened.app, self._opened.inner, limits, chosen.threads, loop)
-        self._connections = Connections(edge, self._opened.app, self._opened.broker, chosen)
+        self._sockets = Sockets(edge, self._opened.app, self._opened.features)
         self._start_server()
         loop.add_signal_handler(signal.SIGTERM, self._begin, self._drain)
         for number in (signal.SIGINT, signal.SIGQUIT):
@@ -104,7 +106,7 @@ class Worker:
         await asyncio.wait(self._servers.values(), timeout=chosen.graceful_timeout)
 
     async def _serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        serve = self._edge.serve if scope["type"] == "http" else self._connections.serve
+        serve = self._edge.serve if scope["type"] == "http" else self._sockets.serve
         await serve(scope, receive, send)
 
     def _begin(self, work: Callable[[], Any]) -> None:
@@ -122,7 +124,7 @@ class Worker:
             interface=Interfaces.ASGINL,
             # With HTTP/2 Granian has no deadline for a silent connection: see decision 0135.
             http=HTTPModes.http1,
-            websockets=chosen.websocket.enabled,
+            websockets=bool(self._sockets),
             backlog=1024,
             backpressure=chosen.max_waiters + chosen.max_streams + chosen.max_connections,
             http1_settings=HTTP1Settings(
@@ -156,7 +158,7 @@ class Worker:
         if lifecycle.is_stopping():
             return
         chosen = self._chosen
-        lifecycle.begin_stopping(chosen.drain_delay, self._opened.broker.end_waiting)
+        lifecycle.begin_stopping(chosen.drain_delay, self._opened.end_waiting)
         await asyncio.sleep(chosen.drain_delay)
         sink = listening.divert_new_connections(chosen.bind, chosen.port, chosen.workers)
         began = time.monotonic()
@@ -167,7 +169,7 @@ class Worker:
             sink.close()
 
     def _end_at_once(self) -> None:
-        lifecycle.begin_stopping(0, self._opened.broker.end_waiting)
+        lifecycle.begin_stopping(0, self._opened.end_waiting)
         self._ending.set()
 
 

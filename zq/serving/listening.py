@@ -3,12 +3,9 @@
 
 import ctypes
 import errno
-import ipaddress
 import os
 import socket
 import struct
-from contextlib import suppress
-from functools import lru_cache
 from typing import Final
 
 from zq.errors import StartRefused
@@ -80,16 +77,6 @@ def _sentence(place: str, error: OSError) -> str:
 
 def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
-
-
-@lru_cache(maxsize=4096)
-def network(host: str) -> bytes:
-    """Return what the requests of a host are counted under: its address, of IPv6 the network of a site (/64)."""
-    with suppress(ValueError):
-        found = ipaddress.ip_address(host.partition("%")[0])
-        mapped = getattr(found, "ipv4_mapped", None)
-        return (mapped or found).packed[:8]
-    return b""
 
 
 def divert_new_connections(host: str, port: int, listeners: int) -> socket.socket | None:

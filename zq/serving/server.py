@@ -36,7 +36,7 @@ from zq.serving import (
     token_command,
 )
 from zq.serving.application import Application, make_broker, open_store
-from zq.serving.features import described_features, features_of
+from zq.serving.features import described_features, features_of, followers_of
 from zq.serving.metrics import multiprocess
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
@@ -103,7 +103,7 @@ def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "grani
 
     made = _open(configuration, tls)
     reload = partial(startup.reload, configuration, made.apply)
-    return granian.Serving(made.outermost(), made.app, made.broker, reload)
+    return granian.Serving(made.outermost(), made.app, made.features, made.broker.end_waiting, reload)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -132,7 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command in OFFLINE:
             return OFFLINE[given.command](chosen.uri, given)
         if given.command == "rekey":
-            return _rekey(chosen)
+            return _rekey(configuration)
         if given.init_store:
             prepared = prepare(chosen.uri, chosen.driver_options)
             print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
@@ -175,32 +175,33 @@ def _credentials(command: Command, arguments: Sequence[str]) -> int:
     given = credential_commands.parse(command, arguments)
     try:
         _hand_on(given)
-        chosen = Configuration().current
-        logs.configure(chosen.log_format, "WARNING")
-        return credential_commands.run(command, given, _connect(chosen))
+        configuration = Configuration()
+        logs.configure(configuration.current.log_format, "WARNING")
+        return credential_commands.run(command, given, _connect(configuration))
     except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
 
 
-def _direct(chosen: Settings) -> App:
-    """The application for one command, on the store itself."""
+def _direct(configuration: Configuration) -> App:
+    """Return an application on the store itself, for one command."""
+    chosen = configuration.current
     audit.configure(chosen.audit)
     storage = open_store(chosen)
     atexit.register(storage.close)
     clock = StoreClock(storage.now, doubted=storage.doubted)
     observers = Observers()
-    broker = make_broker(chosen, storage, clock, observers)
+    broker = make_broker(chosen, storage, clock, observers, followers_of(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # runs before the store is closed
-    return create_app(broker, features=features_of(chosen, broker, observers))
+    return create_app(broker, features=features_of(configuration, broker, observers, None))
 
 
-def _connect(chosen: Settings) -> Ask:
-    return credential_commands.connect(chosen.control, partial(_direct, chosen))
+def _connect(configuration: Configuration) -> Ask:
+    return credential_commands.connect(configuration.current.control, partial(_direct, configuration))
 
 
-def _rekey(chosen: Settings) -> int:
+def _rekey(configuration: Configuration) -> int:
     """``zq-server rekey``: returns the exit code. Raises ``StartRefused``, ``Unavailable``."""
-    done = request(_connect(chosen), "POST", "/v2/admin/rekey")
+    done = request(_connect(configuration), "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are wrapped by the first master key of the file.")  # noqa: T201
     if done["left"]:
         raise StartRefused(f"Of {done['left']} of them some stay as they were: their master keys are not in the file.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that move the messages of a dead letter queue, beside all requests, at a rate (SQS contract 10).
+"""Tasks that move the messages of a dead-letter queue in the background, at a rate (SQS contract 10).
 
 The documents, as JSON:
 
@@ -52,7 +52,7 @@ TRIES: Final = 20
 
 
 class TaskStatus(StrEnum):
-    """As SQS calls them."""
+    """The states of a task, by SQS's names."""
 
     RUNNING = "RUNNING"
     CANCELLING = "CANCELLING"
@@ -126,7 +126,7 @@ class MoveTasks:
         return task
 
     def latest(self, queue: QueueRef, most: int) -> Sequence[MoveTask]:
-        """The queue's tasks, the latest first."""
+        """Return the queue's tasks, the latest first."""
         now = self._clock.now()
         running = self._documents.get(_under_way(queue), now)
         ended = self._documents.list(queue.project, TASK, f"{queue.name}/", "", most, now).items
@@ -174,7 +174,7 @@ class MoveTasks:
             self._keep_if_ended(last, _decode(last.value))
 
     def _moved(self, task: MoveTask) -> MoveTask:
-        """What the task is when as many messages were moved as one step may move."""
+        """Move as many messages as one step may, and return the task afterwards."""
         left = task.rate or UNRATED
         while left > 0 and task.status is TaskStatus.RUNNING:
             now = self._clock.now()
@@ -187,7 +187,7 @@ class MoveTasks:
                 break  # no posts are taken there now
             if moves:
                 history = self._rules_cache.recent(task.queue).history_ttl
-                self._rules_cache.admit_plain(task.queue, {QueueRef(task.queue.project, move.to) for move in moves})
+                self._rules_cache.admit_moves(task.queue, moves, now)
                 went = len(self._storage.messages.move(task.queue, moves, now, history))
                 self._events.finished(task.queue, Outcome.MOVED, went)
                 task = structs.replace(task, moved=task.moved + went)
@@ -200,7 +200,10 @@ class MoveTasks:
         return task
 
     def _moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
-        """The ways of the messages before the first one that has none, and why that is so; None: they have to wait."""
+        """Return moves of the messages before the first one without a target, and the reason why it has none.
+
+        None instead of moves: posts to the target are paused.
+        """
         moves: list[Move] = []
         for message in messages:
             name = task.destination or message.origin

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a driver inherits that has no other way: messages of one state, and a message by its id alone, sought among all
-that there is."""
+"""Searches through a whole store, for drivers without an index: messages of one state, and a message by its id."""
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from zq.model import (
     Browsed,
@@ -11,25 +10,54 @@ from zq.model import (
     ListFilter,
     Located,
     Message,
+    Messages,
     Outcome,
+    Page,
     Position,
+    Queue,
     QueueRef,
     Seconds,
     State,
     portion,
 )
-from zq.storage.capabilities import Missing
-
-if TYPE_CHECKING:
-    from zq.storage.api import MessageController, QueueController, Storage
+from zq.storage.capabilities import HistoryController, Missing
 
 # Messages, or queues, that are read at a time.
 PAGE: Final = 1000
 ALL: Final = ListFilter(claimed=True, delayed=True)
 
 
+class QueueLister(Protocol):
+    """The part of ``QueueController`` that a search needs."""
+
+    def list(self, project: str, after: str, limit: int) -> Page[Queue]: ...
+
+
+class MessageReader(Protocol):
+    """The part of ``MessageController`` that a search needs."""
+
+    def list(
+        self, queue: QueueRef, marker: int, limit: int, list_filter: ListFilter, now: Seconds
+    ) -> Page[Message]: ...
+
+    def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages: ...
+
+
+class SearchedStorage(Protocol):
+    """The part of ``Storage`` that a search needs."""
+
+    @property
+    def queues(self) -> QueueLister: ...
+
+    @property
+    def messages(self) -> MessageReader: ...
+
+    @property
+    def history(self) -> HistoryController: ...
+
+
 def browse(
-    controller: "MessageController",
+    controller: MessageReader,
     queue: QueueRef,
     state: State,
     after: Position,
@@ -37,7 +65,7 @@ def browse(
     now: Seconds,
     most_bytes: int,
 ) -> Browsed:
-    """As ``MessageController.browse``, by all messages of the queue."""
+    """Do what ``MessageController.browse`` does, by reading all messages of the queue."""
     behind = [
         (position, one)
         for one in _messages(controller, queue, now)
@@ -49,29 +77,29 @@ def browse(
 
 
 def position_of(message: Message, state: State, now: Seconds) -> Position:
-    """Where it stands among messages of the state; before all places if it is in another one."""
+    """Return the message's position among those of a state; before all positions if it has another state."""
     if message.state(now) != state:
         return Position()
     return Position(0 if state is State.CLAIMED else round(message.available * 1000), message.sequence)
 
 
-def _messages(controller: "MessageController", queue: QueueRef, now: Seconds) -> Iterator[Message]:
+def _messages(controller: MessageReader, queue: QueueRef, now: Seconds) -> Iterator[Message]:
     marker = 0
     while (page := controller.list(queue, marker, PAGE, ALL, now)).next is not None:
         yield from page.items
         marker = int(page.next)
 
 
-def locate(storage: "Storage", project: str, message: str, now: Seconds) -> Located | None:
-    """As ``Storage.locate``, by all queues of the project."""
+def locate(storage: SearchedStorage, project: str, message: str, now: Seconds) -> Located | None:
+    """Do what ``Storage.locate`` does, by reading all queues of the project."""
     for queue in queues(storage.queues, project):
         for found in storage.messages.get(queue, [message], now):
             return Located(queue, HistoryEntry(found))
     return latest(storage, project, message, now)
 
 
-def latest(storage: "Storage", project: str, message: str, now: Seconds) -> Located | None:
-    """The latest record of a message that lives nowhere."""
+def latest(storage: SearchedStorage, project: str, message: str, now: Seconds) -> Located | None:
+    """Return the latest history entry of a message that is in no queue."""
     if isinstance(storage.history, Missing):
         return None
     return latest_of(
@@ -84,20 +112,20 @@ def latest(storage: "Storage", project: str, message: str, now: Seconds) -> Loca
 
 
 def latest_of(records: Sequence[Located]) -> Located | None:
-    """The one that finished last; of one moment the one of a queue that it did not leave for another one."""
+    """Return the entry that finished last; of several at one moment, one whose message did not move on."""
     return max(records, key=lambda record: (record.entry.finished, record.entry.outcome in ENDS), default=None)
 
 
 ENDS: Final = (Outcome.DELETED, Outcome.POPPED)
 
 
-def queues(controller: "QueueController", project: str) -> Iterator[QueueRef]:
-    """All queues of the project."""
+def queues(controller: QueueLister, project: str) -> Iterator[QueueRef]:
+    """Yield all queues of the project."""
     return (queue for page in pages(controller, project) for queue in page)
 
 
-def pages(controller: "QueueController", project: str) -> Iterator[Sequence[QueueRef]]:
-    """The same, some at a time."""
+def pages(controller: QueueLister, project: str) -> Iterator[Sequence[QueueRef]]:
+    """Yield all queues of the project in pages."""
     after = ""
     while (page := controller.list(project, after, PAGE)).next is not None:
         yield [queue.ref for queue in page.items]

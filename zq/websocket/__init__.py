@@ -1,3 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue service over WebSocket (contract 14): each action is one request to the same application as HTTP's, which
-judges credentials, rules, scopes, rates and limits; this package translates frames, and bounds connections."""
+"""The queue service over WebSocket (contract 14), as a feature of the server.
+
+Each action is one request to the WSGI application, which checks credentials, rules, scopes, rates and limits. This
+package translates frames and bounds connections. ``connections`` accepts connections and moves frames, ``session``
+answers them, ``actions`` translates actions into requests, ``pushes`` sends messages of subscriptions.
+"""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each action as a request of HTTP, and what HTTP answers as the action's answer (contract 14)."""
+"""Translation of actions into HTTP requests, and of HTTP responses into answers (contract 14)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,7 +14,7 @@ TYPES: Final = {str: "string", int: "int", bool: "boolean", list: "list", dict: 
 
 
 class Request(Struct, frozen=True):
-    """A request of HTTP: ``query`` has those parameters that were given; ``document`` None: no body."""
+    """An HTTP request. ``query`` has only parameters that the client gave; without a body ``document`` is None."""
 
     method: str
     path: str
@@ -23,7 +23,7 @@ class Request(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """What HTTP answered; ``location``: of what was made, or ""."""
+    """An HTTP response. ``location`` and ``error``: the headers Location and X-Zq-Error, or ""."""
 
     status: int
     document: Any
@@ -32,7 +32,7 @@ class Reply(Struct, frozen=True):
 
 
 def request_of(action: str, body: Body) -> Request | None:
-    """What HTTP is asked for an action; None where there is nothing to ask. Raises ``Invalid``."""
+    """Return the request for an action, or ``None`` if it names no ids. Raise ``Invalid`` for a malformed body."""
     if action == "queue_list":
         return Request("GET", "/v2/queues", _query(body, marker=str, limit=int, detailed=bool))
     queue = "/v2/queues/" + _segment(body, "queue_name")
@@ -104,7 +104,7 @@ BUILDERS: Final[dict[str, Callable[[str, str, Body], Request | None]]] = {
 
 
 def _given(body: Body, name: str, kind: type) -> Any:
-    """A value of this type; None if it is absent. Raises ``Invalid``."""
+    """Return a field of the body, or ``None`` if it is absent. Raise ``Invalid`` if it has another type."""
     value = body.get(name)
     if value is not None and type(value) is not kind:
         raise Invalid(f'Bad request. The value of the "{name}" field must be a {TYPES[kind]}.')
@@ -112,7 +112,7 @@ def _given(body: Body, name: str, kind: type) -> Any:
 
 
 def _segment(body: Body, name: str) -> str:
-    """A name that stands in a path: it must not end that part of it."""
+    """Return a name for one segment of a path. Raise ``Invalid`` if it is absent, empty or has a slash."""
     value: str | None = _given(body, name, str)
     if value is None:
         raise Invalid(f'Bad request. Missing "{name}" field.')
@@ -138,7 +138,7 @@ def _ids(body: Body, name: str) -> list[str]:
 
 
 def _posted(body: Body) -> list[dict[str, Any]]:
-    """The messages of a post: none has a delay here."""
+    """Return the messages of a post, without their delays, which contract 14 ignores. Raise ``Invalid``."""
     messages = _given(body, "messages", list)
     if messages is None:
         raise Invalid('Bad request. Missing "messages" field.')
@@ -152,7 +152,7 @@ def _posted(body: Body) -> list[dict[str, Any]]:
 
 
 def shown(action: str, body: Body, reply: Reply) -> Any:
-    """The body of the answer to an action that HTTP has done."""
+    """Return the body of the answer to a successful action."""
     document, queue = reply.document, body.get("queue_name")
     if action == "queue_create":
         return f"Queue {queue} created."
@@ -182,7 +182,7 @@ def shown(action: str, body: Body, reply: Reply) -> Any:
 
 
 def message(one: Mapping[str, Any]) -> dict[str, Any]:
-    """A message as contract 14 shows it."""
+    """Return a message in the format of contract 14."""
     claims = parse_qs(urlsplit(one.get("href", "")).query).get("claim_id", [None])
     names = ("ttl", "age", "body")
     return {"id": one["id"], "claim_id": claims[0], **{name: one[name] for name in names}}
@@ -193,7 +193,7 @@ def _messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _stats(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Landmarks with ids, without links."""
+    """Return statistics whose oldest and newest message have ids in place of links."""
     counts = dict(document["messages"])
     for name in ("oldest", "newest"):
         if name in counts:

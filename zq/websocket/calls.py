@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of HTTP to the application in this process, as an engine would hand them over."""
+"""HTTP requests to the WSGI application of this process."""
 
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
@@ -10,15 +10,19 @@ from wsgiref.util import setup_testing_defaults
 import msgspec
 
 from zq.errors import Invalid
+from zq.http.features import CONNECTION
 from zq.websocket.actions import Reply, Request
 from zq.wire import refusals
-from zq.wire.subscriptions import CONNECTION
 
 Application = Callable[..., Iterable[bytes]]
 
 
 def call(app: Application, peer: str, headers: Mapping[str, str], asked: Request, connection: str) -> Reply:
-    """What the application answers. ``headers``: by their names in HTTP; ``connection``: its id. Raises ``Invalid``."""
+    """Send a request to the application and return its response; blocks.
+
+    ``peer``: the address of the client. ``connection``: the id of the connection, which subscriptions without a
+    subscriber name. Raise ``Invalid`` for a text that UTF-8 cannot encode.
+    """
     try:
         raw = b"" if asked.document is None else msgspec.json.encode(asked.document)
         env: dict[str, Any] = {
@@ -43,6 +47,6 @@ def call(app: Application, peer: str, headers: Mapping[str, str], asked: Request
     finally:
         getattr(pieces, "close", int)()
     status, given = begun[0]
-    told = {name.lower(): value for name, value in given}
-    document = msgspec.json.decode(content) if content and "json" in told.get("content-type", "json") else None
-    return Reply(int(status[:3]), document, told.get("location", ""), told.get(refusals.HEADER.lower(), ""))
+    received = {name.lower(): value for name, value in given}
+    document = msgspec.json.decode(content) if content and "json" in received.get("content-type", "json") else None
+    return Reply(int(status[:3]), document, received.get("location", ""), received.get(refusals.HEADER.lower(), ""))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames as documents: text is JSON, binary is MessagePack, and an answer has the format of its request."""
+"""Frames and their documents: JSON in text frames, MessagePack in binary frames (contract 14)."""
 
 import json
 from typing import Any, Final
@@ -8,7 +8,7 @@ import msgspec
 
 from zq.errors import Invalid
 
-# The actions of contract 14 that are answered.
+# The supported actions of contract 14.
 QUEUES: Final = ("queue_list", "queue_create", "queue_get", "queue_delete", "queue_get_stats", "queue_purge")
 MESSAGES: Final = (
     *("message_list", "message_get", "message_get_many", "message_post", "message_delete", "message_delete_many"),
@@ -23,11 +23,11 @@ NO_REQUEST: Final[dict[str, Any]] = {"action": None, "body": {}, "headers": {}, 
 
 
 class Undecodable(Exception):
-    """A frame that is no document."""
+    """Raised for a frame that holds no document."""
 
 
 def decode(frame: str | bytes) -> Any:
-    """The document of a frame. Raises ``Undecodable``."""
+    """Return the document of a frame. Raise ``Undecodable``."""
     try:
         document = msgspec.json.decode(frame) if isinstance(frame, str) else msgspec.msgpack.decode(frame)
         json.dumps(document, allow_nan=False)  # MessagePack has values that a message cannot have
@@ -38,7 +38,7 @@ def decode(frame: str | bytes) -> Any:
 
 
 def encode(document: Any, binary: bool) -> str | bytes:
-    """A frame of this document; one of status 400 if MessagePack cannot hold a number of it."""
+    """Return the frame of a document. If MessagePack cannot hold a number of it, return an answer with status 400."""
     if not binary:
         return msgspec.json.encode(document).decode()
     try:
@@ -49,12 +49,12 @@ def encode(document: Any, binary: bool) -> str | bytes:
 
 
 def answer(echoed: dict[str, Any], status: int, body: Any) -> dict[str, Any]:
-    """The document of an answer."""
+    """Return the document of an answer."""
     return {"request": echoed, "headers": {"status": status}, "body": body}
 
 
 def echo(document: Any) -> dict[str, Any]:
-    """What an answer says of its request; a credential is not said back."""
+    """Return the request that an answer repeats, without its credential."""
     if not isinstance(document, dict):
         return NO_REQUEST
     headers = document.get("headers") or {}
@@ -64,7 +64,7 @@ def echo(document: Any) -> dict[str, Any]:
 
 
 def check(document: Any) -> str:
-    """The action of a request whose parts are of the right types. Raises ``Invalid``."""
+    """Return the action of a request. Raise ``Invalid`` if a part of the request is missing or of another type."""
     if not isinstance(document, dict):
         raise Invalid(f"Unexpected body type. Expected dict, it is {type(document).__name__}.")
     action = document.get("action")

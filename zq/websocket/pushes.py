@@ -1,77 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of queues that a connection has subscribed to, as frames that come without a request (contract 14)."""
+"""Messages of queues that a connection has subscribed to, as frames that no request precedes (contract 14)."""
 
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
-from zq.core import Broker
 from zq.errors import ZqError
-from zq.model.subscriptions import Source
+from zq.model import QueueRef
 from zq.websocket import frames
 
 LOG = logging.getLogger(__name__)
-# Seconds after which all subscriptions are looked at, for a hint may be lost.
+# Seconds between two looks for messages of all subscriptions, since a notice may be lost.
 LOOK: Final = 5.0
 
 Frame = str | bytes
 
 
-class Pusher:
-    """The subscriptions of one connection, which sends what is pushed to it. No method may run beside another one."""
+class Subscriptions(Protocol):
+    """The subscriptions of connections to queues. A subscription is named by the queue and its id."""
 
-    def __init__(self, broker: Broker, notify: Callable[[], object]) -> None:
+    def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
+        """Call ``notify``, from any thread, when there may be a message for the subscription; a notice may be lost."""
+        ...
+
+    def forget(self, queue: QueueRef, id: str) -> None:
+        """End ``watch``."""
+        ...
+
+    def exists(self, queue: QueueRef, id: str) -> bool:
+        """Return whether the subscription has neither expired nor been deleted. Raise ``Unavailable``."""
+        ...
+
+    def delete(self, queue: QueueRef, id: str) -> None:
+        """Delete the subscription. Raise ``Unavailable``."""
+        ...
+
+    def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
+        """Yield all messages for the subscription as JSON documents, batch by batch. Raise ``Unavailable``.
+
+        Asking for the next batch deletes the messages of the last one.
+        """
+        ...
+
+
+class NoSubscriptions:
+    """The subscriptions of a server without that feature."""
+
+    def watch(self, _queue: QueueRef, _id: str, _notify: Callable[[], object]) -> None:
+        pass
+
+    def forget(self, _queue: QueueRef, _id: str) -> None:
+        pass
+
+    def exists(self, _queue: QueueRef, _id: str) -> bool:
+        return False
+
+    def delete(self, _queue: QueueRef, _id: str) -> None:
+        pass
+
+    def batches(self, _queue: QueueRef, _id: str) -> Iterator[Sequence[bytes]]:
+        return iter(())
+
+
+NO_SUBSCRIPTIONS: Final = NoSubscriptions()
+
+
+class Pusher:
+    """The subscriptions of one connection, and the frames for them. The caller must serialize calls of its methods."""
+
+    def __init__(self, subscriptions: Subscriptions, notify: Callable[[], object]) -> None:
         """``notify`` is called, from any thread, when there may be something to send."""
-        self._subscriptions = broker.subscriptions
-        self._pushes = broker.pushes
+        self._subscriptions = subscriptions
         self._notify = notify
-        self._formats: dict[tuple[Source, str], bool] = {}
-        """Of each subscription, whether its frames are binary."""
-        self._hinted = False
+        self._formats: dict[tuple[QueueRef, str], bool] = {}
+        """Whether the frames of each subscription are binary."""
+        self._notified = False
         self._looked = 0.0
 
-    def add(self, source: Source, id: str, binary: bool) -> None:
-        """Send what comes for the subscription."""
-        self._pushes.watch(source, id, self._hint)
-        self._formats[source, id] = binary
-        self._hint()
+    def add(self, queue: QueueRef, id: str, binary: bool) -> None:
+        """Send the messages of the subscription from now on."""
+        self._subscriptions.watch(queue, id, self._wake)
+        self._formats[queue, id] = binary
+        self._wake()
 
     def is_due(self) -> bool:
         """Return whether there may be something to send."""
-        return bool(self._formats) and (self._hinted or time.monotonic() - self._looked > LOOK)
+        return bool(self._formats) and (self._notified or time.monotonic() - self._looked > LOOK)
 
     def batches(self) -> Iterator[Sequence[Frame]]:
-        """Yield the frames to send. Those of a batch are gone for good once the next batch is asked for; blocks."""
-        hinted, self._hinted, self._looked = self._hinted, False, time.monotonic()
+        """Yield the frames to send; blocks. Asking for the next batch deletes the messages of the last one."""
+        notified, self._notified, self._looked = self._notified, False, time.monotonic()
         try:
-            for (source, id), binary in list(self._formats.items()):
-                if hinted or self._subscriptions.of(source).at(id) is not None:
-                    for documents in self._pushes.batches(source, id):
+            for (queue, id), binary in list(self._formats.items()):
+                if notified or self._subscriptions.exists(queue, id):
+                    for documents in self._subscriptions.batches(queue, id):
                         yield [_frame(document, binary) for document in documents]
-                else:  # it has ended, by its ttl or because it was deleted
-                    self._forget(source, id)
+                else:  # the subscription has expired or was deleted
+                    self._forget(queue, id)
         except ZqError as failure:
             LOG.warning("Messages for a connection wait until the store answers: %s", failure)
 
     def end(self) -> None:
         """Delete the subscriptions; blocks."""
-        for source, id in list(self._formats):
-            self._forget(source, id)
+        for queue, id in list(self._formats):
+            self._forget(queue, id)
             try:
-                self._subscriptions.delete(source, id)
+                self._subscriptions.delete(queue, id)
             except ZqError as failure:
                 LOG.warning("The subscription of a connection that ended stays until its ttl is over: %s", failure)
 
-    def _hint(self) -> None:
-        self._hinted = True
+    def _wake(self) -> None:
+        self._notified = True
         self._notify()
 
-    def _forget(self, source: Source, id: str) -> None:
-        self._pushes.forget(source, id)
-        self._formats.pop((source, id), None)
+    def _forget(self, queue: QueueRef, id: str) -> None:
+        self._subscriptions.forget(queue, id)
+        self._formats.pop((queue, id), None)
 
 
 def _frame(document: bytes, binary: bool) -> Frame:

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection: who it is, until when, and an answer to each of its frames."""
+"""A connection with a client: its credential, and the answer to each of its frames."""
 
 import logging
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 from uuid import UUID, uuid4
@@ -11,23 +13,23 @@ from msgspec import Struct
 
 from zq import wire
 from zq.auth.signatures import moment
-from zq.core import Broker
+from zq.clock import Clock
 from zq.errors import Invalid, ZqError
 from zq.model import QueueRef
-from zq.model.subscriptions import Source
+from zq.storage.api import QueueController
 from zq.websocket import frames
 from zq.websocket.actions import Reply, Request, request_of, shown
 from zq.websocket.calls import Application, call
-from zq.websocket.pushes import Pusher
+from zq.websocket.pushes import Pusher, Subscriptions
 
 LOG = logging.getLogger(__name__)
-# Seconds in which a credential must come.
+# Seconds within which a client must present a credential.
 CREDENTIAL_WITHIN: Final = 5.0
-# Seconds after which a credential is judged again.
+# Seconds between two checks of a credential.
 RECHECK: Final = 10.0
-# Seconds that a signed request lets its connection stay without a credential.
+# Seconds for which a signed request keeps its connection open without a credential.
 SIGNED_STAYS: Final = 60.0
-# Who asks where contract 14 does not look at the Client-ID.
+# The Client-ID of actions for which contract 14 ignores the client's.
 NO_CLIENT: Final = "0" * 32
 SIGNED: Final = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
 NEEDED: Final = "A credential is needed: the action authenticate."
@@ -37,18 +39,45 @@ POLICY: Final = 1008
 TRY_LATER: Final = 1013
 
 
+class Places:
+    """The places that each project has for sessions of this process."""
+
+    def __init__(self, per_project: int) -> None:
+        self._per_project = per_project
+        self._lock = threading.Lock()
+        self._projects: dict[object, str] = {}
+
+    def join(self, session: object, project: str) -> bool:
+        """Give a session a place of the project. Return False if all are taken. From any thread."""
+        with self._lock:
+            if self._projects.get(session) != project:
+                if Counter(self._projects.values())[project] >= self._per_project:
+                    return False
+                self._projects[session] = project
+        return True
+
+    def leave(self, session: object) -> None:
+        """Free the place of a session that ended."""
+        with self._lock:
+            self._projects.pop(session, None)
+
+
 class Service(Struct, frozen=True):
-    """What all connections of a process share. ``strategy``: as [DEFAULT] auth_strategy; ``join`` counts a connection
-    for a project, and says whether there is room."""
+    """The parts of the server that all sessions of a process share.
+
+    ``strategy``: the value of [DEFAULT] auth_strategy.
+    """
 
     app: Application
-    broker: Broker
     strategy: str
-    join: Callable[[object, str], bool]
+    clock: Clock
+    queues: QueueController
+    subscriptions: Subscriptions
+    places: Places
 
 
 class Ended(Exception):
-    """The connection is to be closed with this code."""
+    """Raised to close the connection with a code and a reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -57,16 +86,16 @@ class Ended(Exception):
 
 
 class Session:
-    """What is known of one connection. ``handshake``: the headers that it began with."""
+    """One connection of a client. ``peer``: its address; ``handshake``: headers that hold for all of its frames."""
 
     def __init__(self, service: Service, peer: str, handshake: Mapping[str, str], notify: Callable[[], object]) -> None:
         """``notify`` is called, from any thread, when ``pushes`` may have something to send."""
         self._service = service
         self._id = uuid4().hex
         self._binary = False
-        self.pushes = Pusher(service.broker, notify)
-        self._subscribed: tuple[Source, str, bool] | None = None
-        """What the frame in hand has subscribed to, and whether the frame is binary."""
+        self.pushes = Pusher(service.subscriptions, notify)
+        self._subscribed: tuple[QueueRef, str, bool] | None = None
+        """The subscription that the current frame has created, and whether the frame is binary."""
         self._peer = peer
         self._handshake = handshake
         self._credential: dict[str, str] = {}
@@ -76,7 +105,7 @@ class Session:
         self._deadline = time.monotonic() + CREDENTIAL_WITHIN
 
     def begin(self) -> None:
-        """Raise ``Ended`` if a proxy was to say in the handshake who asks, and did not."""
+        """Raise ``Ended`` if the strategy is ``proxy`` and the handshake did not come through the proxy."""
         if self._service.strategy == "proxy" and self._call(WHO, {}).status != 200:
             raise Ended(POLICY, "This connection did not come through the proxy.")
 
@@ -86,36 +115,36 @@ class Session:
         return self._open or bool(self._credential)
 
     def check(self) -> None:
-        """Raise ``Ended`` if no credential has come in time, or it has expired. To be called every second."""
+        """Raise ``Ended`` if no credential has come in time, or it has expired. Call it every second."""
         if self._credential:
-            if self._expires is not None and self._service.broker.waiters.clock.now() >= self._expires:
+            if self._expires is not None and self._service.clock.now() >= self._expires:
                 raise Ended(EXPIRED, "The credential has expired.")
         elif not self._open and time.monotonic() >= self._deadline:
             raise Ended(POLICY, "No credential came in time.")
 
     def is_recheck_due(self) -> bool:
-        """Return whether the credential is to be judged again."""
+        """Return whether it is time for ``recheck``."""
         return bool(self._credential) and time.monotonic() >= self._recheck
 
     def recheck(self) -> None:
-        """Judge the credential again; blocks. Raise ``Ended`` if it is not valid any more."""
+        """Check the credential again; blocks. Raise ``Ended`` if it is not valid any more."""
         self._recheck = time.monotonic() + RECHECK
         if self._call(WHO, self._credential).status == 401:
             raise Ended(EXPIRED, "The credential is not valid any more.")
 
     def end(self) -> None:
-        """The connection is closed: its subscriptions end, also one that it was not told of any more."""
+        """Delete the subscriptions of the closed connection, including one whose answer was not sent."""
         self.answered()
         self.pushes.end()
 
     def answered(self) -> None:
-        """The answer has been sent: what the frame has subscribed to may follow."""
+        """Begin to send the messages of a subscription whose answer has been sent."""
         subscribed, self._subscribed = self._subscribed, None
         if subscribed is not None:
             self.pushes.add(*subscribed)
 
     def handle(self, frame: str | bytes) -> str | bytes:
-        """The answer to a frame, in its format. Raises ``Ended``."""
+        """Return the answer to a frame, in its format; blocks. Raise ``Ended`` to close the connection."""
         self._binary = binary = isinstance(frame, bytes)
         try:
             document = frames.decode(frame)
@@ -126,7 +155,7 @@ class Session:
         except Ended:
             raise
         except Exception:  # the edge of this connection
-            LOG.critical("A frame failed for a reason that nobody foresaw.", exc_info=True)
+            LOG.critical("A frame failed unexpectedly.", exc_info=True)
             sentence = "The request failed; the server's log says why."
             status, body = 500, {"exception": sentence, "error": sentence}
         return frames.encode(frames.answer(frames.echo(document), status, body), binary)
@@ -153,11 +182,11 @@ class Session:
             return 400, {"exception": str(error), "error": str(error)}
 
     def _authenticate(self, headers: Mapping[str, str]) -> tuple[int, Any]:
-        """A failure leaves nobody; a success replaces who it was."""
+        """Replace the credential of the connection; a failure leaves it without one."""
         if self._open:
             return 200, {"message": "Authentified: no credential is needed here."}
         token, project = headers["X-Auth-Token"], headers["X-Project-ID"]
-        if self._credential:  # whoever never had one gets no more time by failing
+        if self._credential:  # a failure gives no more time to a connection that never had one
             self._deadline = time.monotonic() + CREDENTIAL_WITHIN
         former, self._credential, self._expires = self._credential, {}, None
         keystone = self._service.strategy == "keystone"
@@ -178,7 +207,7 @@ class Session:
     def _act(self, action: str, headers: Mapping[str, Any], body: dict[str, Any], signed: bool) -> tuple[int, Any]:
         project = headers["X-Project-ID"]
         asked = request_of(action, body)
-        if asked is None:  # no ids: there is nothing to look for, but the caller must be allowed to
+        if asked is None:  # without ids there is nothing to read, but the caller needs the right to read
             queue = body["queue_name"]
             asked = Request("GET", f"/v2/queues/{queue}/messages", [("limit", "1")])
             reply = self._call(asked, self._headers(headers, signed))
@@ -200,7 +229,7 @@ class Session:
         return self._shown(action, body, project, reply)
 
     def _shown(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
-        """What contract 14 answers where HTTP has succeeded: of queues, only what is stored."""
+        """Return the status and body of the answer to a successful action. Of metadata it shows only stored keys."""
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}
         if action == "subscription_create" and not self._is_new(project, body, reply):
@@ -215,19 +244,19 @@ class Session:
         return reply.status, document
 
     def _is_new(self, project: str, body: dict[str, Any], reply: Reply) -> bool:
-        """Whether a subscription was made; of one without subscriber, messages are going to come here."""
+        """Return whether the action created a subscription. Without a subscriber, this connection gets its messages."""
         if body.get("subscriber") is not None:
             return "secret" in reply.document
-        source = Source(project, "queue", body["queue_name"])
-        self._subscribed = source, reply.document["subscription_id"], self._binary
+        queue = QueueRef(project, body["queue_name"])
+        self._subscribed = queue, reply.document["subscription_id"], self._binary
         return True
 
     def _stored(self, project: str, name: str) -> dict[str, Any] | None:
-        stored = self._service.broker.storage.queues.get(QueueRef(project, name))
+        stored = self._service.queues.get(QueueRef(project, name))
         return None if stored is None else wire.json_object(stored.metadata)
 
     def _headers(self, headers: Mapping[str, Any], signed: bool, checks_client: bool = True) -> dict[str, str]:
-        """Those of HTTP: who asks, as the connection or the frame says."""
+        """Return the HTTP headers of an action; the credential is the connection's or the frame's signature."""
         given = {"X-Project-ID": headers["X-Project-ID"], "Client-ID": headers["Client-ID"]}
         if not checks_client and not _is_uuid(given["Client-ID"]):
             given["Client-ID"] = NO_CLIENT
@@ -242,7 +271,7 @@ class Session:
         return given
 
     def _join(self, project: str) -> None:
-        if not self._service.join(self, project):
+        if not self._service.places.join(self, project):
             raise Ended(TRY_LATER, "The project has as many connections as it may have.")
 
     def _call(self, asked: Request, headers: Mapping[str, str]) -> Reply:
@@ -251,7 +280,7 @@ class Session:
 
 
 def _failure(reply: Reply) -> dict[str, Any]:
-    """A failure of HTTP as contract 14 says it."""
+    """Return the body of a refusal, in the format of contract 14."""
     said = reply.document if isinstance(reply.document, dict) else {}
     sentence = said.get("description") or said.get("title") or "The request was refused."
     return {"exception": sentence, "error": sentence}

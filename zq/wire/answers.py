@@ -43,11 +43,6 @@ class PoppedOut(Struct, omit_defaults=True):
     checksum: str = ""
 
 
-def message_href(queue: str, message: str, claim: str = "") -> str:
-    """Where a message is; under a live claim with its id."""
-    return f"/v2/queues/{queue}/messages/{message}" + (f"?claim_id={claim}" if claim else "")
-
-
 def claim_href(queue: str, claim: str) -> str:
     """Where a claim is."""
     return f"/v2/queues/{queue}/claims/{claim}"
@@ -119,7 +114,7 @@ def messages(
 def popped(messages: Sequence[Message], now: Seconds, detailed: bool = False) -> bytes:
     """What a pop returns (contract 7.7)."""
     outs = [
-        PoppedOut(m.id, m.age(now), m.ttl, Raw(m.body), None, m.claim_count, m.checksum)
+        PoppedOut(m.id, age(m.created, now), m.ttl, Raw(m.body), None, m.claim_count, m.checksum)
         for part in slices(messages)
         for m in part
     ]
@@ -128,7 +123,8 @@ def popped(messages: Sequence[Message], now: Seconds, detailed: bool = False) ->
 
 def post_result(queue: str, ids: Sequence[str]) -> bytes:
     """The hrefs of posted messages."""
-    return encode({"resources": [message_href(queue, message) for part in slices(ids) for message in part]})
+    prefix = f"/v2/queues/{queue}/messages/"
+    return encode({"resources": [prefix + message for part in slices(ids) for message in part]})
 
 
 def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:

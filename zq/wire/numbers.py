@@ -21,7 +21,8 @@ _LONG_NUMBER: Final = b"0" * 19
 # Of every fourth byte, as many of them at least are in such a number, wherever it begins.
 _LONG_NUMBER_SAMPLE: Final = b"0" * 4
 # A shorter number is beyond a double only with an exponent of three digits.
-_LARGE_EXPONENTS: Final = (b"0e000", b"0e+000")
+_LARGE_EXPONENT: Final = b"0e000"
+_LARGE_SIGNED_EXPONENT: Final = b"0e+000"
 # Members of a path that an error names at most, and characters of each.
 _MAX_STEPS: Final = 4
 _MAX_KEY: Final = 64
@@ -38,7 +39,8 @@ def check_numbers(raw: bytes, field: str = "") -> None:
     """
     shapes = raw.translate(_SHAPES)
     is_long = _LONG_NUMBER_SAMPLE in shapes[::4] and _LONG_NUMBER in shapes
-    if is_long or (any(exponent in shapes for exponent in _LARGE_EXPONENTS) and not _decodes(raw)):
+    has_large_exponent = _LARGE_EXPONENT in shapes or _LARGE_SIGNED_EXPONENT in shapes
+    if is_long or (has_large_exponent and not _decodes(raw)):
         _refuse_numbers(raw, field)
 
 

@@ -62,15 +62,21 @@ BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
 
 
 def row(kind: type[Exception]) -> tuple[int, str]:
-    """Status and title of an error of this class."""
+    """Return status and title of an error of this class."""
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
-def error(status: int, name: str, title: str, sentence: str) -> errors.ZqError:
-    """The error that an answer means; ``name`` is what the header says, "" for a server that does not know it."""
+def error(status: int, name: str, title: str, sentence: str, retry_after: int = 1, limit: str = "") -> errors.ZqError:
+    """Return the error that an answer means.
+
+    ``name``: the value of the header, "" if the server does not send it. ``retry_after`` and ``limit``: those of
+    ``TooManyRequests``.
+    """
     kind = KINDS.get(name) or TITLED.get((status, title)) or BY_STATUS.get(status)
     if kind is errors.InvalidHeader:
         return errors.InvalidHeader(title, sentence)
+    if kind is errors.TooManyRequests:
+        return errors.TooManyRequests(sentence, retry_after, limit)
     if kind is None:
         kind = errors.Invalid if 400 <= status < 500 else errors.ZqError
     failure = kind(sentence)

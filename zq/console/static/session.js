@@ -2,7 +2,7 @@
 // Who asks, and how he wants it. The credential is gone with the tab; only harmless wishes outlive it.
 
 const PROJECTS = "zq.projects";
-const WISHES = "zq.serving.settings";
+const WISHES = "zq.settings";
 const TOKEN = "zq.token";
 const SCHEME = "zq.scheme";
 const CLIENT = "zq.client";

@@ -15,7 +15,7 @@ import falcon
 
 from zq import __version__, wire
 from zq.http.features import Feature
-from zq.http.openapi import messages, pooling, resources, schemas, subscriptions
+from zq.http.openapi import messages, pooling, resources, schemas
 from zq.http.openapi.administration import administration, sharing, tokens
 from zq.http.openapi.administration import schemas as administrative_schemas
 from zq.http.openapi.operations import (
@@ -47,7 +47,6 @@ TAGS = {
     "claims": "Work on messages: claim, renew, release, settle.",
     "transactions": "Fences, staged posts and commits of batch jobs.",
     "topics": "Topics, their messages and live streams.",
-    "subscriptions": "Who is told of messages, by HTTP or by mail.",
     "tokens": "Tokens and signed URLs, by which callers prove who they are.",
     "pools": "Pools and flavors, of servers with admin_mode and pooling; others answer 404.",
     "service": "Versions, limits, probes and metrics.",
@@ -85,7 +84,7 @@ def document(
     """Return the document of a server with these limits and features. ``pools``: with pools and flavors."""
     named = {name: described for name, described in TAGS.items() if pools or name != "pools"}
     protocol_keys = [key for feature in features for key in feature.extension.protocol_keys]
-    bodies = schemas.schemas(limits, protocol_keys) | administrative_schemas() | subscriptions.schemas()
+    bodies = schemas.schemas(limits, protocol_keys) | administrative_schemas()
     parameters = shared_parameters(limits, strict_client_id)
     for feature in features:
         parameters |= feature.path_parameters
@@ -124,7 +123,6 @@ def _paths(limits: Limits, pools: bool, features: Sequence[Feature]) -> Json:
         "messages": messages.messages(limits),
         "claims": messages.claims(limits),
         "transactions": messages.transactions(),
-        "subscriptions": subscriptions.subscriptions(limits),
         "tokens": tokens() | sharing(),
         "pools": pooling.pools(limits) | pooling.flavors(limits) if pools else {},
         "topics": resources.topics(limits) | resources.publishing(limits) | resources.streams(),

@@ -5,7 +5,6 @@ from typing import Final
 
 from oslo_config import cfg
 
-from zq.delivery.settings import NOTIFICATION, SUBSCRIPTIONS
 from zq.limits import DEFAULT_KEEP, MIN_KEEP
 from zq.model.expiry import Expiry
 from zq.serving.sections import SECTIONS
@@ -15,7 +14,6 @@ from zq.serving.settings.pools import CATALOG, POOLING
 from zq.serving.settings.tenants import AUDIT, AUDIT_TTL, POLICY, QUOTA
 from zq.serving.settings.tls import CERTIFICATES, TLS
 from zq.serving.settings.transport import TRANSPORT
-from zq.serving.settings.websocket import WEBSOCKET
 
 # Defaults of [expiry].
 EXPIRY: Final = Expiry()
@@ -52,7 +50,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         cfg.BoolOpt(
             "trust_network",
             default=False,
-            help="Serve though nobody is authenticated: beyond this machine, with admin_mode, and with the roles that "
+            help="Serve without authentication: beyond this machine, with admin_mode, and with the roles that "
             "callers name. Each start warns of it.",
         ),
         cfg.ListOpt(
@@ -155,7 +153,6 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         ),
     ],
     **{section.name: [*section.options] for section in SECTIONS},
-    "websocket": WEBSOCKET,
     "storage": [
         cfg.StrOpt(
             "uri",
@@ -212,8 +209,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "destroys messages for good. 0: believe any clock, as --force-clock does for one start.",
         ),
     ],
-    "transport": [*TRANSPORT, *SUBSCRIPTIONS],
-    "notification": NOTIFICATION,
+    "transport": [*TRANSPORT, *(option for section in SECTIONS for option in section.others.get("transport", ()))],
     "expiry": [
         cfg.BoolOpt(
             "sweep", default=EXPIRY.sweep, mutable=True, help="Sweep: remove what has expired, round by round."

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from oslo_config import cfg
 
-from zq.delivery.settings import DeliverySettings, delivery_settings
 from zq.errors import StartRefused
 from zq.http.features import Section
 from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
@@ -32,7 +31,6 @@ from zq.serving.settings.pools import NETWORKED, PoolSettings, pools_of
 from zq.serving.settings.tenants import quota_of
 from zq.serving.settings.tls import check_tls
 from zq.serving.settings.transport import BOUNDS
-from zq.serving.settings.websocket import WebSocketOptions, websocket_options
 
 T = TypeVar("T")
 # A host of allowed_hosts.
@@ -52,10 +50,8 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     auth: AuthOptions
     share: ShareOptions
-    delivery: DeliverySettings
     sections: dict[str, Any]
     """The structs of features' sections by their names; ``of`` returns one."""
-    websocket: WebSocketOptions
     policy_file: str
     quota: Quota
     """What every project may use that has no values of its own."""
@@ -216,9 +212,7 @@ def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
     return {
         "auth": auth_options(conf),
         "share": share_options(conf),
-        "delivery": delivery_settings(conf),
         "sections": {section.name: section.read(conf) for section in SECTIONS},
-        "websocket": websocket_options(conf, engine_of(conf.server.engine, conf.auth.certificates)),
         "policy_file": conf.oslo_policy.policy_file,
         "quota": quota_of(conf),
         "quota_headers": conf.quota.headers,

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that verbs share, in the caller's transaction: finishing, moving, checking a fence.
+"""Changes that several verbs make in the caller's transaction: finish messages, move them, check a fence.
 
-A message finishes by being deleted or, on a queue with history, by becoming an entry of the history: positions and
-moments of these come from the queue's counter of finishing, in the same step, so that no reader can pass an entry that
-appears later. Finishing waits for no post.
+A message finishes by being deleted or, on a queue with history, by becoming a history entry. Positions and moments of
+entries come from the queue's counter of finishing, in the same transaction, so that no reader can pass an entry that
+appears later. Verbs that finish messages do not wait for posts.
 
-A fence is a document with the last epoch given out, and when (``advanced``). A check writes the document too, in the
-transaction of what the fence protects. So an epoch given out meanwhile is either before that transaction, which then
-finds it, or after it.
+A fence is a document with the last epoch and the moment at which it was issued (``advanced``). A check writes the
+document, too, in the transaction that the fence protects. So an epoch that is issued meanwhile is either before that
+transaction, which then finds it, or after it.
 """
 
 from collections import defaultdict
@@ -24,22 +24,22 @@ from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.commands import RemovalPending
 from zq.storage.mongodb.counters import Arrivals, advance
-from zq.storage.mongodb.floors import find_there, guarded_update
+from zq.storage.mongodb.floors import conflict_with_removals, find_there, guarded_update
 from zq.storage.mongodb.layout import CLAIM_FIELDS, IN_NO_LINE, BsonDocument, QueueKey
 
 
 def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> BsonDocument:
-    """A filter on what the claim holds, if it lives."""
+    """Return the filter on the messages that the claim holds, if it has not ended."""
     return client.where(key, **held_by(claim, now), e={"$gt": DatetimeMS(now)})
 
 
 def held_by(claim: str, now: int) -> BsonDocument:
-    """The condition that a message is held by the claim."""
+    """Return the condition that the claim holds a message."""
     return {"c.i": layout.text(claim), "c.e": {"$gt": now}}
 
 
 def reserved_id(claim: str) -> Binary:
-    """What stands in ``c.i`` of what a commit has reserved under the claim."""
+    """Return ``c.i`` of messages of the claim that a commit has reserved."""
     return Binary(layout.text(claim).encode())
 
 
@@ -61,8 +61,10 @@ def update_found(
     until: int = 0,
     fence: Fence | None = None,
 ) -> int:
-    """Update all messages that the claim holds, in one transaction, and return their number. ``until``: the latest
-    expiry of one of them after the update. Raise ``Fenced``."""
+    """Update all messages that the claim holds, in one transaction, and return their number.
+
+    ``until`` is the latest expiry of one of them after the update. Raise ``Fenced`` if the fence has a later epoch.
+    """
     held = held_filter(client, key, claim, now)
 
     def work(session: Session) -> int:
@@ -85,7 +87,7 @@ MESSAGES_AT_ONCE: Final = 256
 
 
 class Ending(NamedTuple):
-    """How and when (milliseconds) messages finish; ``history``: seconds for which entries are kept, 0 = none."""
+    """The outcome of messages and its moment (milliseconds); ``history``: seconds for which entries stay, 0 = none."""
 
     outcome: Outcome
     now: int
@@ -101,10 +103,11 @@ def finish(
     conditions: Mapping[str, object] | None = None,
     first: Sequence[BsonDocument] = (),
 ) -> None:
-    """Finish the messages of these ``_id``, no two alike, in this order; raises ``Aborted`` if not all fit.
+    """Finish the messages of these distinct ``_id`` in this order. Raise ``Aborted`` if not all of them fit.
 
-    They fit if they are in the queue and meet the ``conditions``; after a search in the same transaction it needs none.
-    ``first``: stages of an update to be done before, when a history entry is made, for what must not be seen in it.
+    A message fits if it is in the queue and meets the ``conditions``; after a search in the same transaction no
+    conditions are needed. ``first`` are the first stages of the update that makes a history entry: they remove fields
+    that the entry must not have.
     """
     where = [
         client.where(key, _id={"$in": list(doc_ids[start : start + MESSAGES_AT_ONCE])}, **(conditions or {}))
@@ -134,7 +137,7 @@ def leave_copies(
     now: int,
     history: int,
 ) -> None:
-    """Leave history entries of messages, as they were found, that live on in other places."""
+    """Insert history entries of messages, as they were found, that have moved to other queues."""
     position, finished = _position(client, session, key, len(found), now)
     copies = []
     for at, (message, outcome) in enumerate(found, position):
@@ -159,13 +162,13 @@ def leave_copies(
 def _recording(
     key: QueueKey, doc_ids: Sequence[str], position: int, finished: int, ending: Ending
 ) -> list[BsonDocument]:
-    """The update that makes history entries, with positions in the order of the ids."""
+    """Return the update that makes history entries, with positions in the order of the ids."""
     record: BsonDocument = {
         "q": {"$literal": key.records},
         "p": {"$add": [position, {"$indexOfArray": [{"$literal": doc_ids}, "$_id"]}]},
         "f": finished,
         "x": ending.outcome.value,
-        "z": {"$ifNull": ["$y.e", "$e"]},  # the owner's word stands above the reservations of commits
+        "z": {"$ifNull": ["$y.e", "$e"]},  # the values of before a commit reserved the message
         "d": {"$ifNull": ["$y.d", "$d"]},
         "e": DatetimeMS(finished + ending.history * 1000),
     }
@@ -173,7 +176,7 @@ def _recording(
 
 
 def _position(client: StoreClient, session: Session, key: QueueKey, number: int, now: int) -> tuple[int, int]:
-    """The first of so many positions, and the moment of finishing; other transactions get theirs later."""
+    """Take positions. Return the first one and the moment of finishing; later transactions get later ones."""
     step = [
         {"$set": {"p1": {"$add": [{"$ifNull": ["$p1", 0]}, number]}, "f1": {"$max": ["$f1", now]}}},
         {"$unset": "e"},
@@ -188,30 +191,33 @@ def _position(client: StoreClient, session: Session, key: QueueKey, number: int,
     return counter["p1"] - number + 1, counter["f1"]
 
 
-# A message, wholly as it was found, and its move.
+# The whole document of a message, as it was found, and its move.
 MovedMessage = tuple[BsonDocument, Move]
 
 
 def counters(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
-    """The counters that moves write."""
+    """Return the ``_id`` of each counter that moves, or deletions with history, write."""
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
-    return {*targets, source.finishing} if history else targets
+    return {*targets, source.finishing} if targets or history else set()
 
 
 def move(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int, history: int = 0
 ) -> None:
-    """Move them all, in this order; raises ``Aborted`` if one of them has changed since it was found."""
+    """Move the messages, in this order. Raise ``Aborted`` if one of them has changed since it was found."""
     if not moved:
         return
     arrivals, floors = _arrivals(client, session, source, moved, now)
     unchanged = [_unchanged(client, source, found) for found, _ in moved]
-    if client.sharded:  # where a document cannot go to another shard by a plain update
+    conflict = conflict_with_removals(source)
+    if client.sharded:  # an update cannot move a document to another shard
+        client.update([conflict], session)
         gone = client.delete([{"q": one, "limit": 1, "hint": "_id_"} for one in unchanged], session)
         client.insert(arrivals, session)
     else:
         statements = zip(unchanged, arrivals, strict=True)
-        gone = client.update([{"q": one, "u": arrival, "hint": "_id_"} for one, arrival in statements], session)
+        moving = [{"q": one, "u": arrival, "hint": "_id_"} for one, arrival in statements]
+        gone = client.update([conflict, *moving], session) - 1
     if gone != len(moved):
         raise Aborted
     lines.join(client, session, arrivals, floors)
@@ -244,14 +250,14 @@ def _arrivals(
 
 
 def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
-    """What enters one queue: nothing that was not in the project before, but bodies that take the place of others."""
+    """Return what the moves add to one queue. The project's usage grows by the difference of replaced bodies only."""
     fresh = None if all(each.delay for _, each in moved) else now
     grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)
     return Arrivals(len(moved), fresh, bytes=grown)
 
 
 def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:
-    """The message unclaimed, its life from now on."""
+    """Return the message without its claim, with a ttl that begins now."""
     made = {field: value for field, value in found.items() if field not in ("c", "o", "r", "h1")}
     made["t"] = found["t"] if each.ttl is None else each.ttl
     made["e"] = DatetimeMS(now + made["t"] * 1000)
@@ -271,13 +277,13 @@ def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDo
 
 
 def _unchanged(client: StoreClient, source: QueueKey, found: BsonDocument) -> BsonDocument:
-    """A filter that the message fits as long as it was not claimed, released or moved."""
+    """Return a filter that fits the message as long as it was not claimed, released or moved."""
     claimed = {"c.n": found["c"]["n"]} if "c" in found else {}
     return client.where(source, _id=found["_id"], k=found["k"], d=found["d"], e=found["e"], **claimed)
 
 
 def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int:
-    """Give out the next epoch; the first is 1."""
+    """Issue the next epoch; the first is 1."""
     command: BsonDocument = {
         "query": _fence_identity(project, name),
         "update": {"$inc": {"epoch": 1}, "$set": {"advanced": now}},
@@ -287,14 +293,14 @@ def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int
     while True:
         try:
             fence = client.modify(command) or {}
-        except DuplicateKeyError:  # two made it at once
+        except DuplicateKeyError:  # two processes created it at once
             continue
         return int(fence["epoch"])
 
 
 def check_fence(client: StoreClient, session: Session, project: str, fence: Fence) -> None:
-    """Raise ``Fenced`` unless the epoch is the last one given out, and still is when the transaction commits."""
-    # Nothing given out yet is epoch 0. That document is made, so that the first epoch meets it.
+    """Raise ``Fenced`` unless the epoch is the last one issued, and still is when the transaction commits."""
+    # Epoch 0: none was issued. The document is created, so that the first epoch conflicts with it.
     touched = {"$set": {"epoch": {"$ifNull": ["$epoch", 0]}, "checks": {"$add": [{"$ifNull": ["$checks", 0]}, 1]}}}
     command: BsonDocument = {
         "query": _fence_identity(project, fence.name),
@@ -308,6 +314,6 @@ def check_fence(client: StoreClient, session: Session, project: str, fence: Fenc
 
 
 def _fence_identity(project: str, name: str) -> BsonDocument:
-    """The filter that finds it, or makes it."""
+    """Return the filter that finds or creates the fence."""
     shard = layout.project_prefix(project) + layout.text(name)
     return {"_id": "f" + shard, "s": shard}

@@ -1,21 +1,63 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one caller wants of the messages that are ready, and what becomes of it."""
+"""One caller's claim or pop of ready messages: its terms, the messages that it takes of those found, its outcome."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 
-from zq.model import UNBOUNDED, ClaimRequest, portion
+from zq.model import UNBOUNDED, Claim, Claimed, ClaimRequest, portion
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.layout import BsonDocument, body_of
+from zq.storage.mongodb.layout import BsonDocument, QueueKey, body_of
 
 
-class ClaimAttempt(Struct):
-    """One caller's claim, or its pop if there is no ``request``, and what has become of it.
+class Choice(NamedTuple):
+    """The found messages that an attempt takes.
 
-    ``messages``: the documents that it got; ``lapsed``: how many of these were under claims that had lapsed. ``spent``:
-    ids of messages that it met and must not hand out. ``metadata``: the queue's, if they are not the expected ones.
+    ``candidates`` are all of them, ``spent`` were claimed as often as the queue allows, ``eligible`` are the others.
     """
+
+    candidates: Sequence[BsonDocument]
+    eligible: Sequence[BsonDocument]
+    spent: Sequence[BsonDocument]
+
+    @property
+    def doc_ids(self) -> list[str]:
+        """``_id`` of the eligible messages."""
+        return [found["_id"] for found in self.eligible]
+
+
+class ClaimOutcome(NamedTuple):
+    """The outcome of an attempt at the moment ``now``.
+
+    ``messages`` are the documents of the claim, as they are now, or of the pop. ``lapsed`` counts messages whose former
+    claim had lapsed. ``spent`` are messages that were claimed too often. ``metadata`` is the queue's if the attempt
+    expects another one.
+    """
+
+    now: int
+    messages: Sequence[BsonDocument] = ()
+    lapsed: int = 0
+    spent: Sequence[BsonDocument] = ()
+    metadata: bytes | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the caller need not wait for another search."""
+        return bool(self.messages or self.spent) or self.metadata is not None
+
+    def claimed(self, key: QueueKey, request: ClaimRequest) -> Claimed:
+        """Return the model's value."""
+        spent = [layout.message_id(key, found) for found in self.spent]
+        if not self.messages:
+            return Claimed(spent=spent, metadata=self.metadata)
+        messages = [layout.message(key, found, self.now) for found in self.messages]
+        lease = request.lease
+        return Claimed(Claim(lease.claim, lease.ttl, self.now / 1000, messages, self.lapsed), spent=spent)
+
+
+class ClaimAttempt(Struct, frozen=True):
+    """The terms of one caller's claim, or of its pop if there is no ``request``."""
 
     limit: int
     now: int
@@ -23,35 +65,25 @@ class ClaimAttempt(Struct):
     most_bytes: int = UNBOUNDED
     history: int = 0
     expected: bytes | None = None
-    messages: list[BsonDocument] = []
-    lapsed: int = 0
-    spent: list[BsonDocument] = []
-    metadata: bytes | None = None
 
-    def candidates(self, ready: Sequence[BsonDocument]) -> list[BsonDocument]:
-        """What it may get of what was found."""
-        return list(portion(ready[: self.limit], self.most_bytes, body_of))
+    def fits(self, metadata: bytes) -> bool:
+        """Return whether the caller expects this metadata."""
+        return self.expected in (None, metadata)
 
-    def living(self, candidates: list[BsonDocument]) -> list[BsonDocument]:
-        """Those that may be handed out once more; the others are ``spent``."""
-        if self.request is None or self.request.max_claims is None:
-            return candidates
-        most = self.request.max_claims
-        self.spent = [found for found in candidates if layout.claim_count(found) >= most]
-        return [found for found in candidates if layout.claim_count(found) < most]
+    def choose(self, ready: Sequence[BsonDocument]) -> Choice:
+        """Choose the first of the ready messages, as many as the caller wants."""
+        candidates = list(portion(ready[: self.limit], self.most_bytes, body_of))
+        max_claims = None if self.request is None else self.request.max_claims
+        if max_claims is None:
+            return Choice(candidates, candidates, [])
+        eligible = [found for found in candidates if layout.claim_count(found) < max_claims]
+        spent = [found for found in candidates if layout.claim_count(found) >= max_claims]
+        return Choice(candidates, eligible, spent)
 
-    @property
-    def is_answered(self) -> bool:
-        return bool(self.messages or self.spent)
-
-    def clear(self) -> None:
-        """Nothing has become of it yet."""
-        self.messages, self.lapsed, self.spent = [], 0, []
-
-    def take(self, living: Sequence[BsonDocument]) -> None:
-        """It claims these, each as it was found: they are under its claim from now on."""
-        assert self.request is not None
-        self.lapsed = sum(map(layout.names_claim, living))
-        self.messages = [dict(one) for one in living]
-        for one in self.messages:
-            layout.put_under(one, self.request, self.now)
+    def outcome(self, choice: Choice, taken: Collection[str]) -> ClaimOutcome:
+        """Return the outcome if the messages of these ``_id`` were claimed or popped."""
+        messages = [found for found in choice.eligible if found["_id"] in taken]
+        if self.request is None:
+            return ClaimOutcome(self.now, messages, spent=choice.spent)
+        claimed = [layout.claimed(found, self.request, self.now) for found in messages]
+        return ClaimOutcome(self.now, claimed, sum(map(layout.names_claim, messages)), choice.spent)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of the MongoDB store, and their settlement. A claim is nothing but what its messages say of it."""
+"""Claims of the MongoDB store, and their settlement. A claim has no document: its messages name it."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -42,9 +42,9 @@ from zq.storage.mongodb.changes import (
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.commands import RemovalPending
-from zq.storage.mongodb.exclusive_claim import ExclusiveClaim, claimed
+from zq.storage.mongodb.exclusive_claim import ExclusiveClaim
 from zq.storage.mongodb.floors import find_there, guarded_delete, guarded_update
-from zq.storage.mongodb.group_commit import ShardGroups, key_ids, remember, unless_known
+from zq.storage.mongodb.group_commit import ShardGroups, admitted, in_order, key_ids, recall, refusal_of, remember
 from zq.storage.mongodb.handling import Handler, HandleRequest
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
@@ -52,12 +52,12 @@ from zq.storage.mongodb.reservations import visible_held
 
 # Messages that one transaction settles.
 CAPACITY: Final = 256
-# Messages for which a settlement counts at least: it may not name what it settles.
+# Messages that a settlement counts for at least: it need not name the messages that it settles.
 AT_LEAST: Final = 10
 
 
 class SettleRequest(Struct, frozen=True):
-    """A settlement of one claim at its moment, and on what conditions."""
+    """A settlement of one claim at its moment, with its idempotency key and fence."""
 
     key: QueueKey
     claim: str
@@ -68,23 +68,23 @@ class SettleRequest(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the counts of the replies say everything."""
+        """Whether the answer needs no more than the counts in the replies of deletes and updates."""
         asked = self.settlement
         return not (asked.move or asked.history or self.idempotency_key or self.fence or (asked.rest and self.names))
 
     @property
     def names(self) -> Sequence[str]:
-        """The messages that are named, in order."""
+        """The ids of the messages that are named, in order."""
         asked = self.settlement
         return [*asked.delete, *(one.id for one in asked.release), *(one.id for one in asked.move)]
 
     def doc_id(self, message: str) -> str:
-        """The message's ``_id``."""
+        """Return the message's ``_id``."""
         return self.key.project + layout.text(message)
 
 
 class Resolution:
-    """What an order means for what its claim holds."""
+    """A settlement, applied to the messages that its claim holds."""
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
         asked, doc_id = request.settlement, request.doc_id
@@ -112,11 +112,11 @@ class Resolution:
 
 
 class Settler:
-    """Settles claims, for all threads of a process: one transaction for all that becomes of the messages.
+    """Settlements of one process: each is part of one transaction. Safe for any number of threads.
 
-    Where messages are only deleted and released, the claim is first believed to hold what was named; then the counts of
-    the replies say whether it does. Every other settlement, and one that was wrong, shares a group commit: two that
-    leave history entries in one queue, or move messages into one, would write the same counter.
+    A settlement that only deletes and releases first assumes that the claim holds the named messages; the counts in the
+    replies show whether it does. Every other settlement, and one whose assumption was wrong, shares a group commit: two
+    that leave history entries in one queue, or move messages into one, would write the same counter.
     """
 
     def __init__(self, client: StoreClient) -> None:
@@ -124,8 +124,7 @@ class Settler:
         self._groups = ShardGroups[SettleRequest, Settled](client, self._together, _weight, CAPACITY, _exclusive)
 
     def settle(self, request: SettleRequest, is_grouped: bool) -> Settled:
-        """Return when it is done. Raises as the verb does. ``is_grouped``: whether messages are likely to stand in
-        lines."""
+        """Settle a claim. Raise as the verb does. ``is_grouped``: whether the messages are likely to be in lines."""
         if request.is_plain and not is_grouped:
             try:
                 return self._client.transaction(partial(self._presume, request))
@@ -134,8 +133,10 @@ class Settler:
         return self._groups.submit(request)
 
     def _presume(self, request: SettleRequest, session: Session) -> Settled:
-        """Settle the messages that are named. Raise ``Aborted`` if the claim does not hold all of them, in no line, and
-        ``RemovalPending`` as long as that is uncertain."""
+        """Settle the named messages, on the assumption that the claim holds all of them and none is in a line.
+
+        Raise ``Aborted`` if the assumption is wrong, and ``RemovalPending`` if a removal makes it uncertain.
+        """
         asked = request.settlement
         held = held_filter(self._client, request.key, request.claim, request.now) | IN_NO_LINE
         if asked.rest:
@@ -152,26 +153,22 @@ class Settler:
         return Settled(deleted=len(asked.delete), released=len(asked.release))
 
     def _together(self, requests: Sequence[SettleRequest]) -> Sequence[Settled | Exception]:
-        met = [counters(request.key, request.settlement.move, request.settlement.history) for request in requests]
-        with self._client.locks.locked(*set().union(*met)):
+        written = [counters(request.key, request.settlement.move, request.settlement.history) for request in requests]
+        with self._client.locks.locked(*set().union(*written)):
             return self._client.transaction(partial(self._settle, requests))
 
     def _settle(self, requests: Sequence[SettleRequest], session: Session) -> Sequence[Settled | Exception]:
-        return unless_known(self._client, session, requests, Settled, partial(self._settle_new, session))
-
-    def _settle_new(self, session: Session, requests: Sequence[SettleRequest]) -> Sequence[Settled | Exception]:
-        """Settle what each claim holds of what was named."""
-        now = max(request.now for request in requests)  # side by side is as if all had read the latest clock
-        refusals = [self._fenced(request, session) for request in requests]
-        admitted = [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
-        resolutions = self._resolutions(admitted, now, session)
+        """Settle a group of claims in the session's transaction, as far as they hold the named messages."""
+        now = max(request.now for request in requests)  # concurrent requests count as if all had read the latest clock
+        known = recall(self._client, session, requests, Settled)
+        refusals = [refusal_of(request, known) or self._fenced(request, session) for request in requests]
+        resolutions = self._resolutions(admitted(requests, refusals), now, session)
         holding = [resolution for resolution in resolutions if resolution.held]
         self._carry_out(holding, now, session)
         remember(
             self._client, session, [(resolution.request, resolution.settled, resolution.last) for resolution in holding]
         )
-        done = iter(resolutions)
-        return [next(done).answer if refusal is None else refusal for refusal in refusals]
+        return in_order(refusals, [resolution.answer for resolution in resolutions])
 
     def _fenced(self, request: SettleRequest, session: Session) -> Fenced | None:
         if request.fence:
@@ -182,7 +179,7 @@ class Settler:
         return None
 
     def _resolutions(self, requests: Sequence[SettleRequest], now: int, session: Session) -> Sequence[Resolution]:
-        """What each claim holds, in sequence; whole documents if some are to move."""
+        """Find the messages that each claim holds, in sequence; whole documents if some of them are to move."""
         if not requests:
             return []
         keys = list(dict.fromkeys(request.key for request in requests))
@@ -201,7 +198,7 @@ class Settler:
         return [Resolution(request, by_claim[request.key.messages, layout.text(request.claim)]) for request in requests]
 
     def _carry_out(self, resolutions: Sequence[Resolution], now: int, session: Session) -> None:
-        """Do what is to be done, queue by queue; after the search in this transaction no conditions are needed."""
+        """Release, finish and move, queue by queue; after the search in this transaction no conditions are needed."""
         by_queue: defaultdict[tuple[QueueKey, int], list[Resolution]] = defaultdict(list)
         for resolution in resolutions:
             by_queue[resolution.request.key, resolution.request.settlement.history].append(resolution)
@@ -223,7 +220,7 @@ class Settler:
     def _releasing(
         self, key: QueueKey, releases: Sequence[Release], now: int, conditions: BsonDocument | None = None
     ) -> Sequence[BsonDocument]:
-        """The statements that give these back, one for each delay."""
+        """Return the statements that release messages, one for each delay."""
         by_delay: defaultdict[int | None, list[str]] = defaultdict(list)
         for release in releases:
             by_delay[release.delay].append(key.project + layout.text(release.id))
@@ -243,7 +240,7 @@ def _weight(request: SettleRequest) -> int:
 
 
 def _exclusive(request: SettleRequest) -> Sequence[str]:
-    """What no two orders of a transaction may have in common: the claim and the idempotency key."""
+    """Return the documents that two settlements of one transaction must not share: the claim, the idempotency key."""
     return [request.key.named("n", request.claim), *key_ids(request)]
 
 
@@ -264,8 +261,8 @@ class ClaimController:
             claimer = self._claimers.of(key)
             if request.named or request.fence:
                 return ExclusiveClaim(self._client, claimer, key, request, attempt).create()
-            claimer.submit(attempt)
-        return claimed(key, request, attempt)
+            outcome = claimer.submit(attempt)
+        return outcome.claimed(key, request)
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         moment, key = layout.ms(now), layout.key(queue)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way to the server: commands, transactions, deadlines, and the one place where PyMongo's errors are translated.
+"""The connection to the server: commands, transactions, deadlines, and the translation of PyMongo's errors.
 
-Commands are sent as they are (``Database.command``), which costs a third less than PyMongo's helpers; what these do
-beyond that stands here and in ``commands``: write concern, errors inside a reply, repetition after a change of the
+The driver sends plain commands (``Database.command``), which cost a third less than PyMongo's helpers. This module and
+``commands`` add what the helpers do besides: write concern, errors inside a reply, repetition after a change of the
 primary.
 """
 
@@ -41,12 +41,12 @@ T = TypeVar("T")
 Client = MongoClient[BsonDocument]
 Session = ClientSession
 
-# Microseconds after which an idle transaction is taken for abandoned.
+# Microseconds after which an idle transaction counts as abandoned.
 IDLE: Final = 2_000_000
 
 
 def end_orphans(client: Client) -> int:
-    """End the abandoned transactions of this application's servers; returns how many. Needs no rights of its own."""
+    """End the abandoned transactions of zq servers and return their number. The user needs no additional rights."""
     application = client.options.pool_options.appname
     abandoned = {
         "type": "idleSession",
@@ -62,12 +62,12 @@ def end_orphans(client: Client) -> int:
 
 # Seconds between the first two attempts of a transaction.
 FIRST_PAUSE: Final = 0.001
-# Seconds between later attempts at most. Longer pauses starve the loser of two busy processes.
+# Longest seconds between later attempts. Longer pauses starve the loser of two busy processes.
 LONGEST_PAUSE: Final = 0.008
-# Seconds of conflicts after which a transaction ends abandoned transactions, which may be what it conflicts with.
+# Seconds of conflicts after which a transaction ends abandoned transactions: it may conflict with one of them.
 PATIENCE: Final = 0.5
 UNKNOWN: Final = "UnknownTransactionCommitResult"
-# The code of an error that comes for a moment after the collection was made.
+# The code of an error that lasts for a moment after the collection was created.
 SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
@@ -75,13 +75,12 @@ UNJOURNALED: Final = {"w": 1}
 # Documents of a snapshot that the server sends in one reply.
 FEW: Final = 100_000
 
-
-# What becomes of a run of a transaction.
+# The outcomes of a run of a transaction.
 OUTCOMES: Final = ("committed", "conflict", "outdated", "failed")
 
 
 class Aborted(Exception):
-    """A transaction's own work finds that it must not be committed."""
+    """A transaction must not be committed, as its own work finds."""
 
 
 class StoreClient:
@@ -100,15 +99,15 @@ class StoreClient:
         self._made_ready: WeakKeyDictionary[Session, set[QueueRef]] = WeakKeyDictionary()
         self._durable = durable
         self._write_concern = durable.document
-        # A reader's marker must not depend on what a fail-over may take back; weaker writers get weaker readers.
+        # A reader's marker must not depend on a write that a fail-over may undo; weaker writers get weaker readers.
         self._verb = threading.local()
         self._read_concern = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
 
     @contextmanager
     def verb(self, timeout: float | None = None) -> Iterator[None]:
-        """All of one verb: it ends in time, and what PyMongo raises becomes ``Unavailable``, or ``Invalid``.
+        """Bound the time of a verb, and turn PyMongo's errors into ``Unavailable`` or ``Invalid``; a context manager.
 
-        ``timeout``: seconds for it, if not the store's.
+        ``timeout``: seconds for the verb, if not the store's.
         """
         seconds = timeout or self.timeout
         self._verb.deadline = time.monotonic() + seconds
@@ -121,11 +120,11 @@ class StoreClient:
             raise Unavailable from error
 
     def where(self, key: QueueKey, **conditions: object) -> BsonDocument:
-        """A filter on messages of one queue; on a cluster it names the shard."""
+        """Return a filter on messages of one queue; on a cluster it names the shard."""
         return {"s": key.shard, "q": key.messages, **conditions} if self.sharded else {"q": key.messages, **conditions}
 
     def shards(self, shards: Iterable[str]) -> BsonDocument:
-        """What a filter says on a cluster of the shard keys, so that no other shard is asked."""
+        """Return the condition that sends a command to these shards only; empty unless on a cluster."""
         return {"s": {"$in": list(dict.fromkeys(shards))}} if self.sharded else {}
 
     def find(
@@ -142,8 +141,11 @@ class StoreClient:
         most_bytes: int = UNBOUNDED,
         session: Session | None = None,
     ) -> list[BsonDocument]:
-        """Documents of ``messages``; ``committed`` = only what no fail-over can take back, ``snapshot`` = of one moment
-        besides, maybe a given one. It ends where there are ``most_bytes`` of bodies."""
+        """Return documents of ``messages``, up to the one with which their bodies have ``most_bytes``.
+
+        ``committed``: as a majority has them, so that no fail-over can undo them. ``snapshot``: of one moment besides,
+        if given, of this one.
+        """
         command: BsonDocument = {"find": MESSAGES, "filter": conditions}
         if sort:
             command["sort"] = sort
@@ -179,9 +181,10 @@ class StoreClient:
         )
 
     def snapshot(self, conditions: Mapping[str, object]) -> tuple[Sequence[BsonDocument], Timestamp | bool]:
-        """Return the few documents that fit, as no fail-over can change them, and the moment at which they were so.
+        """Return the few documents that fit, as a majority has them, and the moment of this snapshot.
 
-        Writers that do not wait for a majority would not find what they wrote, so there it is of now, and no moment.
+        If writers do not wait for a majority, return the documents as they are now, and no moment: the snapshot might
+        not have a write of the caller.
         """
         if self._read_concern["level"] != "majority":
             return self.find(conditions), False
@@ -190,7 +193,7 @@ class StoreClient:
         return reply["cursor"]["firstBatch"], reply["cursor"]["atClusterTime"]
 
     def count(self, conditions: Mapping[str, object], hint: str, most: int = 0) -> int:
-        """How many documents of ``messages`` fit, counted up to ``most``."""
+        """Count the documents of ``messages`` that fit, up to ``most``."""
         collection = self.database[MESSAGES]
         bound: Mapping[str, Any] = {"limit": most} if most else {}
         return self._again(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
@@ -198,16 +201,19 @@ class StoreClient:
     def aggregate(
         self, stages: Sequence[BsonDocument], hint: str, session: Session | None = None
     ) -> list[BsonDocument]:
-        """What becomes of the documents of ``messages``."""
+        """Return the result of a pipeline over the documents of ``messages``."""
         return self.read({"aggregate": MESSAGES, "pipeline": stages, "cursor": {}, "hint": hint}, session)
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
-        """Run update statements in order; how many documents fitted. May be repeated, but in a transaction."""
+        """Run update statements in order, and return the number of documents that fitted.
+
+        Outside a transaction the command may be repeated.
+        """
         commands = parts(updates, lambda update: update["u"])
         return sum(self._write({"update": MESSAGES, "updates": part}, session)["n"] for part in commands)
 
     def upsert(self, where: Mapping[str, object], change: Mapping[str, object]) -> None:
-        """Update a document, or make it, though others make it at once."""
+        """Update a document or create it, even if others create it at the same time."""
         while True:
             try:
                 self.update([{"q": where, "u": change, "upsert": True}])
@@ -222,7 +228,10 @@ class StoreClient:
     def delete(
         self, statements: Sequence[Mapping[str, object]], session: Session | None = None, *, durable: bool = True
     ) -> int:
-        """Run delete statements; how many went. ``durable`` False: for what anybody would delete again."""
+        """Run delete statements and return the number of deleted documents.
+
+        ``durable`` False: do not wait for durability, since any server would delete them again.
+        """
         deleted: int = self._write({"delete": MESSAGES, "deletes": statements}, session, durable)["n"]
         return deleted
 
@@ -234,7 +243,7 @@ class StoreClient:
         session: Session | None = None,
         durable: bool = True,
     ) -> int:
-        """Delete all that fit; how many."""
+        """Delete all documents that fit and return their number."""
         return self.delete([{"q": conditions, "limit": 0, "hint": hint}], session, durable=durable)
 
     def modify(
@@ -245,7 +254,10 @@ class StoreClient:
         *,
         durable: bool = True,
     ) -> BsonDocument | None:
-        """A findAndModify; the document. ``durable`` False: for what anybody would do again."""
+        """Run findAndModify and return the document.
+
+        ``durable`` False: do not wait for durability, since any server would do it again.
+        """
         found: BsonDocument | None = self._write({"findAndModify": collection, **command}, session, durable).get(
             "value"
         )
@@ -254,15 +266,15 @@ class StoreClient:
     def transaction(
         self,
         work: Callable[[Session], T],
-        stored: Callable[[], BsonDocument] = BsonDocument,
+        trace: Callable[[T], BsonDocument] = lambda _: {},
         *,
         retry_conflicts: bool = True,
     ) -> T:
-        """Commit ``work``, which may be run several times. ``stored`` finds a document that exists if, and only if, the
-        last run was committed.
+        """Run ``work`` in a transaction, once or several times, and return the result of the run that was committed.
 
-        Raises ``Unavailable`` if a commit's outcome stays unknown. Raises ``Aborted`` if the work does, or if it meets
-        another transaction and is not to ``retry_conflicts``; then nothing has changed.
+        ``trace`` returns, for the result of a run, a filter on a document that exists if, and only if, the run was
+        committed. Raise ``Unavailable`` if the outcome of a commit stays unknown. Raise ``Aborted`` if ``work`` does,
+        or if the transaction conflicts with another one and ``retry_conflicts`` is False; then nothing has changed.
         """
         pause = FIRST_PAUSE
         patient_until = time.monotonic() + PATIENCE
@@ -280,7 +292,7 @@ class StoreClient:
                     self.transactions.add("outdated")
                     raise
                 except PyMongoError as error:
-                    if committing and self._was_committed(error, stored()):
+                    if committing and self._was_committed(error, trace(result)):
                         self._committed(session)
                         return result
                     self.transactions.add("conflict" if is_conflict(error) else "failed")
@@ -318,9 +330,10 @@ class StoreClient:
             time.sleep(LONGEST_PAUSE)
 
     def _was_committed(self, error: PyMongoError, stored: BsonDocument) -> bool:
-        """Whether a transaction whose commit failed so is there, as durably as others; False: surely not.
+        """Return whether a transaction whose commit failed with this error is stored durably; False: certainly not.
 
-        What is found now might still be lost, so a write that changes nothing waits before until all is durable.
+        A document that is found might still be lost. So a write that changes nothing waits before until all is durable.
+        Raise ``Unavailable`` if the outcome is unknown.
         """
         try:
             if stored:
@@ -341,7 +354,7 @@ class StoreClient:
         )
 
     def _again(self, send: Callable[[], T], session: Session | None) -> T:
-        """Send until the set has a primary that answers; inside a transaction once only."""
+        """Send until a primary answers; in a transaction, once."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -356,5 +369,5 @@ class StoreClient:
             pause = min(2 * pause, 0.25)
 
     def _late(self) -> bool:
-        """Whether this thread's verb has used up its time."""
+        """Return whether the verb of this thread has used up its time."""
         return time.monotonic() > float(self._verb.deadline)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands and their replies, apart from any server: what fits into one command, and the errors inside a reply."""
+"""Commands and replies without I/O: the size of a command, and the errors inside a reply."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -13,25 +13,25 @@ from zq.storage.mongodb.layout import BsonDocument
 S = TypeVar("S", bound=Mapping[str, Any])
 # Bytes of bodies in one command; the server takes 16 MiB in all.
 LARGEST: Final = 8 << 20
-# Documents that the server sends first where their bytes decide how many are wanted.
+# Documents in the first reply if the number of wanted ones depends on their bytes.
 PORTION: Final = 32
 DUPLICATE_KEY: Final = 11000
 WRITE_CONFLICT: Final = 112
 # The code of the error that the guards of ``floors`` raise.
 CONVERSION_FAILURE: Final = 241
-# Codes of a server that is not, or not any more, the primary.
+# Error codes of a server that is not the primary, or no longer.
 NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
 TRANSIENT: Final = "TransientTransactionError"
 
 
 class RemovalPending(OperationFailure):
-    """A queue has messages that a purge or deletion has removed and that are not deleted yet."""
+    """A queue has messages below its floor that are not deleted yet."""
 
 
 def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
-    """Return the first documents, up to that with which their bodies have so many bytes.
+    """Return the first documents, up to the one with which their bodies have ``most_bytes``.
 
-    The first ``PORTION`` tell how large the others may be, which are asked for together: small ones in one reply.
+    The size of the first ``PORTION`` decides how many are in the next reply, so that small ones come in one.
     """
     if most_bytes >= UNBOUNDED:
         return list(cursor)
@@ -49,7 +49,7 @@ def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocu
 
 
 def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
-    """The statements in as few commands as their messages' bodies allow."""
+    """Yield the statements in as few commands as their messages' bodies allow."""
     start = weight = 0
     for at, statement in enumerate(statements):
         document = document_of(statement)
@@ -63,13 +63,13 @@ def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[
 
 
 def is_conflict(error: PyMongoError) -> bool:
-    """Return whether a transaction met another one that writes the same document."""
+    """Return whether a transaction conflicts with another one that writes the same document."""
     return isinstance(error, OperationFailure) and error.code in (WRITE_CONFLICT, DUPLICATE_KEY)
 
 
 def is_transient(error: PyMongoError) -> bool:
-    """Whether the same transaction may succeed when it is run again."""
-    if isinstance(error, DuplicateKeyError):  # two that made the same queue, fence, stage ...: all but messages
+    """Return whether the same transaction may succeed when it is run again."""
+    if isinstance(error, DuplicateKeyError):  # two created the same queue, fence, stage ...; a message never
         return not str(((error.details or {}).get("keyValue") or {}).get("_id", "m")).startswith("m")
     return error.has_error_label(TRANSIENT)
 

@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of queues: they give messages their sequence and moment in the transaction in which these enter the queue.
+"""Counters of queues: they give messages their sequence and available-at in the transaction that stores the messages.
 
-A queue's document is its counter and holds its metadata too, so whoever advances it learns of both. A process remembers
-how its posts have left a counter. The next group of posts only says what it is to become if it still stands so, which
-costs mongod and the process a third less than to have it computed and to read it. Where another server, or a move, came
-in between, nothing is stored; then it is computed and read, and for a while not remembered.
+A queue's document is its counter and holds its metadata, so a transaction that advances the counter reads both. A
+process remembers the counters as its posts have left them. The next group of posts sends the new values, on condition
+that the stored ones are as remembered. This costs mongod and the process a third less than an update that computes the
+values and returns them. If another server, or a move, has written the counter since, nothing is stored. Then the update
+computes the values, and the process does not remember the counter for a while.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from cachetools import LRUCache
 
-from zq.errors import QueueNotFound
 from zq.model import Grouping
 from zq.model.moments import FALSE_FUTURE
 from zq.storage.concurrency import GroupCommit
@@ -22,19 +22,19 @@ from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.floors import counters_of, floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-# Of a missing queue, and of one that a post has made.
+# The metadata of a missing queue, and of a queue that a post has created.
 NO_METADATA: Final = b"{}"
 # Queues whose metadata one command reads.
 LOOKUPS_AT_ONCE: Final = 256
-# An update.
+# The change of an update: operators, or the stages of a pipeline.
 Step = BsonDocument | list[BsonDocument]
 
 
 class Arrivals(NamedTuple):
-    """How many messages (``number``) enter a queue; ``fresh`` = at which moment, if one of them has no delay.
+    """The messages that enter a queue: their ``number``, and ``fresh``, the moment of the post if one has no delay.
 
-    What the project has stored grows by so many ``messages`` and, with ``OVERHEAD`` for each, so many ``bytes``: what
-    moves inside it was there before.
+    ``messages`` and ``bytes`` (with ``OVERHEAD`` for each message) are added to the project's usage. A message that
+    moves within its project adds none.
     """
 
     number: int
@@ -44,10 +44,13 @@ class Arrivals(NamedTuple):
 
 
 class SequenceRange(NamedTuple):
-    """Where messages enter a queue: the first one's sequence, and the moment from which those without delay are
-    available; the queue's metadata, grouping and floor."""
+    """The sequences that messages get in a queue: the first one and their number.
+
+    ``available`` is the available-at of messages without delay. The metadata, grouping and floor are the queue's.
+    """
 
     sequence: int
+    number: int
     available: int
     metadata: bytes
     grouping: Grouping
@@ -58,16 +61,19 @@ class Stale(Aborted):
     """A counter differs from the remembered one."""
 
 
-# Counters that are remembered, and the largest metadata that are sent along to be compared.
+# Counters that a process remembers.
 MOST_REMEMBERED: Final = 10_000
+# Bytes of the largest metadata that are sent with a remembered counter, to be compared.
 LARGEST_METADATA: Final = 1024
-# Seconds for which a counter that others write as well is not remembered.
+# Seconds for which a counter is not remembered after another process has written it.
 SHARED: Final = 1.0
 
 
 class Remembered(NamedTuple):
-    """A counter as this process has left it: the last sequence given, the last available-at without delay, the queue's
-    metadata, grouping and floor."""
+    """A counter as this process has left it: the last sequence, and the last available-at without delay.
+
+    The metadata, grouping and floor are the queue's.
+    """
 
     sequence: int
     available: int
@@ -77,7 +83,7 @@ class Remembered(NamedTuple):
 
 
 class CounterMemory:
-    """How the posts of one process have left the counters of queues. Safe for any number of threads."""
+    """The counters of queues as the posts of one process have left them. Safe for any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -85,21 +91,21 @@ class CounterMemory:
         self._shared = LRUCache[str, float](MOST_REMEMBERED)
 
     def of(self, keys: Sequence[QueueKey]) -> Mapping[QueueKey, Remembered]:
-        """Those of the queues that are remembered."""
+        """Return the remembered counters of these queues."""
         with self._lock:
             return {key: self._counters[key.counter] for key in keys if key.counter in self._counters}
 
-    def learn(self, ranges: Mapping[QueueKey, "SequenceRange"], numbers: Mapping[QueueKey, int]) -> None:
-        """A transaction that took these ranges, of so many sequences, was committed."""
+    def learn(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
+        """Remember the counters as a committed transaction has left them, which took these ranges."""
         now = time.monotonic()
         with self._lock:
-            for key, (sequence, available, metadata, grouping, floor) in ranges.items():
+            for key, (sequence, number, available, metadata, grouping, floor) in ranges.items():
                 if available and len(metadata) <= LARGEST_METADATA and self._shared.get(key.counter, 0.0) < now:
-                    last = sequence + numbers[key] - 1
+                    last = sequence + number - 1
                     self._counters[key.counter] = Remembered(last, available, metadata, grouping, floor)
 
     def forget(self, keys: Sequence[QueueKey]) -> None:
-        """Others write the counter of one of these queues."""
+        """Forget the counters for a while: another process writes one of them."""
         until = time.monotonic() + SHARED
         with self._lock:
             for key in keys:
@@ -107,37 +113,13 @@ class CounterMemory:
                 self._shared[key.counter] = until
 
 
-class Arriving(Protocol):
-    """What enters a queue, which it may ``create``."""
-
-    @property
-    def key(self) -> QueueKey: ...
-    @property
-    def create(self) -> bool: ...
-
-
-Request = TypeVar("Request", bound=Arriving)
-Answer = TypeVar("Answer")
-
-
-def unless_missing(
-    client: StoreClient,
-    session: Session,
-    remembered: Mapping[QueueKey, Remembered],
-    effect: Callable[[Sequence[Request]], Sequence[Answer | Exception]],
-    requests: Sequence[Request],
-) -> Sequence[Answer | Exception]:
-    """Do ``effect`` for the requests whose queues exist or may be created, if there are any; the answer to each. That
-    those stand that are remembered is found out later."""
-    asked = list({one.key for one in requests if not one.create and one.key not in remembered})
-    if not asked:
-        return effect(requests)
-    found = client.find({**counters_of(client, asked), "b": {"$exists": True}}, fields={"_id": 1}, session=session)
-    absent = {key.counter for key in asked} - {counter["_id"] for counter in found}
-    refused = [not one.create and one.key.counter in absent for one in requests]
-    rest = [one for one, is_refused in zip(requests, refused, strict=True) if not is_refused]
-    answers = iter(effect(rest) if rest else ())
-    return [QueueNotFound() if is_refused else next(answers) for is_refused in refused]
+def missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> set[QueueKey]:
+    """Return the queues that do not exist."""
+    if not keys:
+        return set()
+    found = client.find({**counters_of(client, keys), "b": {"$exists": True}}, fields={"_id": 1}, session=session)
+    there = {counter["_id"] for counter in found}
+    return {key for key in keys if key.counter not in there}
 
 
 def advance_remembered(
@@ -146,13 +128,17 @@ def advance_remembered(
     arrivals: Mapping[QueueKey, Arrivals],
     remembered: Mapping[QueueKey, Remembered],
 ) -> Mapping[QueueKey, SequenceRange]:
-    """As ``advance``, where a part of the counters is remembered. Raises ``Stale``."""
-    if not remembered:
+    """Take sequences as ``advance`` does, where some counters are remembered.
+
+    Raise ``Stale`` if a remembered counter differs from the stored one.
+    """
+    known = sorted(arrivals.keys() & remembered.keys(), key=lambda key: key.counter)
+    if not known:
         return advance(client, session, arrivals)
     rest = {key: arrival for key, arrival in arrivals.items() if key not in remembered}
     ranges: dict[QueueKey, SequenceRange] = dict(advance(client, session, rest)) if rest else {}
     statements = []
-    for key in sorted(remembered, key=lambda key: key.counter):
+    for key in known:
         statement, ranges[key] = _believing(key, arrivals[key], remembered[key])
         statements.append(statement)
     if client.update(statements, session) != len(statements):
@@ -161,15 +147,17 @@ def advance_remembered(
 
 
 def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[BsonDocument, SequenceRange]:
-    """The statement that advances a counter if it stands as remembered, and the range that it then gives."""
+    """Return the statement that advances a counter if it is as remembered, and the range that it takes then."""
     available = known.available
     if arrival.fresh is not None:
         believed = available <= arrival.fresh + FALSE_FUTURE * 1000
         available = max(available, arrival.fresh) if believed else arrival.fresh
     where = {**_identity(key), "k1": known.sequence, "d1": known.available, "b": known.metadata}
     # Since it was remembered, the queue may have been purged, or deleted and made anew.
-    where |= {"h": known.grouping or None, "m0": known.floor or None}
-    known_range = SequenceRange(known.sequence + 1, available, known.metadata, known.grouping, known.floor)
+    # A purge before the first post has left a floor of 0.
+    where |= {"h": known.grouping or None, "m0": known.floor or {"$in": [None, 0]}}
+    first, number = known.sequence + 1, arrival.number
+    known_range = SequenceRange(first, number, available, known.metadata, known.grouping, known.floor)
     change: BsonDocument = {"$set": {"k1": known.sequence + arrival.number, "d1": available}}
     if arrival.messages or arrival.bytes:
         change["$inc"] = {"n1": arrival.messages, "w1": arrival.bytes}
@@ -179,9 +167,10 @@ def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[Bso
 def advance(
     client: StoreClient, session: Session, arrivals: Mapping[QueueKey, Arrivals]
 ) -> Mapping[QueueKey, SequenceRange]:
-    """Make room in the queues, which are created if they are missing; no other transaction can until this one ends.
+    """Take sequences in the queues, and create the queues that are missing.
 
-    Always in the order of names, so that two that need the same queues do not each hold what the other waits for.
+    No other transaction can take sequences there until this one ends. The counters are written in the order of names,
+    so that of two transactions with the same queues neither holds a counter that the other one waits for.
     """
     steps = {key: _step(key, arrival) for key, arrival in arrivals.items()}
     counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1, "h": 1, "m0": 1, "g": 1})
@@ -191,7 +180,7 @@ def advance(
 def increment(
     client: StoreClient, session: Session, steps: Mapping[QueueKey, Step], fields: Mapping[str, int]
 ) -> Mapping[QueueKey, BsonDocument]:
-    """Change counters, or make them, always in the order of names; the fields that are asked for, as they are now."""
+    """Update counters, or create them, in the order of names. Return the ``fields`` of each as they are now."""
     keys = sorted(steps, key=lambda key: key.counter)
     if len(keys) == 1:
         (key,) = keys
@@ -207,7 +196,7 @@ def increment(
 def _range(counter: BsonDocument, number: int) -> SequenceRange:
     grouping = Grouping(counter.get("h", ""))
     first = counter["k1"] - number + 1
-    return SequenceRange(first, counter.get("d1", 0), counter["b"], grouping, floor_of(counter))
+    return SequenceRange(first, number, counter.get("d1", 0), counter["b"], grouping, floor_of(counter))
 
 
 def _identity(key: QueueKey) -> BsonDocument:
@@ -238,7 +227,7 @@ class Known(NamedTuple):
 
 
 class MetadataLookup:
-    """Reads what the documents of queues say, for all threads of a process: concurrent lookups are coalesced."""
+    """Lookups of queues' metadata for all threads of a process; concurrent ones share a command."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -247,7 +236,7 @@ class MetadataLookup:
         )
 
     def get(self, key: QueueKey) -> Known | None:
-        """What is known of the queue; None if there is no such queue."""
+        """Return the queue's metadata, grouping and floor, or None if the queue does not exist."""
         return self._group_commit.submit(key)
 
     def _read(self, keys: Sequence[QueueKey]) -> Sequence[Known | None]:

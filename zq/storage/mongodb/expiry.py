@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives space back: what has expired, and what purges, deletions and trims have left to be removed.
+"""Removal of expired documents, and of documents that purges, deletions and trims have left behind.
 
-MongoDB's own TTL monitor removes expired documents once a minute, by the index on ``e``. A round of active expiry does
-the same sooner, step by step, by the same index, so it costs what there is to remove and not what lives. Of several
-servers the one with the lease does it. A server that dies with it delays the others until it ends, some seconds of
-MongoDB's own clock; two that remove side by side would only do the same work twice.
+MongoDB's TTL monitor removes expired documents once a minute, by the index on ``e``. A round of active expiry does so
+sooner, in steps, by the same index, so its cost depends on the documents to remove and not on the living ones. Of
+several servers, the one with the leader lease does the work. If it dies, the others wait until the lease ends, some
+seconds by MongoDB's clock; two servers at once would only do the same work twice.
 
-A purge or deletion is one update of the queue's document: see ``floors``. It notes in ``g`` (and a deletion in ``g1``)
-up to which sequence documents are to be deleted. Maintenance of any server deletes them in small steps: the messages,
-whatever claims do with them; after a deletion the history entries and idempotency keys; then the note. Entries of lines
-that were about such messages are placed anew. A deleted queue keeps its counters for a while, so that markers stay
-below later sequences.
+A purge or deletion is one update of the queue's document, in a transaction: see ``floors``. It notes in ``g`` (and a
+deletion in ``g1``) up to which sequence documents are to be deleted. Maintenance of any server deletes them in small
+steps: the messages, whatever claims do with them; after a deletion the history entries and idempotency keys; then the
+note. Entries of lines that were about such messages are placed anew. A deleted queue keeps its counters for a while, so
+that markers stay below later sequences.
+
 Purged topics and trimmed batches go the same way: see ``topic_log``.
 """
 
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Final
 from uuid import uuid4
@@ -26,18 +28,19 @@ from bson.datetime_ms import DatetimeMS
 from zq.model import QueueRef
 from zq.model.expiry import Pace
 from zq.storage.mongodb import layout, lines, topic_log
-from zq.storage.mongodb.client import StoreClient, end_orphans
+from zq.storage.mongodb.client import Session, StoreClient, end_orphans
 from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.feed import Feed
+from zq.storage.mongodb.floors import conflict_with_removals
 from zq.storage.mongodb.group_commit import BEFORE_ALL
 from zq.storage.mongodb.layout import CLOCK, SWEEPER, BsonDocument, QueueKey
 
-# Seconds for which a round leads after it has asked.
+# Seconds of a leader lease.
 LEASE: Final = 5.0
 
 
 class LeaderLease:
-    """One round's lease, which ends with the context."""
+    """The leader lease of one round; a context manager that returns it."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -54,7 +57,7 @@ class LeaderLease:
                 self._client.modify({"query": {"_id": SWEEPER, "round": self._round}, "remove": True}, collection=CLOCK)
 
     def is_leader(self) -> bool:
-        """Whether this round has the lease, from now on for some seconds."""
+        """Return whether this round has the lease for the next seconds; take or renew it if possible."""
         if time.monotonic() - self._heard > LEASE / 2:
             asked = time.monotonic()
             with self._client.verb():
@@ -64,7 +67,7 @@ class LeaderLease:
         return self._is_leader
 
     def _command(self) -> BsonDocument:
-        """The command that takes or renews the lease, unless it is another round's."""
+        """Return the command that takes or renews the lease, unless another round has it."""
         free = {"$or": [{"$eq": ["$round", self._round]}, {"$lte": ["$until", "$$NOW"]}]}  # a missing one is less
         end = {"$add": ["$$NOW", round(LEASE * 1000)]}
         lease = {
@@ -74,48 +77,55 @@ class LeaderLease:
         return {"query": {"_id": SWEEPER}, "update": [{"$set": lease}], "upsert": True, "new": True}
 
 
-# Milliseconds for which a deleted queue's counter is kept.
+# Milliseconds for which the counter of a deleted queue is kept.
 REMEMBERED: Final = 60 * 86_400_000
 
-# A queue's or log's document, or the note of a topic's purge, with ``_id``, ``s``, ``g`` and maybe ``g1`` and ``d``;
-# empty = there is nothing to remove.
+# The document of a queue or log, or the note of a topic's purge: ``_id``, ``s``, ``g``, and maybe ``g1`` and ``d``.
 Pending = BsonDocument
 NOTE: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 
 
 class PendingDeletes:
-    """Removes the messages of purged and deleted queues, of purged topics, and trimmed batches of logs.
+    """Purges and deletions of queues, and the deletes of their documents, of purged topics and of trimmed batches.
 
-    The purge of a topic ends with its notice in the feed, so that no process remembers what was purged.
+    The purge of a topic ends with a notice in the feed, so that no process remembers purged batches.
     """
 
     def __init__(self, client: StoreClient, feed: Feed) -> None:
         self._client = client
         self._feed = feed
 
-    def decide(self, key: QueueKey, *, forget: bool) -> None:
-        """Purge the queue, or with ``forget`` delete it, in one step."""
+    def purge(self, key: QueueKey) -> None:
+        """Remove all messages of the queue, in one step."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
-        where: BsonDocument = {"_id": key.counter, "s": key.shard}
-        step: list[BsonDocument] = [{"$set": {"g": last, "m0": last}}]
-        if forget:
-            # A deletion takes a sequence, which tells its idempotency keys from those that follow.
-            floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
-            step = [
-                {"$set": {"k1": {"$add": [last, 1]}}},
-                {"$set": {**floors, "e": {"$add": ["$$NOW", REMEMBERED]}}},
-                {"$unset": ["n", "b", "h", "n1", "w1"]},
-            ]
-        else:
-            where["n"] = {"$exists": True}
-        # PyMongo sends it again under its number: a copy that comes late removes nothing that was posted since.
-        found = self._client.messages.find_one_and_update(where, step, {"_id": 1})
-        if forget and found is None:  # a queue that was never posted to may have keys of stagings
-            known = {"q": key.known, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
-            self._client.delete_all(known, hint=layout.OBSERVERS)
+        there = {"n": {"$exists": True}}
+        self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
+
+    def delete(self, key: QueueKey) -> None:
+        """Remove the queue with its messages, history entries and idempotency keys, in one step."""
+        # A deletion takes a sequence, which tells its idempotency keys from those that follow.
+        floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
+        step: list[BsonDocument] = [
+            {"$set": {"k1": {"$add": [{"$ifNull": ["$k1", 0]}, 1]}}},
+            {"$set": {**floors, "e": {"$add": ["$$NOW", REMEMBERED]}}},
+            {"$unset": ["n", "b", "h", "n1", "w1"]},
+        ]
+        if self._client.transaction(partial(self._decide, key, step, {})):
+            return
+        # A queue that was never created or posted to may have keys of stagings.
+        known = {"q": key.known, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
+        self._client.delete_all(known, hint=layout.OBSERVERS)
+
+    def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:
+        """Update the queue's document, if there is one that fits. Return whether there is."""
+        statement = {"q": {"_id": key.counter, "s": key.shard, **conditions}, "u": step, "hint": "_id_"}
+        is_decided = self._client.update([statement], session) > 0
+        if is_decided:
+            self._client.update([conflict_with_removals(key)], session)
+        return is_decided
 
     def resume(self, pace: Pace) -> None:
-        """Delete what purges, deletions and trims have removed, as far as the pace goes."""
+        """Delete documents that purges, deletions and trims have removed, as far as the pace allows."""
         with self._client.verb():
             found = self._client.find({"g": {"$exists": True}}, hint=layout.PENDING_DELETES, fields=NOTE)
         if not found:
@@ -129,7 +139,7 @@ class PendingDeletes:
                     pace.removed(count)
 
     def _step(self, pending: Pending, most: int) -> int:
-        """Delete some documents, and return their number; take the note away when none is left."""
+        """Delete some documents and return their number; remove the note if none is left."""
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
                 return self._log_step(pending, most)
@@ -148,20 +158,20 @@ class PendingDeletes:
         return removed
 
     def _log_step(self, pending: Pending, most: int) -> int:
-        """The same for the trimmed batches of a log, or a purged topic, whose note is a document of its own."""
+        """Delete some trimmed batches of a log, or batches of a purged topic, whose note is a document of its own."""
         note = {field: pending[field] for field in ("_id", "s", "g")}
         whole = pending["_id"] == pending["s"]
         batches = {"q": pending["s"]} if whole else {"q": pending["s"], "d": pending["d"]}
         removed = self._batch(batches, pending, "g", most, layout.OBSERVERS if whole else layout.CLAIMS)
         if not removed and whole:
             self._client.update([{"q": note, "u": {"$unset": {"g": ""}}}])
-        elif not removed:  # a server that dies in between leaves the note, and others notify again
+        elif not removed:  # if this server dies in between, the note stays and another one notifies again
             self._feed.purge(topic_log.project_of(pending["s"]), pending["g"])
             self._client.delete_all(note)
         return removed
 
     def _batch(self, what: BsonDocument, pending: Pending, bound: str, most: int, index: str = layout.OBSERVERS) -> int:
-        """Remove some documents up to the noted sequence; how many were found."""
+        """Delete some documents up to the noted sequence, and return the number that was found."""
         where = {**what, "k": {"$lte": pending[bound]}, **self._client.shards([pending["s"]])}
         found = self._client.find(where, limit=most, sort={"k": 1}, hint=index, fields={"_id": 0, "k": 1})
         if found:
@@ -170,13 +180,13 @@ class PendingDeletes:
         return len(found)
 
     def _forget_later(self, finishing: str, shard: str) -> None:
-        """The counter of finishing has as long to live as the queue's own; who finishes a message prolongs it."""
+        """Let the counter of finishing expire with the queue's own. A verb that finishes a message keeps it."""
         step = [{"$set": {"e": {"$add": ["$$NOW", REMEMBERED]}}}]
         self._client.update([{"q": {"_id": finishing, "s": shard}, "u": step}])
 
 
 class ActiveExpiry:
-    """The rounds of one server, one at a time."""
+    """The rounds of one server; one runs at a time."""
 
     def __init__(self, client: StoreClient, pending_deletes: PendingDeletes, commits: Commits) -> None:
         self._client = client
@@ -184,7 +194,10 @@ class ActiveExpiry:
         self._commits = commits
 
     def sweep(self, now: int, pace: Pace, *, expired: bool) -> int:
-        """One round, of what has ``expired`` only if so; how many expired messages went."""
+        """Run one round and return the number of expired messages that it removed.
+
+        ``expired`` False: remove the documents of purges, deletions and trims only.
+        """
         with self._client.verb():
             end_orphans(self._client.pymongo)
         self._pending_deletes.resume(pace)
@@ -212,18 +225,21 @@ class ActiveExpiry:
         return removed
 
     def _find(self, now: int, limit: int) -> list[BsonDocument]:
-        """What has expired, the oldest first."""
+        """Find documents that have expired, the oldest first."""
         due = {"e": {"$lte": DatetimeMS(now)}}
         return self._client.find(due, limit=limit, sort={"e": 1}, hint=layout.EXPIRY, fields={"s": 1, "q": 1})
 
     def _step(self, now: int, size: int) -> tuple[int, Counter[QueueRef], int]:
-        """How many were found, how many messages of which queues were removed, and how much else."""
+        """Remove expired documents.
+
+        Return the number that was found, the number of removed messages of each queue, and of other documents.
+        """
         found = self._find(now, size)
         messages = [one for one in found if one.get("q", "").startswith("m")]
         others = [one for one in found if not one.get("q", "").startswith("m")]
         removed = self._remove(others, now)
         gone = self._remove(messages, now)
-        if gone < len(messages):  # a claim has kept it alive since, or somebody else was quicker
+        if gone < len(messages):  # a claim has extended one since, or another server was quicker
             named = self._named(messages)
             kept = {one["_id"] for one in self._client.find(named, fields={"_id": 1})}
             messages = [one for one in messages if one["_id"] not in kept][:gone]

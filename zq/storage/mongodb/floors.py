@@ -9,6 +9,11 @@ A verb reads the queue's document behind the messages, in the same command. A de
 comes after everything that the verb has read; one that it shows hides all messages that it concerns. A verb of a
 transaction reads both of one snapshot. Verbs that update messages without reading them carry a guard, a filter that
 raises an error while ``g`` is there; then they are done in a transaction.
+
+A transaction whose snapshot is older than the decision must not commit after it, if it lets messages, or history
+entries of them, appear in places that the floors do not cover. So it writes the counter of finishing of the messages'
+queue, and so does the transaction of the decision (``conflict_with_removals``): one of the two is run again. They do
+not meet at the queue's document, which posts write.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -56,8 +61,10 @@ def _guard(key: QueueKey) -> BsonDocument:
 
 
 def pending(client: StoreClient, project: str | None = None) -> Mapping[str, BsonDocument]:
-    """Return the documents of the queues that have messages below their floors, by the queues' shard keys. ``project``:
-    of this project alone."""
+    """Return the documents of the queues that have messages below their floors, by shard key.
+
+    ``project``: of this project only.
+    """
     prefix = "q" if project is None else "q" + layout.project_prefix(project)
     end = "r" if project is None else layout.after(prefix)
     noted = {"g": {"$exists": True}, "_id": {"$gt": prefix, "$lt": end}}
@@ -81,6 +88,11 @@ def guarded_update(key: QueueKey) -> BsonDocument:
     return {"q": _guard(key), "u": {"$unset": {"e": ""}}, "hint": "_id_"}
 
 
+def conflict_with_removals(key: QueueKey) -> BsonDocument:
+    """Return the statement by which a transaction conflicts with removals, and with others that have the statement."""
+    return {"q": {"_id": key.finishing, "s": key.shard}, "u": {"$inc": {"v": 1}}, "upsert": True, "hint": "_id_"}
+
+
 def search(
     client: StoreClient,
     key: QueueKey,
@@ -97,11 +109,10 @@ def search(
     beside: bool = True,
     floor_of: Callable[[Mapping[str, Any]], int] = floor_of,
 ) -> tuple[list[BsonDocument], BsonDocument]:
-    """Return the first documents that fit, none below the floor, and the queue's document as it was behind them, empty
-    if there is none.
+    """Return the first documents that fit, none below the floor, and the queue's document as it was read behind them.
 
-    ``beside`` False: the queue's document is read by a command of its own, and not at all if no document fits.
-    ``fields`` must have ``k``.
+    The queue's document is empty if there is none. ``beside`` False: it is read by a command of its own, and not at all
+    if no document fits. ``fields`` must have ``k``.
     """
     floor = 0
     named = counters_of(client, [key])

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group commit of what is stored: one transaction for all requests of a kind that wait in this process.
+"""Group commit: one transaction for all requests of a kind that wait in this process, and their idempotency keys.
 
-A transaction is three or four round trips and one wait for the journal, however much it holds, and two that write one
-counter cost a repetition. So a process has one transaction of each kind under way at a time. On a sharded cluster,
-where many counters would mean many shards, it is one for each shard key.
+A transaction takes three or four round trips and one wait for the journal, whatever its size, and one of two that write
+the same counter is run again. So a process has one transaction of each kind under way at a time. On a sharded cluster,
+where many counters would mean many shards, it has one for each shard key.
 
-A request with an idempotency key stores its answer in the transaction of its effect. There is no state of "running":
-two requests with the same key write the same document, so one of them is run again and finds it.
+A request with an idempotency key stores its answer in the transaction of its effect. There is no "running" state: two
+requests with the same key write the same document, so one of them is run again and finds the answer.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -27,21 +27,21 @@ from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.floors import find_named, finished_floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-# Seconds for which a leader waits for followers at most; it stops as soon as all of the last group are there again.
+# Longest seconds for which a leader waits for followers, until there are as many as in the last group.
 # Posts a second over HTTP (one process, 16 connections, 8 queues): 920 with 0.5 ms, 1,050 with 3 ms.
 LINGER: Final = 0.003
 # Bytes of bodies in one group.
 CAPACITY: Final = 4 << 20
-# Bytes that a message weighs at least, so that a group is no more than 512 of them.
+# Bytes that a message counts for at least, so that a group has 512 messages at most.
 AT_LEAST: Final = 8 << 10
-# As a sequence of ``remember``: the idempotency key goes with its queue, whenever that is deleted.
+# As a sequence of ``remember``: any deletion of the queue removes the idempotency key.
 BEFORE_ALL: Final = 0
-# What one member of a group may raise by its own fault.
+# Errors that one request of a group may cause for all.
 FAULTS: Final = (OperationFailure, BSONError, OverflowError)
 
 
 class Keyed(Protocol):
-    """A request for one queue or log at its moment (milliseconds), which may have an idempotency key."""
+    """A request for one queue or log at its moment (milliseconds), with an idempotency key or without."""
 
     @property
     def key(self) -> QueueKey: ...
@@ -52,14 +52,15 @@ class Keyed(Protocol):
 
 
 Request = TypeVar("Request", bound=Keyed)
+Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
 
 class ShardGroups(Generic[Request, Answer]):
     """A ``GroupCommit`` for each shard key on a cluster, else one for all requests.
 
-    ``execute`` runs a group in one transaction. Requests with a document in common never share one: by default that is
-    their idempotency key's.
+    ``execute`` runs a group in one transaction. Two requests for which ``keys`` returns the same value never share a
+    transaction; by default it returns the ``_id`` of the idempotency key.
     """
 
     def __init__(
@@ -85,38 +86,38 @@ class ShardGroups(Generic[Request, Answer]):
         self._group_commits = defaultdict[str, GroupCommit[Request, Answer]](group_commit)
 
     def submit(self, request: Request) -> Answer:
-        """The answer, when the request's effect is as durable as the write concern says."""
+        """Execute the request in a group, and return its answer when the effect is as durable as demanded."""
         return self._group_commits[request.key.shard if self._sharded else ""].submit(request)
 
 
 def key_ids(request: Keyed) -> Sequence[str]:
-    """``_id`` of the request's idempotency key, if it has one."""
+    """Return ``_id`` of the request's idempotency key; empty if it has none."""
     return [request.key.named("o", request.idempotency_key.key)] if request.idempotency_key else ()
 
 
-def unless_known(
-    client: StoreClient,
-    session: Session,
-    requests: Sequence[Request],
-    answer: type[Any],
-    effect: Callable[[Sequence[Request]], Sequence[Answer | Exception]],
-) -> Sequence[Answer | Exception]:
-    """Do ``effect`` for the requests whose idempotency key is not known, if there are any; the answer to each."""
-    known = recall(client, session, requests, answer)
-    if not known:
-        return effect(requests)
-    refusals = [next((known[one] for one in key_ids(request) if one in known), None) for request in requests]
-    fresh = [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
-    answers = iter(effect(fresh) if fresh else ())
-    return [next(answers) if refusal is None else refusal for refusal in refusals]
+def in_order(refusals: Sequence[Exception | None], answers: Iterable[Answer | Exception]) -> list[Answer | Exception]:
+    """Return the answers of a group: the refusals, and in the other places the answers to what was admitted."""
+    admitted = iter(answers)
+    return [next(admitted) if refusal is None else refusal for refusal in refusals]
+
+
+def admitted(requests: Iterable[Asked], refusals: Iterable[Exception | None]) -> list[Asked]:
+    """Return the requests that are not refused."""
+    return [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
+
+
+def refusal_of(request: Keyed, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
+    """Return the answer to a request whose idempotency key is known, or None if it is not."""
+    return next((known[key_id] for key_id in key_ids(request) if key_id in known), None)
 
 
 def recall(
     client: StoreClient, session: Session, requests: Sequence[Keyed], answer: type[Any]
 ) -> dict[str, Repeated | KeyReused]:
-    """What is to be raised to the requests whose idempotency key is known, by ``_id`` of the key.
+    """Return the answers to the requests whose idempotency key is known, by ``_id`` of the key.
 
-    ``answer``: the type of what ``remember`` got.
+    ``answer`` is the type of the answers that ``remember`` stored. A deletion of the queue took a sequence of its own,
+    ``h0``: keys of before are below it, and a key that has it is of a staging since then.
     """
     keyed = {one: request for request in requests for one in key_ids(request)}
     if not keyed:
@@ -133,8 +134,10 @@ def recall(
 
 
 def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keyed, Any, int]]) -> None:
-    """Store what each request with an idempotency key is answered, and the sequence up to which a removal of its queue
-    takes the key along: of a post, its last one."""
+    """Store the answer to each request that has an idempotency key, with a sequence of its queue.
+
+    A deletion of the queue removes the key if it takes a higher sequence. Of a post it is the last sequence.
+    """
     statements: list[BsonDocument] = []
     for request, answer, sequence in answers:
         if request.idempotency_key is None:

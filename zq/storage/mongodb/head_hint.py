@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where searches for what is ready begin."""
+"""The moment at which searches for ready messages begin."""
 
 import random
 import threading
 import time
 from typing import Final
 
-# Seconds for which a head hint is used, and for which searches skip messages after a collision.
+# Seconds for which a head hint is valid, and for which searches skip messages after a collision.
 BELIEVED: Final = 2.0
-# Milliseconds that the head hint stays below what was found: servers' clocks differ.
+# Milliseconds by which the hint is below the moment that was found, since the clocks of servers differ.
 MARGIN: Final = 100
-# How many searches skip messages after one that met another process at the same messages.
+# Searches that skip messages after a collision with another process.
 SKIPS: Final = 4
 
 
 class HeadHint:
-    """Where a process searches for ready messages of a queue. Safe for any number of threads.
+    """The place at which a process searches for ready messages of a queue. Safe for any number of threads.
 
-    Consumed and expired entries stay in the index for minutes, so a search from the beginning walks over all of them.
-    The head is a moment below which a search of this process found nothing. Another process may have released a message
-    to an earlier moment, so the hint is used for a short while and never when it finds too little.
+    Index entries of consumed and expired messages stay for minutes, and a search from the beginning walks over all of
+    them. The head is a moment below which a search of this process found nothing. Another process may have released a
+    message to an earlier moment, so the hint is valid for a short time, and not if a search from it finds too little.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class HeadHint:
         self._skip_until = 0.0
 
     def start(self, want: int) -> tuple[int, int, int]:
-        """From which moment to search and how many messages to skip; and a token for ``found``."""
+        """Return the moment to search from, the number of messages to skip, and a token for ``found``."""
         with self._lock:
             head = self._head if time.monotonic() < self._until else 0
             skip = 0
@@ -41,7 +41,7 @@ class HeadHint:
             return head, skip, self._invalidations
 
     def found(self, first: int, token: int, *, searched_all: bool) -> None:
-        """A search found ``first`` as the earliest moment of all, or of all from the former head on."""
+        """Note the earliest moment that a search has found: of all messages, or from the former head on."""
         with self._lock:
             if token == self._invalidations:
                 self._head = max(0, first - MARGIN)
@@ -49,13 +49,13 @@ class HeadHint:
                     self._until = time.monotonic() + BELIEVED
 
     def invalidate(self) -> int:
-        """This process has given a message an earlier moment, or found too little from the head on. A token."""
+        """Drop the hint: a message is earlier, or a search found too little. Return a token for ``found``."""
         with self._lock:
             self._invalidations += 1
             self._until = 0.0
             return self._invalidations
 
     def collided(self) -> None:
-        """Another process took what this one had found."""
+        """Let the next searches skip messages: another process took those that this one had found."""
         with self._lock:
             self._skips, self._skip_until = SKIPS, time.monotonic() + BELIEVED

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in a MongoDB database of zq: the collections ``messages``, ``clock`` and ``feed``.
+"""The layout of a MongoDB database of zq: the collections ``messages``, ``clock`` and ``feed``.
 
-A document of ``messages`` is a message or a queue, or one of the kinds below. Moments are milliseconds since the epoch,
-but ``e`` is a BSON date, as the TTL index wants it. Texts are stored as ``text`` says;
-P = a project's prefix: ``4:acme/``.
+A document of ``messages`` is a message or a queue, or of one of the kinds below. Moments are milliseconds since the
+epoch, but ``e`` is a BSON date, as the TTL index needs. ``text`` encodes texts; P = a project's prefix: ``4:acme/``.
 
 ========= ====================================== ======================================================================
 field     of a message                           of a queue, which is its counter too
@@ -44,27 +43,27 @@ field     of a message                           of a queue, which is its counte
 ``g1``    -                                      and so are history entries and idempotency keys
 ========= ====================================== ======================================================================
 
-Fences (``f``), stages (``s``) with their drafts (``d``) and producers (``p``) are drawn in ``fences``, ``stages`` and
-``producers``. A released message keeps of ``c`` only ``n`` and ``f``.
+``changes``, ``stages`` and ``producers`` describe fences (``f``), stages (``s``) with their drafts (``d``), and
+producers (``p``). A released message keeps of ``c`` only ``n`` and ``f``.
 The clock is one document: ``{_id: "clock", t: the largest moment seen}``; beside it are the lease of ``LeaderLease``
 and ``{_id: "layout", n: the number of the layout}``, which version 0.1.0 neither reads nor writes.
 
-A history entry is the finished message's document turned into another kind, which no verb of living messages meets:
+A history entry is the document of the finished message, as another kind that verbs of living messages do not find:
 ``q`` "h" P name, ``p`` position, ``f`` finished, ``x`` outcome, ``z`` its former ``e``; ``e`` is the entry's own.
 A message that moved lives on under its ``_id``; its entry is a copy, ``_id`` "h" P name/``p``, with that id as ``i``.
-The counter of finishing, ``_id`` "c" P name, has the last ``p`` as ``p1`` and the last ``f`` as ``f1``. It is not in
-the queue's document, so that who finishes messages and who posts them do not wait for each other.
+The counter of finishing, ``_id`` "c" P name, has the last ``p`` as ``p1``, the last ``f`` as ``f1``, and ``v``, counted
+up by moves and removals: see ``floors``. It is not in the queue's document, so that posts do not wait for verbs that
+finish messages, nor these for posts.
 
 An idempotency key is ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: answer as JSON}``;
 ``k`` is a sequence, so that a deletion of the queue removes it. A claim's chosen name is
-``{_id: "n" length of P name:P name/claim, s, e}``: the document that all who make that claim write to.
+``{_id: "n" length of P name:P name/claim, s, e}``: the document that every request for that claim writes.
 
 In a grouped queue each line has an entry, ``_id`` "t" length of P name:P name/line, ``s``, ``q`` "t" P name, ``j`` the
 line, ``d`` when claims are to look at it, ``k`` the sequence of the message that this is about, ``e`` an expiry that no
 message of the line outlives, ``v`` counted up by each write: see ``lines``.
 
-The logs of topics, and notes of topics' purges, are drawn in ``log``, documents (of any kind, not of messages) in
-``documents``.
+``topic_log`` describes the logs of topics and the notes of their purges, and ``documents`` the keyed documents.
 """
 
 from collections.abc import Mapping, Sequence
@@ -120,7 +119,7 @@ SHARD_KEY: Final[BsonDocument] = {"s": "hashed"}
 
 
 class QueueKey(Struct, frozen=True):
-    """A queue's name in all its spellings."""
+    """A queue's name as its documents have it."""
 
     ref: QueueRef
     shard: str
@@ -129,7 +128,7 @@ class QueueKey(Struct, frozen=True):
     counter: str
     """``_id`` of its own document."""
     project: str
-    """What the ``_id`` of every message of its project begins with."""
+    """The prefix of the ``_id`` of every message of its project."""
 
     @property
     def records(self) -> str:
@@ -152,25 +151,25 @@ class QueueKey(Struct, frozen=True):
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
-        """An ``_id`` for what has a name of its own in the queue; whatever the names contain, no two are the same."""
+        """Return the ``_id`` of a named document of the queue; no two are equal, whatever the names contain."""
         return f"{kind}{len(self.shard)}:{self.shard}/{text(name)}"
 
 
 def text(value: str) -> str:
-    """A text as BSON can hold it, in the order of its UTF-8 bytes: ASCII as it is, else one character per byte.
+    """Encode a text for BSON: ASCII as it is, else one character for each byte of UTF-8. The order is kept.
 
-    So that a lone surrogate, which JSON can bring in and BSON cannot store, comes back as it was.
+    A lone surrogate, which JSON can have and BSON cannot, comes back as it was.
     """
     return value if value.isascii() else value.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 def original(stored: str) -> str:
-    """The text that ``text`` stored."""
+    """Decode a text that ``text`` has encoded."""
     return stored if stored.isascii() else stored.encode("latin-1").decode("utf-8", "surrogatepass")
 
 
 def project_prefix(project: str) -> str:
-    """What a project's names and ids begin with; the length in front keeps projects apart whatever they contain."""
+    """Return the prefix of a project's names and ids. The length in front keeps all projects apart."""
     stored = text(project)
     return f"{len(stored)}:{stored}/"
 
@@ -183,25 +182,25 @@ def key(queue: QueueRef) -> QueueKey:
 
 
 def queue_of(shard: str) -> QueueRef:
-    """The queue of a name with its project in front."""
+    """Return the queue of a name that has its project in front."""
     length, _, rest = shard.partition(":")
     return QueueRef(original(rest[: int(length)]), original(rest[int(length) + 1 :]))
 
 
 def after(prefix: str) -> str:
-    """The smallest text above all that begin with ``prefix``, which ends in a slash."""
+    """Return the smallest text above all texts that begin with ``prefix``, which ends in a slash."""
     return prefix[:-1] + "0"
 
 
 def ms(moment: Seconds) -> int:
-    """Seconds to stored milliseconds."""
+    """Convert seconds to stored milliseconds."""
     return round(moment * 1000)
 
 
 def line_of(grouping: Grouping, group: str) -> BsonDocument:
-    """The fields that say in which line a message of the group stands in a queue of this grouping; none in one without.
+    """Return the field that names the line of a message of the group; empty if the queue has no grouping.
 
-    A line's name begins with that of its order, which is also that of the index that has it.
+    A line's name begins with the first letter of its order, which is the name of its index, too.
     """
     if not grouping:
         return {}
@@ -209,14 +208,14 @@ def line_of(grouping: Grouping, group: str) -> BsonDocument:
     return {"h1": grouping[0] + blake2b(name, digest_size=8).hexdigest()}
 
 
-# The condition that a message stands in no line: all that changes or removes messages alone is bound to it.
+# The condition that a message is in no line. Commands that change or remove messages without a transaction have it.
 IN_NO_LINE: Final[BsonDocument] = {"h1": None}
 
 
 def document(
     key: QueueKey, draft: Draft, sequence: int, available: int, now: int, grouping: Grouping = Grouping.NONE
 ) -> BsonDocument:
-    """A new message."""
+    """Return the document of a new message."""
     made: BsonDocument = {
         "_id": key.project + text(draft.id),
         "s": key.shard,
@@ -241,18 +240,18 @@ def document(
 
 
 def body_of(found: Mapping[str, Any]) -> bytes:
-    """The body of a message, or of a history entry."""
+    """Return the body of a message or of a history entry."""
     body: bytes = found["b"]
     return body
 
 
 def doc_ids(key: QueueKey, ids: Sequence[str]) -> list[str]:
-    """The ``_id`` of each message, once."""
+    """Return the ``_id`` of each message, once."""
     return [key.project + text(message) for message in dict.fromkeys(ids)]
 
 
 def doc_id(key: QueueKey, message: str) -> str:
-    """The ``_id`` of a message."""
+    """Return the ``_id`` of a message."""
     return key.project + text(message)
 
 
@@ -261,16 +260,16 @@ def message_id(key: QueueKey, found: Mapping[str, Any]) -> str:
 
 
 def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
-    """The model's message, as it stands at ``now``.
+    """Return the model's message at ``now``.
 
-    Where a number may need more than 32 bits, PyMongo gives an ``Int64``, a type that is unknown above the driver.
+    PyMongo returns numbers of 64 bits as ``Int64``, a type that must not leave the driver.
     """
     pin: Mapping[str, Any] | None = found.get("y")
-    if pin:  # a commit keeps it: shown as it was before
+    if pin:  # a commit has reserved it: show the former values
         found = {**found, **pin}
     claim = found.get("c", NO_CLAIM)
     origin = found.get("o", NO_ORIGIN)
-    return Message(  # by position: so many names would cost three times as much
+    return Message(  # by position: keyword arguments would cost three times as much
         message_id(key, found),
         found["b"],
         int(found["t"]),
@@ -292,7 +291,7 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
 
 
 def claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
-    """The model's claim, from what it holds."""
+    """Return the model's claim of these messages."""
     held = sorted(held, key=lambda found: int(found["k"]))
     terms = held[0].get("y", held[0])["c"]
     messages = [message(key, found, now) for found in held]
@@ -300,66 +299,65 @@ def claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
 
 
 def holder(terms: Mapping[str, Any]) -> Holder:
-    """Who holds a claim of these terms."""
+    """Return the holder of a claim of these terms."""
     return Holder(*map(original, terms.get("h") or ()))
 
 
 NO_CLAIM: Final[BsonDocument] = {"n": 0}
 NO_ORIGIN: Final[BsonDocument] = {"q": "", "n": 0}
-# What goes with a claim; how often a message was claimed stays.
+# The fields that end with a claim; the claim count stays.
 CLAIM_FIELDS: Final = ["c.i", "c.s", "c.t", "c.e", "c.d", "c.h"]
 
 
 def names_claim(found: Mapping[str, Any]) -> bool:
-    """Whether a message says of whom it was claimed last; of a ready one, that claim has lapsed."""
+    """Return whether a message names its last claim. If the message is ready, that claim has lapsed."""
     return "i" in found.get("c", NO_CLAIM)
 
 
 def claim_count(found: Mapping[str, Any]) -> int:
-    """How often a message was claimed."""
+    """Return the claim count of a message."""
     count: int = found.get("c", NO_CLAIM)["n"]
     return count
 
 
 def first_claimed(found: Mapping[str, Any]) -> int:
-    """When a message was claimed first, in its origin too; 0 = never."""
+    """Return the moment at which a message was claimed first, in its origin or here; 0 = never."""
     moment: int = found.get("c", NO_CLAIM).get("f") or found.get("o", NO_ORIGIN).get("f") or 0
     return moment
 
 
-def put_under(found: BsonDocument, request: ClaimRequest, now: int) -> None:
-    """Do to a found message what ``claiming`` does to the stored one."""
+def claimed(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocument:
+    """Return a found message as the update ``claiming`` changes the stored one, as far as ``message`` shows it."""
     lease = request.lease
     ends, count = now + lease.ttl * 1000, claim_count(found) + 1
-    found["c"] = {"i": text(lease.claim), "e": ends, "n": count, "f": first_claimed(found) or now}
-    found["t"], expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
-    found["d"] = ends + request.wait(count) * 1000
-    found["e"] = DatetimeMS(expires)
+    ttl, expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
+    claim = {"i": text(lease.claim), "e": ends, "n": count, "f": first_claimed(found) or now}
+    return {**found, "c": claim, "t": ttl, "d": ends + request.wait(count) * 1000, "e": DatetimeMS(expires)}
 
 
 def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
-    """The update that puts messages under a claim that starts now; they are available at its end + their wait."""
+    """Return the update that puts messages under a claim from now on. Their available-at is its end + their wait."""
     ends, count = now + request.lease.ttl * 1000, {"$ifNull": ["$c.n", 0]}
     available: int | BsonDocument = ends + request.wait(1) * 1000
     if len(request.waits) > 1:
         moments = [ends + wait * 1000 for wait in request.waits]
         available = {"$arrayElemAt": [moments, {"$min": [count, len(moments) - 1]}]}
-    who = request.holder
-    holder = {"$literal": [text(who.client), text(who.agent)]} if who.is_known else "$$REMOVE"
+    by = request.holder
+    holder = {"$literal": [text(by.client), text(by.agent)]} if by.is_known else "$$REMOVE"
     first = {"$ifNull": ["$c.f", {"$ifNull": ["$o.f", now]}]}
     more = {"n": {"$add": [count, 1]}, "d": "$d", "h": holder, "f": first}
     return _under_claim(request.lease, now, more, available)
 
 
 def renewing(lease: Lease, now: int) -> list[BsonDocument]:
-    """The update that starts anew the claim that messages are under; their wait stays theirs."""
+    """Return the update that renews the claim of messages; their wait stays."""
     return _under_claim(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
 
 
 def _under_claim(lease: Lease, now: int, more: BsonDocument, available: object) -> list[BsonDocument]:
-    """``more``: of the claim what changes besides."""
+    """Return the update for a claim that starts now. ``more``: further fields of the claim to change."""
     ends = now + lease.ttl * 1000
-    # What is not named of $c stays, as a renewal wants it: a claim names all. All "$..." are the values before.
+    # Fields of $c that are not named stay, as a renewal needs; a claim names all. All "$..." are the former values.
     change: BsonDocument = {
         "c": {"i": {"$literal": text(lease.claim)}, "s": now, "t": lease.ttl, "e": ends, **more},
         "d": available,
@@ -373,11 +371,11 @@ def _under_claim(lease: Lease, now: int, more: BsonDocument, available: object) 
     return [{"$set": change}]
 
 
-# Milliseconds that a held message stays away after its claim.
+# Milliseconds for which a claimed message stays unavailable after its claim.
 WAIT: Final[BsonDocument] = {"$subtract": ["$d", "$c.e"]}
 
 
 def releasing(now: int, delay: int | None = None) -> list[BsonDocument]:
-    """The update that gives held messages back: after ``delay``, else after their wait, else at their former moment."""
+    """Return the update that releases messages: after ``delay``, else after their wait, else at their former moment."""
     after_wait = {"$cond": [{"$gt": [WAIT, 0]}, {"$add": [now, WAIT]}, "$c.d"]}
     return [{"$set": {"d": after_wait if delay is None else now + delay * 1000}}, {"$unset": CLAIM_FIELDS}]

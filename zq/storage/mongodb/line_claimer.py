@@ -1,26 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims and pops of a grouped queue: line by line, in the order of the lines' entries (decision 0129). ``lines`` says
-what both are.
+"""Claims and pops of a grouped queue: line by line, in the order of the lines' entries (decision 0129).
 
-Entries are searched for as the messages of other queues are. What is taken is read in the transaction that takes it
-and places the entries: the write of an entry meets every other change of its line.
+``lines`` describes lines and entries. Searches find entries as they find messages of other queues. The transaction that
+takes messages reads them and places the entries: its write of an entry conflicts with every other change of the line.
 """
 
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from bson.datetime_ms import DatetimeMS
-from msgspec import Struct
 
 from zq.model import Outcome
 from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.changes import Ending, finish
-from zq.storage.mongodb.claim_attempt import ClaimAttempt
+from zq.storage.mongodb.claim_attempt import ClaimAttempt, ClaimOutcome
 from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
 from zq.storage.mongodb.floors import search
@@ -28,7 +26,7 @@ from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, FAIR, BsonDocument, QueueKey, body_of
 from zq.storage.mongodb.lines import PLACES, Head, head_of, order_of
 
-# Entries that one search finds beyond the messages that are wanted: some lines may have nothing ready.
+# Entries that one search finds in addition to the number of wanted messages: some lines may have nothing ready.
 MORE_LINES: Final = 16
 # Lines that one transaction looks at.
 MOST_LINES: Final = 256
@@ -36,30 +34,35 @@ MOST_LINES: Final = 256
 STEPS: Final = 1024
 
 
-class LineWalk(Struct):
-    """What was read of a line: its first living messages, in order; of these some are ``ready``, before the others.
+class LineWalk(NamedTuple):
+    """A line as it was read: its first ``living`` messages in order, of which the first ones are ``ready``.
 
-    ``last``: the last that was read, if there may be more behind it. ``taken``: what was claimed, as it is now;
-    ``popped``: which are gone.
+    ``last`` is the last message that was read, if more may follow it.
     """
 
     line: str
-    living: list[BsonDocument]
-    ready: list[BsonDocument]
+    living: Sequence[BsonDocument]
+    ready: Sequence[BsonDocument]
     last: Head | None
     has_expired: bool
-    taken: dict[str, BsonDocument] = {}
-    popped: set[str] = set()
 
-    def head(self, now: int) -> Head | None:
-        """The line's head after that."""
-        left = [self.taken.get(one["_id"], one) for one in self.living if one["_id"] not in self.popped]
+    def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
+        """Return the head of the line after messages were claimed, as they are now, and popped, by ``_id``."""
+        left = [claimed.get(one["_id"], one) for one in self.living if one["_id"] not in popped]
         heads = [head_of(one) for one in left]
         if order_of(self.line) == FAIR:
-            heads = sorted(heads) if len(self.taken) < len(left) or self.last is None else []
+            is_free = self.last is None or any(one["_id"] not in claimed for one in left)
+            heads = sorted(heads) if is_free else []
         if heads or self.last is None:
             return heads[0] if heads else None
-        return self.last._replace(available=now)  # what is behind is for the next claim
+        return self.last._replace(available=now)  # the next claim looks behind it
+
+
+class Taken(NamedTuple):
+    """The result of one transaction: the outcome of each attempt, and the lines in which messages have expired."""
+
+    outcomes: Sequence[ClaimOutcome]
+    expired: Sequence[str]
 
 
 class LineClaimer:
@@ -82,36 +85,51 @@ class LineClaimer:
             self.head_hint.found(found[0]["d"], token, searched_all=not head)
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
-    def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> None:
-        """Give the attempts what is ready in these lines, in one transaction; nothing if another process was there."""
+    def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
+        """Give the attempts the ready messages of these lines in one transaction; none if another process was there."""
         finishing = [self._key.finishing] if any(attempt.history for attempt in attempts) else []
         try:
             with self._client.locks.locked(*finishing):
-                expired = self._client.transaction(partial(self.take, attempts, names), retry_conflicts=False)
+                taken = self._client.transaction(partial(self.take, attempts, names), retry_conflicts=False)
         except Aborted:
             self.head_hint.collided()
-            for attempt in attempts:
-                attempt.clear()
             time.sleep(random.uniform(0, LONGEST_PAUSE))
-            return
-        self.remove_expired(expired, attempts[0].now)
+            return [ClaimOutcome(attempt.now) for attempt in attempts]
+        self.remove_expired(taken.expired, attempts[0].now)
+        return taken.outcomes
 
-    def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> list[str]:
-        """The same in the caller's transaction; lines in which messages have expired."""
+    def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> Taken:
+        """Give the attempts the ready messages of these lines in the session's transaction, and place the entries."""
+        now = attempts[0].now
         turns = deque(names)
         walks: list[LineWalk] = []
+        outcomes: list[ClaimOutcome] = []
         for attempt in attempts:
-            attempt.clear()
-            walks += self._serve(attempt, turns, session)
-        changed = [found for walk in walks for found in walk.taken.values()]
-        now = attempts[0].now
-        until = max((int(found["e"]) for found in changed), default=0)
-        heads = {walk.line: walk.head(now) for walk in walks}
+            walked = self._walk(attempt, turns, session)
+            found = [one for walk in walked for one in walk.ready]
+            choice = attempt.choose(found)
+            if walked and len(choice.candidates) <= len(found) - len(walked[-1].ready) < len(found):
+                turns.appendleft(walked.pop().line)  # there was no room for any of its bodies
+            walks += walked
+            if choice.eligible and attempt.request is None:
+                ending = Ending(Outcome.POPPED, now, attempt.history)
+                finish(self._client, session, self._key, choice.doc_ids, ending)
+            elif choice.eligible and attempt.request:
+                named = self._client.where(self._key, _id={"$in": choice.doc_ids})
+                claiming = {"q": named, "u": layout.claiming(attempt.request, now), "multi": True, "hint": "_id_"}
+                if self._client.update([claiming], session) != len(choice.eligible):
+                    raise Aborted
+            outcomes.append(attempt.outcome(choice, choice.doc_ids))
+        served = list(zip(attempts, outcomes, strict=True))
+        claimed = {one["_id"]: one for attempt, outcome in served if attempt.request for one in outcome.messages}
+        popped = {one["_id"] for attempt, outcome in served if not attempt.request for one in outcome.messages}
+        heads = {walk.line: walk.head(now, claimed, popped) for walk in walks}
+        until = max((int(one["e"]) for one in claimed.values()), default=0)
         lines.write_entries(self._client, session, self._key, heads, now, until)
-        return [walk.line for walk in walks if walk.has_expired]
+        return Taken(outcomes, [walk.line for walk in walks if walk.has_expired])
 
     def remove_expired(self, names: Sequence[str], now: int) -> None:
-        """Remove what has expired at the beginning of lines, step by step: what lies behind is for the next call."""
+        """Remove the first expired messages of lines, a bounded number; the next call goes on behind them."""
         for line in names:
             order = order_of(line)
             met = self._client.find(
@@ -132,14 +150,14 @@ class LineClaimer:
             self._client, self._key, where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, fields=fields
         )
 
-    def _serve(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineWalk]:
-        """Give one attempt what is ready in the next lines; those that were looked at."""
+    def _walk(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineWalk]:
+        """Walk along the next lines until enough messages for the attempt are ready."""
         walks: list[LineWalk] = []
-        found: list[BsonDocument] = []
+        count = 0
         left = attempt.most_bytes
         ahead: dict[str, Read] = {}
-        while turns and len(found) < attempt.limit and left > 0:
-            want = attempt.limit - len(found)
+        while turns and count < attempt.limit and left > 0:
+            want = attempt.limit - count
             if walks and not ahead:
                 ahead = self._read_ahead(list(islice(turns, want)), want, left, session)
             line = turns.popleft()
@@ -147,23 +165,17 @@ class LineClaimer:
             if read.is_cut and len(read.found) <= want:
                 read = self._read(line, want, left, session)
             walks.append(_walk_of(line, read, want, attempt.now))
-            found += walks[-1].ready
+            count += len(walks[-1].ready)
             left -= sum(map(len, map(body_of, walks[-1].ready)))
-        candidates = attempt.candidates(found)
-        if walks and len(candidates) <= len(found) - len(walks[-1].ready) < len(found):
-            turns.appendleft(walks.pop().line)  # there was no room for any of its bodies
-        living = attempt.living(candidates)
-        if living:
-            (self._pop if attempt.request is None else self._claim)(attempt, living, walks, session)
         return walks
 
     def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "Read":
-        """One more than are wanted of the line, so that its next head is known."""
+        """Read one message more than are wanted of the line, so that its next head is known."""
         found = self._find(self._client.where(self._key, h1=line), order_of(line), want + 1, most_bytes, session)
         return Read(found, len(found) > want or sum(map(len, map(body_of, found))) >= most_bytes)
 
     def _read_ahead(self, names: Sequence[str], want: int, most_bytes: int, session: Session) -> dict[str, "Read"]:
-        """The same of several lines in one command; where some have much, not of all."""
+        """Read several lines in one command as ``_read`` does; fewer lines if some have many messages."""
         if len(names) < 2:
             return {}
         most = want + 2 * len(names)
@@ -187,31 +199,9 @@ class LineClaimer:
         )
         return found
 
-    def _claim(
-        self, attempt: ClaimAttempt, living: Sequence[BsonDocument], walks: Sequence[LineWalk], session: Session
-    ) -> None:
-        assert attempt.request is not None
-        named = self._client.where(self._key, _id={"$in": [found["_id"] for found in living]})
-        step = layout.claiming(attempt.request, attempt.now)
-        if self._client.update([{"q": named, "u": step, "multi": True, "hint": "_id_"}], session) != len(living):
-            raise Aborted
-        attempt.take(living)
-        held = {found["_id"]: found for found in attempt.messages}
-        for walk in walks:
-            walk.taken = {one["_id"]: held[one["_id"]] for one in walk.ready if one["_id"] in held}
-
-    def _pop(
-        self, attempt: ClaimAttempt, living: Sequence[BsonDocument], walks: Sequence[LineWalk], session: Session
-    ) -> None:
-        doc_ids = [found["_id"] for found in living]
-        finish(self._client, session, self._key, doc_ids, Ending(Outcome.POPPED, attempt.now, attempt.history))
-        attempt.messages = list(living)
-        for walk in walks:
-            walk.popped = set(doc_ids)
-
 
 class Read(NamedTuple):
-    """What was read of a line, and whether there may be more."""
+    """The first messages of a line, and whether more may follow."""
 
     found: list[BsonDocument]
     is_cut: bool
@@ -221,7 +211,7 @@ NOT_READ: Final = Read([], is_cut=True)
 
 
 def _walk_of(line: str, read: Read, want: int, now: int) -> LineWalk:
-    """The walk, of which so many are wanted at most."""
+    """Return the line as it was read, with as many ready messages as are wanted at most."""
     living = [one for one in read.found if int(one["e"]) > now]
     ready = list(takewhile(lambda one: int(one["d"]) <= now, living))[:want]
     last = head_of(read.found[-1]) if read.is_cut else None

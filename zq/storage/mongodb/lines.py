@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines in which messages of one group stand in a grouped queue, and the entry that each line has in the index of
-claims (decision 0129). How claims walk along them is in ``line_claimer``.
+"""The lines of groups in a grouped queue, and the entry of each line in the index of claims (decision 0129).
 
-A message says itself in which line it stands (``h1``), so nobody has to know what kind its queue is but who puts
-messages into it, and that one writes the queue's document in the same transaction. Verbs that change messages without
-a transaction are bound to messages in no line.
+``line_claimer`` makes claims along the lines. A message names its line (``h1``). So only verbs that put messages into a
+queue need to know its kind, and these write the queue's document in the same transaction. Verbs that change messages
+without a transaction are bound to messages in no line.
 
-Whatever adds a message to a line, removes it or changes when it is available writes the line's entry in the same
-transaction. Of two such transactions the second meets the first one's write and is run again, so that each finds the
-line as the one before has left it.
+Every verb that adds a message to a line, removes it or changes its available-at writes the entry of the line in the
+same transaction. If two such transactions conflict, one is run again and finds the line as the other one has left it.
 
-An entry may be too early, never too late: its moment is not after that at which something in its line is ready next.
-A claim that comes too early finds so and puts it off. So expiry needs no step here, whoever removes what has expired:
-no entry is later than the end of its head. Nor does an entry end before a message of its line: ``e`` is as late.
+An entry may be too early, never too late: its moment is not after the moment at which a message of the line is ready
+next. A claim that comes too early puts the entry off. An entry is not later than the end of its head, so expiry needs
+no step here, whatever removes the expired messages. The entry does not expire before a message of its line (``e``).
 """
 
 from collections import defaultdict
@@ -30,7 +28,7 @@ from zq.storage.mongodb.unions import aggregate_with
 
 # The orders of lines, by the index that has them.
 PLACES: Final[Mapping[str, Mapping[str, int]]] = {ORDERED: {"k": 1}, FAIR: {"d": 1, "k": 1}}
-# Messages that are read for the head of a line: more than one, since some may have expired.
+# Messages that a search for the head of a line reads, since the first ones may have expired.
 FEW: Final = 8
 
 
@@ -43,7 +41,7 @@ class Head(NamedTuple):
 
 
 def order_of(line: str) -> str:
-    """The index that has the line in order."""
+    """Return the index that has the line in order."""
     return FAIR if line[0] == FAIR[0] else ORDERED
 
 
@@ -52,9 +50,10 @@ def head_of(found: Mapping[str, Any]) -> Head:
 
 
 def join(client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]) -> None:
-    """Let new messages join their lines, behind those of lower sequence. ``floors``: of their queues, by shard key.
+    """Let new messages join their lines, behind messages of lower sequence.
 
-    Call it before the messages are inserted: then claims are less often in its way.
+    ``floors``: the floors of their queues, by shard key. Call it before the messages are inserted: then it conflicts
+    less often with claims.
     """
     by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
@@ -67,10 +66,10 @@ def join(client: StoreClient, session: Session, documents: Iterable[BsonDocument
 def update_entries(
     client: StoreClient, session: Session, key: QueueKey, changed: Iterable[Mapping[str, Any]], now: int, until: int = 0
 ) -> None:
-    """Place the entries of the lines in which these messages stood, as they were found, after they were changed.
+    """Place the entries of lines after these messages, given as they were found, have changed.
 
-    ``until``: the latest expiry that one of them got by the change. If an ordered line has a head that is ready, those
-    who wait are notified after the commit.
+    ``until``: the latest expiry of one of them after the change. If an ordered line has a ready head, waiting consumers
+    are notified after the commit.
     """
     names = sorted({one["h1"] for one in changed if "h1" in one})
     if names:
@@ -84,7 +83,7 @@ def update_entries(
 def write_entries(
     client: StoreClient, session: Session, key: QueueKey, heads: Mapping[str, Head | None], now: int, until: int = 0
 ) -> None:
-    """Write the entries of lines that have these heads; a line without one has no entry."""
+    """Write the entries of lines with these heads, and delete the entry of a line without a head."""
     placed = [_placing(key, line, head, now, until) for line, head in heads.items() if head is not None]
     empty = [_entry(key.shard, line)["_id"] for line, head in heads.items() if head is None]
     if placed:
@@ -94,7 +93,7 @@ def write_entries(
 
 
 def replace_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
-    """Place entries that are about messages up to this sequence, which are gone; how many were found."""
+    """Place the entries for messages up to this sequence, which are deleted, and return their number."""
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
     found = client.find(due, limit=min(most, AT_ONCE), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
     if found:
@@ -119,14 +118,14 @@ def ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -
 
 # Entries that one transaction places.
 AT_ONCE: Final = 500
-# A moment by which nothing is available and nothing has expired: entries stand where their heads are.
+# A moment before every available-at and expiry: entries have the moment of their heads.
 BEFORE_ALL: Final = 0
 
 
 def _heads(
     client: StoreClient, session: Session, key: QueueKey, names: Sequence[str], now: int
 ) -> dict[str, Head | None]:
-    """The heads of lines, all of one order."""
+    """Find the heads of lines, which all have the same order."""
     if client.sharded or len(names) == 1:
         return {line: _head(client, session, key, line, now) for line in names}
     stages, beside = first_stages(key, names), counters_of(client, [key])
@@ -142,8 +141,11 @@ def _heads(
 
 
 def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
-    """What finds the first of each of these lines, living or not. MongoDB reads one key of the index for each, as long
-    as nothing but the index's fields is asked for: so not on a cluster, where a filter says the shard."""
+    """Return the stages that find the first message of each line, living or not.
+
+    MongoDB reads one index key for each line if the stages name only fields of the index. So they are not for a
+    cluster, where a filter names the shard.
+    """
     firsts = {field: {"$first": f"${field}"} for field in ("d", "k", "e")}
     return [
         {"$match": {"q": key.messages, "h1": {"$in": list(names)}}},
@@ -153,7 +155,7 @@ def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
 
 
 def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: int) -> Head | None:
-    """The line's head; None if nothing lives in it. Where much has expired, claims are to look for it."""
+    """Find the line's head; None if no message lives. If many have expired, the next claim finds it."""
     order = order_of(line)
     some, _ = search(
         client,
@@ -169,7 +171,7 @@ def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: 
 
 
 def first_of(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
-    """The first of them that lives; if none does and these are not all, one that claims are to look for."""
+    """Return the first head that lives; if none does and these are not all, the place from which claims search."""
     living = next((head for head in heads if head.expires > now), None)
     if living is None and not is_all:
         return heads[-1]._replace(available=now)
@@ -177,13 +179,15 @@ def first_of(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
 
 
 def _entry(shard: str, line: str) -> BsonDocument:
-    """The filter that finds a line's entry, or makes it."""
+    """Return the filter that finds or creates a line's entry."""
     return {"_id": f"t{len(shard)}:{shard}/{line}", "s": shard}
 
 
 def _joining(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonDocument:
-    """Return the statement that makes the line's entry, or keeps one that is about a message above the floor. A fair
-    line gets its entry sooner if a new message is ready sooner."""
+    """Return the statement that creates the line's entry, or keeps one for a message above the floor.
+
+    The entry of a fair line becomes earlier if a new message is ready earlier.
+    """
     is_fair = order_of(line) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)
     moment = min(first.available, first.expires)
@@ -200,8 +204,7 @@ def _joining(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonD
 
 
 def _placing(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
-    """The statement that gives the line's entry this head. While it is the same and is ready, the line keeps its
-    turn."""
+    """Return the statement that gives the line's entry this head. The line keeps its turn while the head is ready."""
     end = DatetimeMS(max(head.expires, until))
     made = {"q": key.entries, "j": line, "d": min(head.available, head.expires), "k": head.sequence}
     change: BsonDocument | list[BsonDocument] = {"$set": made, "$max": {"e": end}, "$inc": {"v": 1}}
@@ -211,5 +214,5 @@ def _placing(key: QueueKey, line: str, head: Head, now: int, until: int) -> Bson
     return {"q": _entry(key.shard, line), "u": change, "upsert": True}
 
 
-# What lets two writes meet, though an entry stays where it was.
+# A change that lets two writes conflict even if the entry stays where it was.
 WRITTEN: Final[BsonDocument] = {"$add": [{"$ifNull": ["$v", 0]}, 1]}

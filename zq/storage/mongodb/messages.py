@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the MongoDB store. Concurrent posts share a group
-commit, whatever their queues."""
+"""Messages of the MongoDB store. Concurrent posts share a group commit, whatever their queues."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.errors import DraftsRepeated, KeyReused, Repeated
+from zq.errors import DraftsRepeated, KeyReused, QueueNotFound, Repeated
 from zq.model import (
     UNBOUNDED,
     Browsed,
@@ -40,17 +39,30 @@ from zq.storage.mongodb.counters import (
     SequenceRange,
     Stale,
     advance_remembered,
-    unless_missing,
+    missing,
 )
 from zq.storage.mongodb.deletions import Deletion, Deletions
 from zq.storage.mongodb.floors import find_there, search
-from zq.storage.mongodb.group_commit import AT_LEAST, Keyed, ShardGroups, key_ids, recall, remember, unless_known
+from zq.storage.mongodb.group_commit import (
+    AT_LEAST,
+    Keyed,
+    ShardGroups,
+    admitted,
+    in_order,
+    key_ids,
+    recall,
+    refusal_of,
+    remember,
+)
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 
 
 class Post(NamedTuple):
-    """One caller's messages for one queue, at its moment, and the metadata that it expects there (None: any)."""
+    """One caller's messages for one queue, at its moment, and the metadata that it expects there (None: any).
+
+    ``copies`` are messages for a second queue. ``create`` False: the queue must exist.
+    """
 
     key: QueueKey
     drafts: Sequence[Draft]
@@ -61,18 +73,28 @@ class Post(NamedTuple):
     create: bool = True
 
     def fits(self, metadata: bytes) -> bool:
-        """Whether it may be stored in a queue with these."""
+        """Return whether the post expects this metadata."""
         return self.expected in (None, metadata)
 
     @property
     def parts(self) -> Sequence[tuple[QueueKey, Sequence[Draft]]]:
-        """What comes to each queue; the first is its own."""
+        """The messages for each queue; the post's own queue comes first."""
         own = (self.key, self.drafts)
         return (own,) if self.copies is None else (own, self.copies)
 
+    @property
+    def draft_keys(self) -> Sequence["DraftKey"]:
+        """The drafts that have an idempotency key of their own."""
+        return [DraftKey(self.key, self.now, draft.once, draft.id) for draft in self.drafts if draft.once is not None]
+
+    @property
+    def keyed(self) -> Sequence[Keyed]:
+        """The post and its drafts, as far as they may have an idempotency key."""
+        return [self, *self.draft_keys]
+
 
 class DraftKey(NamedTuple):
-    """The key of a draft, as that of a request."""
+    """The idempotency key of a draft, as that of a request."""
 
     key: QueueKey
     now: int
@@ -80,141 +102,137 @@ class DraftKey(NamedTuple):
     draft: str
 
 
-def _draft_keys(post: Post) -> Sequence[DraftKey]:
-    return [DraftKey(post.key, post.now, draft.once, draft.id) for draft in post.drafts if draft.once is not None]
-
-
-def _all_key_ids(post: Post) -> Sequence[str]:
-    """``_id`` of every key, of the post and of its drafts."""
-    requests: list[Keyed] = [post, *_draft_keys(post)]
-    return [id for request in requests for id in key_ids(request)]
-
-
-# The answer to a post: None when it is stored; else the metadata that were not the expected ones.
+# The answer to a post: None if it is stored, else the queue's metadata, which the post did not expect.
 Metadata = bytes | None
 
 
+class Stored(NamedTuple):
+    """The result of one transaction of posts: answers, ranges of sequences, and documents of messages."""
+
+    answers: Sequence[Metadata | Exception]
+    ranges: Mapping[QueueKey, SequenceRange]
+    documents: Sequence[BsonDocument]
+
+    def trace(self) -> BsonDocument:
+        """Return the filter on the first message; empty if there is none."""
+        return {field: one[field] for one in self.documents[:1] for field in ("_id", "s")}
+
+
 class Poster:
-    """Posts of one process."""
+    """Posts of one process. Concurrent posts share a transaction."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
         self._memory = CounterMemory()
-        self._groups = ShardGroups[Post, Metadata](client, self._store, _weight, keys=_all_key_ids)
+        self._groups = ShardGroups[Post, Metadata](client, self._post, _weight, keys=_key_ids)
 
     def post(self, post: Post) -> Metadata:
-        """Return when the messages are stored, as durably as the write concern says."""
+        """Return when the messages are stored as durably as the write concern demands."""
         return self._groups.submit(post)
 
-    def _store(self, posts: Sequence[Post]) -> Sequence[Metadata | Exception]:
-        keys = list({key for post in posts for key, _ in post.parts})
+    def _post(self, posts: Sequence[Post]) -> Sequence[Metadata | Exception]:
+        """Store a group of posts; if a remembered counter is outdated, once more without the remembered ones."""
+        queues = list({key for post in posts for key, _ in post.parts})
         try:
-            return self._store_believing(posts, self._memory.of(keys))
+            stored = self._client.transaction(partial(self._store, posts, self._memory.of(queues)), Stored.trace)
         except Stale:
-            self._memory.forget(keys)
-            return self._store_believing(posts, {})
+            self._memory.forget(queues)
+            stored = self._client.transaction(partial(self._store, posts, {}), Stored.trace)
+        self._memory.learn(stored.ranges)
+        return stored.answers
 
-    def _store_believing(
-        self, posts: Sequence[Post], remembered: Mapping[QueueKey, Remembered]
-    ) -> Sequence[Metadata | Exception]:
-        """Store them, if the counters that are remembered stand so. Raises ``Stale``."""
-        group = _Group()
-
-        def work(session: Session) -> Sequence[Metadata | Exception]:
-            group.clear()
-            insert = partial(self._insert, session, group, remembered)
-            effect = partial(unless_missing, self._client, session, remembered, insert)
-            fresh = partial(self._unless_repeated, session, effect)
-            return unless_known(self._client, session, posts, list[str], fresh)
-
-        answers = self._client.transaction(work, group.first)
-        self._memory.learn(group.ranges, group.numbers)
-        return answers
-
-    def _unless_repeated(
-        self,
-        session: Session,
-        effect: Callable[[Sequence[Post]], Sequence[Metadata | Exception]],
-        posts: Sequence[Post],
-    ) -> Sequence[Metadata | Exception]:
-        """Do ``effect`` for the posts of which no draft's key is known, if there are any; the answer to each."""
-        known = recall(self._client, session, [key for post in posts for key in _draft_keys(post)], list[str])
-        if not known:
-            return effect(posts)
+    def _store(self, posts: Sequence[Post], remembered: Mapping[QueueKey, Remembered], session: Session) -> Stored:
+        """Store a group of posts in the session's transaction. Raise ``Stale`` if a remembered counter is outdated."""
+        client = self._client
+        known = recall(client, session, [request for post in posts for request in post.keyed], list[str])
         refusals = [_refusal(post, known) for post in posts]
-        fresh = [post for post, refusal in zip(posts, refusals, strict=True) if refusal is None]
-        answers = iter(effect(fresh) if fresh else ())
-        return [next(answers) if refusal is None else refusal for refusal in refusals]
 
-    def _insert(
-        self, session: Session, group: "_Group", remembered: Mapping[QueueKey, Remembered], posts: Sequence[Post]
-    ) -> Sequence[Metadata | Exception]:
-        """Insert, and note, the documents of the posts that met the metadata they expect; the answer to each post."""
-        by_queue: defaultdict[QueueKey, list[tuple[Post, Sequence[Draft]]]] = defaultdict(list)
-        for post in posts:
-            for key, drafts in post.parts:
-                by_queue[key].append((post, drafts))
+        demanded = {post.key for post in admitted(posts, refusals) if not post.create} - remembered.keys()
+        absent = missing(client, session, list(demanded))
+        refusals = [
+            refusal or (QueueNotFound() if not post.create and post.key in absent else None)
+            for post, refusal in zip(posts, refusals, strict=True)
+        ]
+
+        fresh = admitted(posts, refusals)
+        if not fresh:
+            return Stored(in_order(refusals, ()), {}, [])
+        by_queue = _by_queue(fresh)
         arrivals = {key: _arrivals(its) for key, its in by_queue.items()}
-        known = {key: one for key, one in remembered.items() if key in arrivals}
-        ranges = advance_remembered(self._client, session, arrivals, known)
-        group.ranges, group.numbers = ranges, {key: arrival.number for key, arrival in arrivals.items()}
-        documents = group.documents
-        answered: list[tuple[Keyed, Sequence[str], int]] = []
-        for key, its in by_queue.items():
-            sequence, available, _, grouping, _ = ranges[key]
-            for post, drafts in its:
-                if not post.fits(ranges[post.key].metadata):
-                    continue
-                if key == post.key:
-                    at = {draft.id: place for place, draft in enumerate(drafts, sequence)}
-                    answered += [(one, [one.draft], at[one.draft]) for one in _draft_keys(post)]
-                for draft in drafts:
-                    moment = post.now + draft.delay * 1000 if draft.delay else available
-                    documents.append(layout.document(key, draft, sequence, moment, post.now, grouping))
-                    sequence += 1
-                if post.idempotency_key and key == post.key:
-                    answered.append((post, [draft.id for draft in drafts], sequence - 1))
-        remember(self._client, session, answered)
+        ranges = advance_remembered(client, session, arrivals, remembered)
+
+        documents, key_answers = _documents(by_queue, ranges)
+        remember(client, session, key_answers)
         if documents:
-            lines.join(self._client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
-            self._client.insert(documents, session)
-        found = [ranges[post.key].metadata for post in posts]
-        return [None if post.fits(data) else data for post, data in zip(posts, found, strict=True)]
+            lines.join(client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
+            client.insert(documents, session)
+        found = [ranges[post.key].metadata for post in fresh]
+        answers = [None if post.fits(metadata) else metadata for post, metadata in zip(fresh, found, strict=True)]
+        return Stored(in_order(refusals, answers), ranges, documents)
 
 
-def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> DraftsRepeated | KeyReused | None:
-    """What a post is told of those of its drafts' keys that are known."""
-    first: dict[str, Repeated] = {}
-    for one in _draft_keys(post):
-        for told in [known[id] for id in key_ids(one) if id in known]:
-            if isinstance(told, KeyReused):
-                return told
-            first[one.draft] = told
-    return DraftsRepeated(first) if first else None
+# Posts with the drafts that each has for the queue.
+Parts = Sequence[tuple[Post, Sequence[Draft]]]
 
 
-class _Group:
-    """What one run of a group's transaction stores."""
-
-    def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        self.documents: list[BsonDocument] = []
-        self.ranges: Mapping[QueueKey, SequenceRange] = {}
-        self.numbers: Mapping[QueueKey, int] = {}
-
-    def first(self) -> BsonDocument:
-        """By what it is found whether the transaction was committed."""
-        return {field: one[field] for one in self.documents[:1] for field in ("_id", "s")}
+def _by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
+    by_queue: defaultdict[QueueKey, list[tuple[Post, Sequence[Draft]]]] = defaultdict(list)
+    for post in posts:
+        for key, drafts in post.parts:
+            by_queue[key].append((post, drafts))
+    return by_queue
 
 
-def _arrivals(parts: Sequence[tuple[Post, Sequence[Draft]]]) -> Arrivals:
-    """Posts side by side are as if the one with the latest clock came first."""
+def _arrivals(parts: Parts) -> Arrivals:
+    """Return what the posts add to one queue. Concurrent posts count as if the one with the latest clock came first."""
     fresh = [post.now for post, drafts in parts if any(not draft.delay for draft in drafts)]
     number = sum(len(drafts) for _, drafts in parts)
     size = sum([draft.size for _, drafts in parts for draft in drafts]) + OVERHEAD * number
     return Arrivals(number, max(fresh, default=None), number, size)
+
+
+def _documents(
+    by_queue: Mapping[QueueKey, Parts], ranges: Mapping[QueueKey, SequenceRange]
+) -> tuple[list[BsonDocument], list[tuple[Keyed, Sequence[str], int]]]:
+    """Return the documents of the posts that fit the metadata of their queue, and the arguments of ``remember``."""
+    documents: list[BsonDocument] = []
+    key_answers: list[tuple[Keyed, Sequence[str], int]] = []
+    for key, parts in by_queue.items():
+        sequence, available, grouping = ranges[key].sequence, ranges[key].available, ranges[key].grouping
+        for post, drafts in parts:
+            if not post.fits(ranges[post.key].metadata):
+                continue
+            if key == post.key and (draft_keys := post.draft_keys):
+                sequences = {draft.id: at for at, draft in enumerate(drafts, sequence)}
+                key_answers += [(one, [one.draft], sequences[one.draft]) for one in draft_keys]
+            for draft in drafts:
+                moment = post.now + draft.delay * 1000 if draft.delay else available
+                documents.append(layout.document(key, draft, sequence, moment, post.now, grouping))
+                sequence += 1
+            if post.idempotency_key and key == post.key:
+                key_answers.append((post, [draft.id for draft in drafts], sequence - 1))
+    return documents, key_answers
+
+
+def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception | None:
+    """Return the answer to a post if its key, or the key of a draft, is known, else None."""
+    if not known:
+        return None
+    if refusal := refusal_of(post, known):
+        return refusal
+    repeated: dict[str, Repeated] = {}
+    for one in post.draft_keys:
+        refusal = refusal_of(one, known)
+        if isinstance(refusal, KeyReused):
+            return refusal
+        if refusal:
+            repeated[one.draft] = refusal
+    return DraftsRepeated(repeated) if repeated else None
+
+
+def _key_ids(post: Post) -> Sequence[str]:
+    """Return ``_id`` of every idempotency key of the post and its drafts."""
+    return [key_id for request in post.keyed for key_id in key_ids(request)]
 
 
 def _weight(post: Post) -> int:
@@ -324,23 +342,25 @@ class MessageController:
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         moment, key = layout.ms(now), layout.key(queue)
-        wanted = list({key.project + layout.text(one.id): one for one in moves}.items())
-
-        def work(some: Sequence[tuple[str, Move]], session: Session) -> Sequence[Move]:
-            named = {"_id": {"$in": [doc_id for doc_id, _ in some]}}
-            ready = self._client.where(key, **named, d={"$lte": moment}, e={"$gt": DatetimeMS(moment)})
-            there = find_there(self._client, [key], ready, hint="_id_", session=session)
-            found = {one["_id"]: one for one in there}
-            moving = [(found[doc_id], one) for doc_id, one in some if doc_id in found]
-            move(self._client, session, key, moving, moment, history)
-            return [one for _, one in moving]
-
+        wanted = list({layout.doc_id(key, one.id): one for one in moves}.items())
         moved: list[Move] = []
         for start in range(0, len(wanted), MOVED_AT_ONCE):
-            some = wanted[start : start + MOVED_AT_ONCE]
-            with self._client.verb(), self._client.locks.locked(*counters(key, (one for _, one in some), history)):
-                done = self._client.transaction(partial(work, some))
+            some = dict(wanted[start : start + MOVED_AT_ONCE])
+            with self._client.verb(), self._client.locks.locked(*counters(key, some.values(), history)):
+                done = self._client.transaction(partial(self._move, key, some, moment, history))
             for name in {one.to for one in done}:
                 self._announce(queue._replace(name=name))
             moved += done
         return [one.id for one in moved]
+
+    def _move(
+        self, key: QueueKey, moves: Mapping[str, Move], now: int, history: int, session: Session
+    ) -> Sequence[Move]:
+        """Move the messages of these ``_id`` that are ready, and return the moves that were made."""
+        named = {"_id": {"$in": list(moves)}}
+        ready = self._client.where(key, **named, d={"$lte": now}, e={"$gt": DatetimeMS(now)})
+        there = find_there(self._client, [key], ready, hint="_id_", session=session)
+        found = {one["_id"]: one for one in there}
+        moving = [(found[doc_id], one) for doc_id, one in moves.items() if doc_id in found]
+        move(self._client, session, key, moving, now, history)
+        return [one for _, one in moving]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What observers ask the MongoDB store for: conditions of listings, messages of one state, a message by its id, live
-claims."""
+"""Reads for observers: conditions of listings, messages of one state, a message by its id, live claims."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -21,16 +20,16 @@ from zq.model import (
 )
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.floors import counters_of, floor_of, pending, search
+from zq.storage.mongodb.floors import counters_of, floor_of, search
 from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
+from zq.storage.mongodb.unions import FLOORS
 
-# Messages that one page of claims looks at: all that are claimed are in one index, whatever queue and project they are
-# of.
+# Messages that one page of claims reads: one index has the claimed messages of all queues and projects.
 STEPS: Final = 5000
 
 
 def shown(list_filter: ListFilter, now: int) -> BsonDocument:
-    """The conditions of a list_filter. A held message is never available before its claim ends."""
+    """Return the conditions of a list_filter. A claimed message is never available before its claim ends."""
     conditions: BsonDocument = {}
     if not list_filter.delayed:
         due = {"d": {"$lte": now}}
@@ -45,8 +44,10 @@ def shown(list_filter: ListFilter, now: int) -> BsonDocument:
 def page(
     client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, most_bytes: int
 ) -> Browsed:
-    """Browse as ``MessageController.browse`` does. Claimed messages are sorted for each page: no index has them in
-    sequence."""
+    """Browse as ``MessageController.browse`` does.
+
+    Claimed messages are sorted for each page, since no index has them in sequence.
+    """
     after = Position(*(min(number, layout.LARGEST_MARKER) for number in after))
     is_claimed = state is State.CLAIMED
     found: list[BsonDocument] = []
@@ -75,8 +76,10 @@ def page(
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
-    """The conditions of a state behind a position, in parts that follow each other in the order of claims; claimed
-    messages stand there among delayed ones."""
+    """Return the conditions of a state behind a position, in parts that follow each other in the order of claims.
+
+    Claimed messages are among the delayed ones in that order.
+    """
     if state is State.CLAIMED:
         return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]
     beside = {"d": after.available, "k": {"$gt": after.sequence}}
@@ -101,40 +104,47 @@ def locate(client: StoreClient, project: str, message: str, now: int) -> Located
 
 
 def claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
-    """As ``ClaimController.list``: by ids, then by queues; ``next`` is ``id/queue``, or an id and a slash behind all of
-    that id."""
-    removed = pending(client, project)
-    while True:
-        found = _claims(client, project, after, limit, now, queue, removed)
-        before, removed = removed, pending(client, project)
-        if removed == before:
-            return found
+    """List claims as ``ClaimController.list`` does: by ids, then by queues.
 
+    ``next`` is ``id/queue``, or an id and a slash behind all queues of that id.
 
-def _claims(
-    client: StoreClient,
-    project: str,
-    after: str,
-    limit: int,
-    now: int,
-    queue: str,
-    removed: Mapping[str, BsonDocument],
-) -> Page[ClaimSummary]:
-    """Return a page of claims, without messages that are ``removed`` and not deleted yet."""
+    The documents of the queues are read behind the claims. If they show that a claim has messages below a floor, the
+    page is read again without these.
+    """
     claim, _, name = after.partition("/")
     behind = layout.text(claim), layout.key(QueueRef(project, name)).messages if name else END
+    ids: BsonDocument = {"$gte" if name else "$gt": behind[0]}
     bounded: list[BsonDocument] = [{"$sort": {"c.i": 1}}, {"$limit": STEPS}]
-    ours: BsonDocument = {"$and": [_ours(project, queue), *map(_above_floor, removed.values())]}
-    groups = _groups(client, {"$gte" if name else "$gt": behind[0]}, bounded, ours, now)
-    last = max((group["last"] for group in groups), default="")
-    is_cut = sum(group["n"] for group in groups) == STEPS
-    if is_cut:  # of the last claim some messages may not be among these: all of it stands in place of them
-        groups += _groups(client, {"$eq": last}, [], ours, now)
-    placed = {(group["_id"]["i"], group["_id"]["q"]): group for group in groups if group["_id"]}
-    found = [_summary(placed[place]) for place in sorted(placed) if place > behind]
+    floors: dict[str, int] = {}
+    while True:
+        ours: BsonDocument = {"$and": [_ours(project, queue), *(_above_floor(*floor) for floor in floors.items())]}
+        groups = _groups(client, ids, bounded, ours, now)
+        last = max((group["last"] for group in groups), default="")
+        is_cut = sum(group["n"] for group in groups) == STEPS
+        if is_cut:  # some messages of the last claim may be missing: read all of them instead
+            groups += _groups(client, {"$eq": last}, [], ours, now)
+        placed = {(group["_id"]["i"], group["_id"]["q"]): group for group in groups if group["_id"]}
+        found = [placed[place] for place in sorted(placed) if place > behind]
+        if not (removed := _removed_floors(client, found)):
+            break
+        floors |= removed
     if len(found) > limit:
-        return Page(found[:limit], f"{found[limit - 1].id}/{found[limit - 1].queue}")
-    return Page(found, f"{layout.original(last)}/" if is_cut else None)
+        page = [_summary(group) for group in found[:limit]]
+        return Page(page, f"{page[-1].id}/{page[-1].queue}")
+    return Page([_summary(group) for group in found], f"{layout.original(last)}/" if is_cut else None)
+
+
+def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
+    """Return the floors of the queues of which the groups have messages below the floor, by shard key."""
+    first: dict[str, int] = {}
+    for group in groups:
+        shard = group["_id"]["q"][1:]
+        first[shard] = min(first.get(shard, group["first"]), group["first"])
+    if not first:
+        return {}
+    named = counters_of(client, [layout.key(layout.queue_of(shard)) for shard in first])
+    floors = {counter["s"]: floor_of(counter) for counter in client.find(named, fields=FLOORS)}
+    return {shard: floor for shard, floor in floors.items() if first[shard] <= floor}
 
 
 # Above all that ``q`` can be.
@@ -142,7 +152,7 @@ END: Final = "n"
 
 
 def _ours(project: str, queue: str) -> BsonDocument:
-    """Whether a message is of the project, or of its queue of that name."""
+    """Return the expression that is true of messages of the project, or of its queue of that name."""
     if queue:
         return {"$eq": ["$q", {"$literal": layout.key(QueueRef(project, queue)).messages}]}
     prefix = "m" + layout.project_prefix(project)
@@ -150,21 +160,24 @@ def _ours(project: str, queue: str) -> BsonDocument:
     return {"$and": [low, high]}
 
 
-def _above_floor(counter: BsonDocument) -> BsonDocument:
+def _above_floor(shard: str, floor: int) -> BsonDocument:
     """Return the expression that is false of the messages of a queue that are below its floor."""
-    elsewhere = {"$ne": ["$q", {"$literal": "m" + counter["s"]}]}
-    return {"$or": [elsewhere, {"$gt": ["$k", floor_of(counter)]}]}
+    return {"$or": [{"$ne": ["$q", {"$literal": "m" + shard}]}, {"$gt": ["$k", floor]}]}
 
 
 def _groups(
     client: StoreClient, ids: BsonDocument, bounded: Sequence[BsonDocument], ours: BsonDocument, now: int
 ) -> list[BsonDocument]:
-    """Messages of claims with such ids, by claim and queue; those together that are not ours, or not held any more."""
+    """Group the messages of claims with such ids by claim and queue.
+
+    Messages of other projects and queues, and messages whose claim has ended, are one group.
+    """
     held = {"$and": [ours, {"$gt": ["$c.e", now]}, {"$gt": ["$e", DatetimeMS(now)]}]}
     group: BsonDocument = {
         "_id": {"$cond": [held, {"i": "$c.i", "q": "$q"}, None]},
         "n": {"$sum": 1},
         "last": {"$max": "$c.i"},
+        "first": {"$min": "$k"},
         **{field: {"$max": f"$c.{field}"} for field in "seh"},
     }
     return client.aggregate([{"$match": {"c.i": ids}}, *bounded, {"$group": group}], layout.HELD)

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims and pops of ready messages from the head of a queue.
 
-All requests of this process for one queue are coalesced: one search for all of them, bodies included, one update for
-the claims among them, one transaction for the pops. Every write repeats the conditions, so that of two processes that
-found the same message one gets it; the other one searches again, further back.
+Concurrent requests of this process for one queue share one search, bodies included, one update for the claims, and one
+transaction for the pops. Every write repeats the conditions of the search, so if two processes have found the same
+message, one of them gets it, and the other one searches again, further back.
 
-What a message says of itself tells whether the queue is a grouped one, in which claims go by ``line_claimer``; that it
-was so a moment ago only decides where is looked first, since a queue may be deleted and made anew.
+A message says itself whether it is in a line of a grouped queue, where ``line_claimer`` makes the claims. A claimer
+remembers whether the last message was, but only to look there first, since a queue may be deleted and made anew.
 """
 
 import threading
@@ -17,37 +17,37 @@ from typing import Final, NamedTuple
 
 from bson.datetime_ms import DatetimeMS
 from cachetools import LRUCache
+from msgspec.structs import replace
 
 from zq.errors import OtherMetadata
 from zq.model import ClaimRequest, Outcome, QueueRef
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.changes import Ending, finish
-from zq.storage.mongodb.claim_attempt import ClaimAttempt
+from zq.storage.mongodb.claim_attempt import Choice, ClaimAttempt, ClaimOutcome
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
-from zq.storage.mongodb.floors import search
+from zq.storage.mongodb.floors import counters_of, floor_of, search
 from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, IN_NO_LINE, BsonDocument, QueueKey, body_of
 from zq.storage.mongodb.line_claimer import LineClaimer
+from zq.storage.mongodb.unions import FLOORS
 
-# Messages that one search is to find for all requests of a group.
+# Messages that one search finds at most for all requests of a group.
 CAPACITY: Final = 256
-# Index entries that the removal of expired ones reads: so many for each wanted message, and so many more.
+# Index entries that the removal of expired messages reads for each wanted message ...
 STEPS_PER_MESSAGE: Final = 4
+# ... and in addition.
 EXTRA_STEPS: Final = 1024
-# How often one group searches again because other processes took what it had found.
+# Searches of one group at most: another process may take the messages between a search and the write.
 MAX_ATTEMPTS: Final = 64
-# Claimers that are kept; they hold nothing but hints.
+# Claimers that a process keeps; they hold hints only.
 MOST_CLAIMERS: Final = 10_000
 Announce = Callable[[QueueRef], None]
 
 
-Candidates = tuple[ClaimAttempt, list[BsonDocument]]
-
-
 class Found(NamedTuple):
-    """What a search has found: ready messages, or lines that may have some, and the queue's metadata."""
+    """The result of a search: ready messages, or lines that may have some, and the queue's metadata."""
 
     ready: list[BsonDocument]
     metadata: bytes = NO_METADATA
@@ -64,33 +64,32 @@ class QueueClaimer:
     def __init__(self, client: StoreClient, key: QueueKey) -> None:
         self._client = client
         self._key = key
-        self.head_hint = HeadHint()
         self.lines = LineClaimer(client, key)
         self.is_grouped = False
-        """Whether the messages that were met last stood in lines."""
-        # Whether the last search found anything. Then the next one brings the queue's document along: between a search
-        # and its update other processes come in between. Else it is not read in vain.
+        """Whether the messages that were found last are in lines."""
+        self._head_hint = HeadHint()
+        # Whether the last search found anything. If so, the next one reads the queue's document in the same command,
+        # so that fewer other processes come in between a search and its update. Else it does not read it in vain.
         self._had_ready = False
-        self._group_commit = GroupCommit[ClaimAttempt, ClaimAttempt](
+        self._group_commit = GroupCommit[ClaimAttempt, ClaimOutcome](
             self._serve, weigh=lambda attempt: attempt.limit, capacity=CAPACITY, timeout=client.timeout
         )
 
-    def submit(self, attempt: ClaimAttempt) -> ClaimAttempt:
-        """The attempt, with up to ``limit`` messages in the order of (available, sequence): as held, or as popped."""
+    def submit(self, attempt: ClaimAttempt) -> ClaimOutcome:
+        """Claim or pop up to ``limit`` messages in the order of (available, sequence)."""
         return self._group_commit.submit(attempt)
 
-    def check_metadata(self, attempts: Sequence[ClaimAttempt], metadata: bytes) -> list[ClaimAttempt]:
-        """Return the attempts that do not expect other metadata; the others get these."""
-        passed = []
-        for attempt in attempts:
-            if attempt.expected in (None, metadata):
-                passed.append(attempt)
-            else:
-                attempt.metadata = metadata
-        return passed
+    def invalidate(self) -> None:
+        """Search from the beginning: a message was given an earlier moment."""
+        self._head_hint.invalidate()
+        self.lines.head_hint.invalidate()
+
+    def collided(self, found: Found) -> None:
+        """Search further back: another process took what was found."""
+        (self.lines.head_hint if found.lines else self._head_hint).collided()
 
     def look(self, want: int, now: int, most_bytes: int) -> Found:
-        """Search as ``search`` does, or return the lines to be looked at, which other processes may have emptied."""
+        """Search as ``search`` does, or return lines to look at; other processes may have emptied these since."""
         for _ in range(2):
             if self.is_grouped:
                 names, metadata = self.lines.due(want, now)
@@ -106,12 +105,14 @@ class QueueClaimer:
         return Found([])
 
     def search(self, want: int, now: int, most_bytes: int) -> Found:
-        """Return up to ``want`` living messages from the head, or so many that their bodies have ``most_bytes``, and
-        delete expired ones that the search encounters."""
-        head, skip, token = self.head_hint.start(want)
+        """Return up to ``want`` living messages from the head, or as many as have ``most_bytes`` of bodies together.
+
+        Delete expired messages that the search encounters.
+        """
+        head, skip, token = self._head_hint.start(want)
         ready, metadata = self._ready(head, now, want, most_bytes, skip)
         if (head or skip) and len(ready) < want and sum(map(len, map(body_of, ready))) < most_bytes:
-            head, skip, token = 0, 0, self.head_hint.invalidate()
+            head, skip, token = 0, 0, self._head_hint.invalidate()
             ready, metadata = self._ready(head, now, want, most_bytes)
         if any(int(found["e"]) <= now for found in ready):
             self._remove_expired(head, now, want)
@@ -119,7 +120,7 @@ class QueueClaimer:
             ready = [found for found in met if int(found["e"]) > now]
             skip = 0
         if ready and not skip:
-            self.head_hint.found(ready[0]["d"], token, searched_all=not head)
+            self._head_hint.found(ready[0]["d"], token, searched_all=not head)
         return Found(ready, metadata)
 
     def claiming(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
@@ -128,40 +129,50 @@ class QueueClaimer:
         unchanged = self._client.where(self._key, _id={"$in": ids}, **_unchanged(candidates, now))
         return {"q": unchanged, "u": layout.claiming(request, now), "multi": True, "hint": "_id_"}
 
-    def _serve(self, attempts: Sequence[ClaimAttempt]) -> Sequence[ClaimAttempt]:
+    def _serve(self, attempts: Sequence[ClaimAttempt]) -> Sequence[ClaimOutcome]:
+        """Serve a group of attempts; again, as long as other processes take what was found for some of them."""
         now = max(attempt.now for attempt in attempts)
-        for attempt in attempts:
-            attempt.now = now  # side by side is as if all had read the latest clock
-        unanswered: Sequence[ClaimAttempt] = attempts
+        attempts = [replace(attempt, now=now) for attempt in attempts]  # as if all had read the latest clock
+        outcomes = [ClaimOutcome(now)] * len(attempts)
+        waiting = list(range(len(attempts)))
         for _ in range(MAX_ATTEMPTS):
-            most_bytes = sum(attempt.most_bytes for attempt in unanswered)
-            found = self.look(sum(one.limit for one in unanswered), now, most_bytes)
+            unserved = [attempts[at] for at in waiting]
+            found = self.look(
+                sum(attempt.limit for attempt in unserved), now, sum(attempt.most_bytes for attempt in unserved)
+            )
             self._had_ready = not found.is_empty
             if found.is_empty:
                 break
-            unanswered = self.check_metadata(unanswered, found.metadata)
-            if unanswered and found.lines:
-                self.lines.serve(unanswered, found.lines)
-            else:
-                self._deal(unanswered, found.ready)
-            unanswered = [attempt for attempt in unanswered if not attempt.is_answered]
-            if not unanswered:
+            for at, outcome in zip(waiting, self._distribute(unserved, found), strict=True):
+                outcomes[at] = outcome
+            waiting = [at for at in waiting if not outcomes[at].is_answered]
+            if not waiting:
                 break
-        return attempts
+        return outcomes
 
-    def _deal(self, attempts: Sequence[ClaimAttempt], ready: list[BsonDocument]) -> None:
-        """Try to give what was found, first come, first served."""
-        claims: list[Candidates] = []
-        pops: list[Candidates] = []
+    def _distribute(self, attempts: Sequence[ClaimAttempt], found: Found) -> list[ClaimOutcome]:
+        """Give the attempts what was found, first come, first served, unless they expect other metadata."""
+        fitting = [attempt for attempt in attempts if attempt.fits(found.metadata)]
+        if fitting and found.lines:
+            served = iter(self.lines.serve(fitting, found.lines))
+        else:
+            served = iter(self._take(fitting, found.ready))
+        return [
+            next(served) if attempt.fits(found.metadata) else ClaimOutcome(attempt.now, metadata=found.metadata)
+            for attempt in attempts
+        ]
+
+    def _take(self, attempts: Sequence[ClaimAttempt], ready: Sequence[BsonDocument]) -> list[ClaimOutcome]:
+        """Claim and pop ready messages for the attempts: one update for the claims, one transaction for the pops."""
+        choices = []
         for attempt in attempts:
-            candidates = attempt.candidates(ready)
-            ready = ready[len(candidates) :]
-            if living := attempt.living(candidates):
-                (claims if attempt.request else pops).append((attempt, living))
-        if claims:
-            self._claim(claims)
-        if pops:
-            self._pop(pops)
+            choices.append(attempt.choose(ready))
+            ready = ready[len(choices[-1].candidates) :]
+        chosen = [(attempt, choice) for attempt, choice in zip(attempts, choices, strict=True) if choice.eligible]
+        claims = [(attempt, attempt.request, choice) for attempt, choice in chosen if attempt.request]
+        pops = [(attempt, choice) for attempt, choice in chosen if not attempt.request]
+        taken = self._claim(claims) | self._pop(pops)
+        return [attempt.outcome(choice, taken) for attempt, choice in zip(attempts, choices, strict=True)]
 
     def _ready(
         self, head: int, now: int, want: int, most_bytes: int, skip: int = 0
@@ -180,7 +191,7 @@ class QueueClaimer:
         return found, counter.get("b", NO_METADATA)
 
     def _remove_expired(self, head: int, now: int, want: int) -> None:
-        """Remove the expired among a bounded number of entries; what lies behind is for the next call."""
+        """Remove the expired messages among a bounded number of entries; the next call goes on behind them."""
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
         fields = {"_id": 0, "k": 1, "d": 1, "e": 1}
@@ -189,49 +200,55 @@ class QueueClaimer:
         expired = self._client.where(self._key, k={"$in": gone}, e={"$lte": DatetimeMS(now)})
         self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 
-    def _claim(self, claims: Sequence[Candidates]) -> None:
-        """Put the candidates of each claim under it, in one update."""
-        updates = [self.claiming(attempt.request, some, attempt.now) for attempt, some in claims if attempt.request]
-        got_all = self._client.update(updates) == sum(len(candidates) for _, candidates in claims)
-        if not got_all:
-            self.head_hint.collided()
-        for attempt, candidates in claims:
-            assert attempt.request is not None
-            lapsed = {found["_id"] for found in candidates if layout.names_claim(found)}
-            for found in candidates:
-                layout.put_under(found, attempt.request, attempt.now)
-            attempt.messages = candidates if got_all else self._claimed_of(attempt.request, candidates)
-            attempt.lapsed = sum(found["_id"] in lapsed for found in attempt.messages)
+    def _claim(self, claims: Sequence[tuple[ClaimAttempt, ClaimRequest, Choice]]) -> set[str]:
+        """Put the chosen messages of each claim under it, in one update.
 
-    def _claimed_of(self, request: ClaimRequest, candidates: Sequence[BsonDocument]) -> list[BsonDocument]:
-        """The candidates that the claim got."""
-        ids = [found["_id"] for found in candidates]
-        mine = {"_id": {"$in": ids}, "c.i": layout.text(request.lease.claim), "c.e": candidates[0]["c"]["e"]}
-        claimed = {one["_id"] for one in self._client.find(self._client.where(self._key, **mine), fields={"_id": 1})}
-        return [found for found in candidates if found["_id"] in claimed]
+        Return ``_id`` of the messages that the claims got; another process may have been quicker.
+        """
+        if not claims:
+            return set()
+        updates = [self.claiming(request, choice.eligible, attempt.now) for attempt, request, choice in claims]
+        if self._client.update(updates) == sum(len(choice.eligible) for *_, choice in claims):
+            return {doc_id for *_, choice in claims for doc_id in choice.doc_ids}
+        self._head_hint.collided()
+        got: set[str] = set()
+        for attempt, request, choice in claims:
+            ends = attempt.now + request.lease.ttl * 1000
+            mine = {"_id": {"$in": choice.doc_ids}, "c.i": layout.text(request.lease.claim), "c.e": ends}
+            got |= {one["_id"] for one in self._client.find(self._client.where(self._key, **mine), fields={"_id": 1})}
+        return got
 
-    def _pop(self, pops: Sequence[Candidates]) -> None:
-        """Remove all candidates, or none if another process has touched one of them."""
+    def _pop(self, pops: Sequence[tuple[ClaimAttempt, Choice]]) -> set[str]:
+        """Remove the chosen messages of all pops, or none if another process has touched one of them.
+
+        Return ``_id`` of the removed messages.
+        """
+        if not pops:
+            return set()
         finishing = [self._key.finishing] if any(attempt.history for attempt, _ in pops) else []
         try:
             with self._client.locks.locked(*finishing):
-                self._client.transaction(partial(self._remove_all, pops), retry_conflicts=False)
+                self._client.transaction(partial(self._remove, pops), retry_conflicts=False)
         except Aborted:
-            self.head_hint.collided()
-            return
-        for attempt, candidates in pops:
-            attempt.messages = candidates
+            self._head_hint.collided()
+            return set()
+        return {doc_id for _, choice in pops for doc_id in choice.doc_ids}
 
-    def _remove_all(self, pops: Sequence[Candidates], session: Session) -> None:
-        now = pops[0][0].now
+    def _remove(self, pops: Sequence[tuple[ClaimAttempt, Choice]], session: Session) -> None:
+        """Remove the chosen messages in the session's transaction. Raise ``Aborted`` if they have changed."""
         for history in {attempt.history for attempt, _ in pops}:
-            popped = [found for attempt, some in pops if attempt.history == history for found in some]
+            popped = [found for attempt, choice in pops if attempt.history == history for found in choice.eligible]
+            now = pops[0][0].now
             doc_ids, unchanged = [found["_id"] for found in popped], _unchanged(popped, now)
             finish(self._client, session, self._key, doc_ids, Ending(Outcome.POPPED, now, history), unchanged)
+            if history:  # a purge since the search must not be followed by entries
+                counters = self._client.find(counters_of(self._client, [self._key]), fields=FLOORS, session=session)
+                if any(found["k"] <= floor_of(counter) for counter in counters for found in popped):
+                    raise Aborted
 
 
 class QueueClaimers:
-    """The claimers of one process, one for each queue in use."""
+    """The claimers of one process, one for each queue in use. Safe for any number of threads."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -239,7 +256,7 @@ class QueueClaimers:
         self._claimers = LRUCache[str, QueueClaimer](MOST_CLAIMERS)
 
     def of(self, key: QueueKey) -> QueueClaimer:
-        """The queue's claimer, made when it is first asked for."""
+        """Return the queue's claimer."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
             if claimer is None:
@@ -247,22 +264,21 @@ class QueueClaimers:
         return claimer
 
     def pop(self, key: QueueKey, attempt: ClaimAttempt) -> Sequence[BsonDocument]:
-        """What was popped. Raises ``OtherMetadata``."""
-        popped = self.of(key).submit(attempt)
-        if popped.metadata is not None:
-            raise OtherMetadata(popped.metadata)
-        return popped.messages
+        """Pop messages. Raise ``OtherMetadata`` if the queue's metadata is not the expected one."""
+        outcome = self.of(key).submit(attempt)
+        if outcome.metadata is not None:
+            raise OtherMetadata(outcome.metadata)
+        return outcome.messages
 
     def invalidate(self, key: QueueKey) -> None:
-        """A message of the queue was given an earlier moment."""
+        """Search the queue from the beginning: one of its messages was given an earlier moment."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         if claimer is not None:
-            claimer.head_hint.invalidate()
-            claimer.lines.head_hint.invalidate()
+            claimer.invalidate()
 
     def is_grouped(self, key: QueueKey) -> bool:
-        """Whether the queue was a grouped one when its messages were met last: where to look first."""
+        """Return whether the messages that were found last in the queue are in lines."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         return claimer is not None and claimer.is_grouped
@@ -284,5 +300,5 @@ def _unchanged(candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
 
 
 def _ready(now: int) -> BsonDocument:
-    """What makes a message of a queue that is not grouped ready."""
+    """Return the condition that a message in no line is ready."""
     return {"d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}, **IN_NO_LINE}

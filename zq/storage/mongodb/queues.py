@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues of the MongoDB store, and the figures for monitoring: depths, sizes, what has expired and waits."""
+"""Queues of the MongoDB store, and figures for monitoring: depths, sizes, expired messages that are left."""
 
 from typing import Final
 
@@ -76,12 +76,12 @@ class QueueController:
 
     def delete(self, queue: QueueRef) -> None:
         with self._client.verb():
-            self._pending_deletes.decide(layout.key(queue), forget=True)
+            self._pending_deletes.delete(layout.key(queue))
         self._usages.forget(queue.project)
 
     def purge(self, queue: QueueRef) -> None:
         with self._client.verb():
-            self._pending_deletes.decide(layout.key(queue), forget=False)
+            self._pending_deletes.purge(layout.key(queue))
         self._usages.forget(queue.project)
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
@@ -121,7 +121,7 @@ class QueueController:
                 return Ready(0, None)
             floor, grouping = known.floor, known.grouping
             count = self._ready(key, grouping, most, moment, floor) if most else 0
-            # Once the claimed head of a line has expired, the message behind it is ready: only the entry says when.
+            # When the claimed head of a line expires, the message behind it is ready: only the entry has that moment.
             indexed = [key.messages, key.entries] if grouping is Grouping.ORDERED else [key.messages]
             later = [first for one in indexed if (first := self._later(key, one, moment, floor)) is not None]
         return Ready(count, min(later) / 1000 if later else None)
@@ -141,7 +141,7 @@ class QueueController:
         return lines.ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
-        """The oldest or the newest message."""
+        """Find the oldest or the newest message."""
         found = self._client.find(
             living, limit=1, sort={"k": direction}, hint=layout.OBSERVERS, fields={"a": 1, "k": 1}
         )
@@ -154,9 +154,9 @@ def _edge(key: QueueKey, found: BsonDocument) -> Edge:
 
 # Expired messages that are counted.
 MOST: Final = 100_000
-# Index entries that are read to tell claimed messages from delayed ones: so many for each that is counted ...
+# Index entries that a depth reads, to count claimed and delayed messages apart, for each message to count ...
 STEPS_PER_MESSAGE: Final = 4
-# ... and so many at least.
+# ... and at least.
 FEWEST_STEPS: Final = 1000
 
 
@@ -167,7 +167,7 @@ class Figures:
         self._client = client
 
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
-        """The first queues, in the order of projects' and queues' names, and what is in each."""
+        """Return the depths of the first queues, in the order of the names of projects and queues."""
         if not queues:
             return []
         with self._client.verb():
@@ -183,7 +183,7 @@ class Figures:
         return depths
 
     def depth(self, key: QueueKey, now: int, most: int) -> Depth:
-        """What is in one queue; its expired messages are not counted."""
+        """Return the depth of one queue, without a count of expired messages."""
         with self._client.verb():
             return self._depth(key, now, most, 0)
 
@@ -201,7 +201,7 @@ class Figures:
         return [*counted, *mine, *sizes]
 
     def _expired(self, now: int, most: int) -> dict[str, int]:
-        """How many messages of which queue, as ``q`` names it, have expired and are there still."""
+        """Count the messages of each queue, by ``q``, that have expired and are not deleted yet."""
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
         if removed := below("m", pending(self._client)):
             due["$nor"] = removed
@@ -222,7 +222,7 @@ class Figures:
         return Depth(front["count"], rest["count"] - rest["claimed"], rest["claimed"], expired, first)
 
     def _stages(self, key: QueueKey, now: int, most: int, floor: int) -> list[BsonDocument]:
-        """Return the stages that count messages above the floor: ready ones, and in part those that wait."""
+        """Return the stages that count messages above the floor: the ready ones, and a part of the others."""
         living: BsonDocument = {"e": {"$gt": DatetimeMS(now)}}
         ready = above(self._client.where(key, d={"$lte": now}, **living), floor)
         waiting = above(self._client.where(key, d={"$gt": now}, **living), floor)
@@ -242,16 +242,16 @@ class Figures:
         ]
 
     def _sizes(self) -> list[Measure]:
-        """Nothing where the user must not ask. Whatever else there is counts as a message: it is an estimate."""
+        """Return the sizes of the collection; none if the user may not read them. All documents count as messages."""
         try:
-            told = self._client.database.command({"collStats": layout.MESSAGES})
+            reply = self._client.database.command({"collStats": layout.MESSAGES})
         except OperationFailure as error:
             if error.code == UNAUTHORIZED:
                 return []
             raise
-        parts = {"data": told["storageSize"], "indexes": told["totalIndexSize"]}
+        parts = {"data": reply["storageSize"], "indexes": reply["totalIndexSize"]}
         sizes = [Measure("store_bytes", size, (("part", part),)) for part, size in parts.items()]
-        return [*sizes, Measure("store_messages", told["count"])]
+        return [*sizes, Measure("store_messages", reply["count"])]
 
 
 NONE: Final[BsonDocument] = {"count": 0, "claimed": 0}

@@ -14,6 +14,7 @@ group. It goes with its stage.
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 from uuid import uuid4
 
@@ -38,8 +39,10 @@ TTL_GRACE: Final = 60_000
 
 
 class Staging(NamedTuple):
-    """Drafts for a queue on their way into a stage of a project; ``expires``, ``most_bytes`` and ``most_messages`` are
-    the stage's."""
+    """Drafts for a queue that a request adds to a stage of a project.
+
+    ``expires``, ``most_bytes`` and ``most_messages`` are the stage's.
+    """
 
     project: str
     stage: str
@@ -56,6 +59,20 @@ class Staging(NamedTuple):
         return layout.key(self.queue)
 
 
+class Staged(NamedTuple):
+    """The result of one transaction of a staging: the documents of the drafts, or the expired stage of the name."""
+
+    documents: Sequence[BsonDocument]
+    expired: BsonDocument | None
+
+    def trace(self) -> BsonDocument:
+        """Return the filter on the first draft; empty if there is none.
+
+        It names the message, too: if the drafts were not stored, another caller's draft may have the ``_id``.
+        """
+        return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
+
+
 class Stages:
     """All stages of the store."""
 
@@ -63,32 +80,27 @@ class Stages:
         self._client = client
 
     def add(self, staging: Staging) -> None:
-        """Store all drafts or none. Raises ``StageFull``, ``CommitRunning`` if a commit has the stage."""
-        documents: list[BsonDocument] = []
-
-        def work(session: Session) -> BsonDocument | None:
-            for known in recall(self._client, session, [staging], list[str]).values():
-                raise known
-            stage, stale = self._stage(session, staging)
-            if stale:
-                return stale
-            documents[:] = _documents(stage, staging)
-            self._client.insert(documents, session)
-            if staging.idempotency_key:
-                answer = [draft.id for draft in staging.drafts]
-                remember(self._client, session, [(staging, answer, self._sequence(session, staging.key))])
-            return None
-
-        def first() -> BsonDocument:
-            # Another caller's draft may have this ``_id`` in the stage if ours was not stored; so "w" too.
-            return {field: one[field] for one in documents[:1] for field in ("_id", "s", "w")}
-
+        """Store all drafts or none. Raise ``StageFull``, or ``CommitRunning`` if a commit has the stage."""
         while True:
             with self._client.verb():
-                stale = self._client.transaction(work, first)
-            if stale is None:
+                staged = self._client.transaction(partial(self._add, staging), Staged.trace)
+            if staged.expired is None:
                 return
-            self.drop(exactly(stale))
+            self.drop(exactly(staged.expired))
+
+    def _add(self, staging: Staging, session: Session) -> "Staged":
+        """Store the drafts in the session's transaction, unless an expired stage of the name must be dropped before."""
+        for known in recall(self._client, session, [staging], list[str]).values():
+            raise known
+        stage, expired = self._stage(session, staging)
+        if expired:
+            return Staged([], expired)
+        documents = _documents(stage, staging)
+        self._client.insert(documents, session)
+        if staging.idempotency_key:
+            answer = [draft.id for draft in staging.drafts]
+            remember(self._client, session, [(staging, answer, self._sequence(session, staging.key))])
+        return Staged(documents, None)
 
     def _sequence(self, session: Session, key: QueueKey) -> int:
         """Return the last sequence of the queue: a deletion removes keys below the sequence that it takes."""
@@ -96,7 +108,10 @@ class Stages:
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: Staging) -> tuple[BsonDocument, BsonDocument | None]:
-        """The stage with room made for the drafts. Second: one of its name that must be removed first."""
+        """Count the drafts in the stage, and return the stage as it was.
+
+        Second: the stage if it has expired and must be dropped first.
+        """
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}
         found = self._client.find(named, session=session)
@@ -116,9 +131,9 @@ class Stages:
         return stage, None
 
     def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
-        """The commit's stages, in its order, each once; then those beside that are there, marked ``BESIDE``.
+        """Return the commit's stages in its order, each once, then the existing ones beside, marked ``BESIDE``.
 
-        Raises ``StageNotFound``, ``CommitRunning``.
+        Raise ``StageNotFound`` if one is missing, ``CommitRunning`` if another commit has one.
         """
         names = dict.fromkeys((*commit.publish, *commit.beside))
         wanted = {name: identity(commit.project, name) for name in names}
@@ -143,7 +158,7 @@ class Stages:
             self._client.update([{"q": self._any(stages), "u": step, "multi": True}], session)
 
     def keep(self, stage: BsonDocument) -> Iterator[None]:
-        """Take care that the drafts of a reserved stage stay; one item for each step. Raises ``StageNotFound``."""
+        """Keep the drafts of a reserved stage from expiring; yield after each step. Raise ``StageNotFound``."""
         for part in self._parts(stage):
             with self._client.verb():
                 statement = {"q": part, "u": {"$unset": {"e": ""}}, "multi": True, "hint": layout.OBSERVERS}
@@ -153,25 +168,25 @@ class Stages:
             yield
 
     def unreserve(self, stages: Sequence[BsonDocument], attempt: str) -> None:
-        """Give back what the attempt has reserved."""
+        """Release the stages that the attempt has reserved."""
         step = [{"$set": {"due": "$expires"}}, {"$unset": "commit"}]
         if stages:
             self._client.update([{"q": {**self._any(stages), "commit": attempt}, "u": step, "multi": True}])
 
     def drafts(self, stage: BsonDocument, after: int, limit: int, session: Session | None = None) -> list[BsonDocument]:
-        """Drafts of the stage behind the one of order ``after``, in order."""
+        """Return drafts of the stage behind the order ``after``, in order."""
         where = {**self._within(stage), "k": {"$gt": after}}
         return self._client.find(where, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, session=session)
 
     def drop(self, stage: BsonDocument) -> int:
-        """Remove the stage that fits, however long it takes, unless a commit has it; how many drafts went."""
+        """Remove the stage that fits, unless a commit has it, and return the number of its drafts. May take long."""
         step = {"query": {**stage, "commit": {"$exists": False}}, "update": {"$set": {"due": 0}}, "new": True}
         with self._client.verb():
             dropped = self._client.modify(step)
         return self.remove(dropped) if dropped else 0
 
     def remove(self, stage: BsonDocument) -> int:
-        """Remove a stage to which no draft can be added any more; how many drafts went."""
+        """Remove a stage to which no draft can be added any more, and return the number of its drafts."""
         removed = 0
         for part in self._parts(stage):
             with self._client.verb():
@@ -180,7 +195,7 @@ class Stages:
         return removed
 
     def remove_part(self, stage: BsonDocument, begin: int, end: int) -> None:
-        """Remove drafts of such a stage: those behind the order ``begin``, up to ``end``."""
+        """Remove the drafts of such a stage behind the order ``begin``, up to ``end``."""
         with self._client.verb():
             self._client.delete_all({**self._within(stage), "k": {"$gt": begin, "$lte": end}}, hint=layout.OBSERVERS)
 
@@ -196,27 +211,27 @@ class Stages:
             self._client.delete([*drafts, {"q": self._any(stages), "limit": 0}], session)
 
     def _any(self, stages: Sequence[BsonDocument]) -> BsonDocument:
-        """A filter on the stages."""
+        """Return a filter on the stages."""
         return {"_id": {"$in": [stage["_id"] for stage in stages]}, **self._client.shards(one["s"] for one in stages)}
 
     def _parts(self, stage: BsonDocument) -> list[BsonDocument]:
-        """Filters on the drafts of the stage, so many at a time."""
+        """Return filters on the drafts of the stage, each on ``DRAFTS_AT_ONCE``."""
         starts = range(0, stage["count"], DRAFTS_AT_ONCE)
         return [{**self._within(stage), "k": {"$gt": start, "$lte": start + DRAFTS_AT_ONCE}} for start in starts]
 
     def _within(self, stage: BsonDocument) -> BsonDocument:
-        """A filter on the drafts of the stage."""
+        """Return a filter on the drafts of the stage."""
         return {"q": "d" + stage["token"], **self._client.shards([stage["s"]])}
 
 
 def identity(project: str, stage: str) -> BsonDocument:
-    """The filter that finds the stage."""
+    """Return the filter that finds the stage."""
     shard = layout.project_prefix(project) + layout.text(stage)
     return {"_id": "s" + shard, "s": shard}
 
 
 def exactly(stage: BsonDocument) -> BsonDocument:
-    """The filter that finds this stage and no later one of its name."""
+    """Return the filter that finds this stage and no later one of its name."""
     return {field: stage[field] for field in ("_id", "s", "token")}
 
 
@@ -245,7 +260,7 @@ def _documents(stage: BsonDocument, staging: Staging) -> list[BsonDocument]:
 
 
 def draft(document: BsonDocument) -> Draft:
-    """The model's draft."""
+    """Return the model's draft."""
     original = layout.original
     return Draft(
         id=original(document["w"]),
@@ -260,20 +275,20 @@ def draft(document: BsonDocument) -> Draft:
 
 
 def _size(document: BsonDocument) -> int:
-    """As of the draft."""
+    """Return the size of the draft in bytes."""
     return len(document["b"]) + len(document.get("v", b""))
 
 
 # Bytes of bodies in one part.
 BYTES_AT_ONCE: Final = 4 << 20
 
-# How far a commit's stages are published: the number of the first that is not wholly, and up to which order it is.
+# The progress of a commit: the number of the first stage that is not wholly published, and the order up to which it is.
 Progress = list[int]
 BEGINNING: Final[Progress] = [0, 0]
 
 
 def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
-    """Whether the stages are one part, together with other work on so many messages, ``most`` in all."""
+    """Return whether the stages, with ``others`` messages of other work, fit into one part of ``most`` messages."""
     count, weight = (sum(stage[what] for stage in stages) for what in ("count", "bytes"))
     return bool(count + others <= most and weight <= BYTES_AT_ONCE)
 
@@ -281,7 +296,7 @@ def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
 def part(
     stage_store: Stages, stages: Sequence[BsonDocument], progress: Progress, most: int, session: Session | None = None
 ) -> tuple[list[BsonDocument], Progress]:
-    """The next drafts to be published, up to ``most``, and how far one is with them; none at the end."""
+    """Return the next drafts to publish, up to ``most``, and the progress behind them; no drafts at the end."""
     chosen: list[BsonDocument] = []
     weight = 0
     index, order = progress
@@ -295,7 +310,7 @@ def part(
                 return chosen, [index, order]
             chosen.append(one)
             order = one["k"]
-        if order >= stage["count"] or not found:  # somebody else who carries the commit out may have removed them
+        if order >= stage["count"] or not found:  # another server that carries the commit out may have removed them
             index, order = index + 1, 0
     return chosen, [index, order]
 
@@ -303,7 +318,7 @@ def part(
 def publish(
     client: StoreClient, session: Session, project: str, drafts: Sequence[BsonDocument], now: int
 ) -> Sequence[QueueKey]:
-    """Let the drafts enter their queues, in this order, as posts of this moment do; the queues."""
+    """Post the drafts to their queues, in this order and at this moment, and return the queues."""
     by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
     for one in drafts:
         by_queue[layout.key(QueueRef(project, layout.original(one["j"])))].append(one)
@@ -322,6 +337,6 @@ def publish(
 
 
 def _entry(drafts: Sequence[BsonDocument], now: int) -> Arrivals:
-    """What enters one queue."""
+    """Return what the drafts add to one queue."""
     number, size = len(drafts), sum(map(_size, drafts))
     return Arrivals(number, now if any(not one["l"] for one in drafts) else None, number, size + OVERHEAD * number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the log of a project's topics lies among the messages: a counter, and a document for each published batch.
+"""The log of a project's topics: a counter, and a document for each published batch, in ``messages``.
 
 ======= ================================================ ===============================================================
 field   of a batch                                       of the counter, which lives for ever
@@ -34,7 +34,7 @@ queue, named "l" P.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -53,12 +53,12 @@ LOG: Final = "l"
 PURGE: Final = "g"
 # Bytes of entries in one document.
 LARGEST: Final = 8 << 20
-# Bytes of an entry beside its body and checksum, and more.
+# Bytes of an entry besides its body and checksum, rounded up.
 OVERHEAD: Final = 64
 
 
 class LogPosition(NamedTuple):
-    """Where a batch enters the log, and the transaction in which it does."""
+    """The position of a batch in the log, and the transaction that stores it."""
 
     sequence: int
     before: int
@@ -67,26 +67,26 @@ class LogPosition(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def key(project: str) -> QueueKey:
-    """The log's names, which no queue's can be."""
+    """Return the names of the log's documents, which differ from those of any queue."""
     prefix = project_prefix(project)
     name = LOG + prefix
     return QueueKey(QueueRef(project, ""), name, name, name, prefix)
 
 
 def project_of(shard: str) -> str:
-    """The project of the log that is called so."""
+    """Return the project of a log, by its shard key."""
     return queue_of(shard.removeprefix(LOG)).project
 
 
 def purge_note(key: QueueKey, topic: str) -> BsonDocument:
-    """The filter that finds the note of a purge, or makes it."""
+    """Return the filter that finds or creates the note of a purge."""
     return {"_id": PURGE + key.project + text(topic), "s": key.shard}
 
 
 def documents(
     key: QueueKey, topic: str, entries: Sequence[Entry], now: int, position: LogPosition
 ) -> Iterator[BsonDocument]:
-    """A batch as it is stored."""
+    """Return the documents of a batch."""
     last = position.sequence - 1
     for part in _parts(entries):
         last += len(part)
@@ -107,12 +107,12 @@ def documents(
 
 
 def before(found: BsonDocument) -> int:
-    """The sequence before the first in this document."""
+    """Return the sequence before the first one in this document."""
     return int(found["k"] - sum(count for _, count in found["t"]))
 
 
 def batch(found: BsonDocument) -> Batch:
-    """The model's batch."""
+    """Return the model's batch."""
     entries = ENTRIES.decode(found["b"])
     if not all(entry.checksum.isascii() for entry in entries):
         entries = [msgspec.structs.replace(entry, checksum=original(entry.checksum)) for entry in entries]
@@ -137,16 +137,16 @@ def _storable(entry: Entry) -> Entry:
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 
 
-# Of a snapshot; False = there is none.
+# The moment of a snapshot; False = there is none.
 Moment = Timestamp | bool
-# Batches that one read passes.
+# Batches that one read returns at most.
 MOST: Final = 1000
-# Bytes that it carries.
+# Bytes of bodies that one read returns, unless a batch is larger.
 WEIGHT: Final = 1 << 20
 
 
 class Span(NamedTuple):
-    """What one read goes over: the documents that fit, by an index (``hint``), up to a sequence."""
+    """The documents that one read covers: those that fit, by an index (``hint``), up to the sequence ``end``."""
 
     conditions: BsonDocument
     hint: str
@@ -154,13 +154,13 @@ class Span(NamedTuple):
 
 
 class Reader:
-    """Reads logs."""
+    """Reads of logs."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
     def last(self, key: QueueKey) -> int:
-        """The last sequence of the log, which no fail-over gives again; 0 = there is none."""
+        """Return the last sequence of the log as a majority has it; 0 = nothing was published."""
         found = self._client.find(_counter(key), fields={"k1": 1}, committed=True)
         return int(found[0]["k1"]) if found else 0
 
@@ -170,12 +170,12 @@ class Reader:
         return max(floors.trimmed, floors.purged.get(text(topic), 0))
 
     def _floors(self, key: QueueKey) -> "Floors":
-        return Floors(self._client.find(_state(key)))
+        return floors_of(self._client.find(_state(key)))
 
     def read(self, key: QueueKey, after: int, limit: int, pattern: Pattern) -> LogSlice:
         """Read as ``TopicController.read`` does."""
         state, moment = self._client.snapshot(_state(key))
-        floors = Floors(state)
+        floors = floors_of(state)
         last, dropped = floors.last, floors.trimmed
         start = max(after, dropped)
         if start >= last:
@@ -185,9 +185,11 @@ class Reader:
         found = self._client.find(
             span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=WEIGHT
         )
-        if not moment:  # what was trimmed or purged meanwhile may be gone from between these, or not
-            floors = self._floors(key)
-            dropped = max(dropped, floors.trimmed)
+        if not moment:
+            # Batches that were trimmed or purged since the first look may be missing among these. A note that the first
+            # look has found may be gone.
+            floors = floors.joined(self._floors(key))
+            dropped = floors.trimmed
         kept = [one for one in found if one["k"] > max(dropped, floors.purged.get(one["d"], 0))]
         batches = _portion(kept, start, limit)
         whole = len(batches) == len(kept) and len(found) < most and sum(len(one["b"]) for one in found) < WEIGHT
@@ -216,15 +218,25 @@ class Reader:
         return Span(self._client.where(key, k={"$in": meant[: limit + 1]}), layout.OBSERVERS, end)
 
 
-class Floors:
-    """The state of a log, from its counter and the notes of purges: the last sequence given, the last one trimmed, and
-    the last one purged of topics, as they are stored."""
+class Floors(NamedTuple):
+    """The state of a log: the last sequence, the last trimmed one, and the last purged one of each stored topic."""
 
-    def __init__(self, state: Sequence[BsonDocument]) -> None:
-        counter: BsonDocument = next((one for one in state if one["_id"] == one["s"]), {})
-        self.last = int(counter.get("k1", 0))
-        self.trimmed = int(counter.get("x", 0))
-        self.purged = {one["d"]: int(one["g"]) for one in state if "d" in one}
+    last: int
+    trimmed: int
+    purged: Mapping[str, int]
+
+    def joined(self, later: "Floors") -> "Floors":
+        """Return the later state, with the removals of this one."""
+        topics = {*self.purged, *later.purged}
+        purged = {topic: max(self.purged.get(topic, 0), later.purged.get(topic, 0)) for topic in topics}
+        return Floors(later.last, max(self.trimmed, later.trimmed), purged)
+
+
+def floors_of(state: Sequence[BsonDocument]) -> Floors:
+    """Return the state of a log from its counter and the notes of purges."""
+    counter: BsonDocument = next((one for one in state if one["_id"] == one["s"]), {})
+    purged = {one["d"]: int(one["g"]) for one in state if "d" in one}
+    return Floors(int(counter.get("k1", 0)), int(counter.get("x", 0)), purged)
 
 
 def _counter(key: QueueKey) -> BsonDocument:
@@ -238,7 +250,7 @@ def _state(key: QueueKey) -> BsonDocument:
 
 
 def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:
-    """The batches that make so many messages together, or so many bytes, but one at least."""
+    """Return the batches that have ``limit`` messages or ``WEIGHT`` bytes together, but one at least."""
     batches: list[Batch] = []
     count = weight = 0
     for one in found:

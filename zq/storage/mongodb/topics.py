@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of the MongoDB store: see ``topic_log`` for what lies there.
+"""Topics of the MongoDB store. ``topic_log`` describes their documents.
 
-Concurrent publications share a group commit; listeners are notified behind it. The transaction changes the counter of
-the log, so batches become visible in the order of their sequences, and who writes the counter decides alone what is
-trimmed. That is done once for each eighth of the retention, and only noted, as purges are: ``expiry`` gives the space
-back.
+Concurrent publications share a group commit; listeners are notified after it. The transaction changes the counter of
+the log, so batches become visible in the order of their sequences, and only one transaction at a time decides about
+trimming. It trims once for each eighth of the retention, and only notes how far, as a purge does; ``expiry`` deletes
+the documents.
 """
 
 from collections import defaultdict
@@ -21,7 +21,16 @@ from zq.storage.mongodb import layout, topic_log
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import increment
 from zq.storage.mongodb.feed import Feed
-from zq.storage.mongodb.group_commit import AT_LEAST, BEFORE_ALL, ShardGroups, remember, unless_known
+from zq.storage.mongodb.group_commit import (
+    AT_LEAST,
+    BEFORE_ALL,
+    ShardGroups,
+    admitted,
+    in_order,
+    recall,
+    refusal_of,
+    remember,
+)
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.topic_log import Reader
 
@@ -44,60 +53,69 @@ class Publication(NamedTuple):
         return sum(len(entry.body) for entry in self.entries)
 
 
+class Published(NamedTuple):
+    """The result of one transaction of publications: the answers (the first sequence of each), and documents."""
+
+    answers: Sequence[int | Exception]
+    documents: Sequence[BsonDocument]
+
+    def trace(self) -> BsonDocument:
+        """Return the filter on the first document as this transaction stored it; empty if there is none."""
+        return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
+
+
 class Publisher:
-    """Publications of one process. ``notify`` gets the stored documents of each log, in order, before their
-    publishers are answered."""
+    """Publications of one process.
+
+    ``notify`` gets the stored documents of each log, in order, before their publishers are answered.
+    """
 
     def __init__(self, client: StoreClient, notify: Callable[[str, Sequence[BsonDocument]], None]) -> None:
         self._client = client
         self._notify = notify
-        self._groups = ShardGroups[Publication, int](client, self._store, _weight)
+        self._groups = ShardGroups[Publication, int](client, self._publish, _weight)
 
     def publish(self, publication: Publication) -> int:
-        """The first sequence, when the batch is stored as durably as the write concern says."""
+        """Return the first sequence when the batch is stored as durably as the write concern demands."""
         return self._groups.submit(publication)
 
-    def _store(self, publications: Sequence[Publication]) -> Sequence[int | Exception]:
-        stored: list[BsonDocument] = []
-
-        def work(session: Session) -> Sequence[int | Exception]:
-            stored.clear()
-            return unless_known(self._client, session, publications, int, partial(self._append, session, stored))
-
-        def first() -> BsonDocument:
-            return {field: one[field] for one in stored[:1] for field in ("_id", "s", "w")}
-
-        answers = self._client.transaction(work, first)
-        notices: defaultdict[str, list[BsonDocument]] = defaultdict(list)
-        for document in stored:
-            notices[document["s"]].append(document)
-        for shard, documents in notices.items():
+    def _publish(self, publications: Sequence[Publication]) -> Sequence[int | Exception]:
+        """Store a group of publications, and notify the listeners of each log."""
+        published = self._client.transaction(partial(self._append, publications), Published.trace)
+        by_log: defaultdict[str, list[BsonDocument]] = defaultdict(list)
+        for document in published.documents:
+            by_log[document["s"]].append(document)
+        for shard, documents in by_log.items():
             self._notify(topic_log.project_of(shard), documents)
-        return answers
+        return published.answers
 
-    def _append(
-        self, session: Session, stored: list[BsonDocument], publications: Sequence[Publication]
-    ) -> Sequence[int | Exception]:
-        """Append the batches and note their documents; their first sequences."""
+    def _append(self, publications: Sequence[Publication], session: Session) -> Published:
+        """Append the batches to their logs in the session's transaction."""
+        known = recall(self._client, session, publications, int)
+        refusals = [refusal_of(publication, known) for publication in publications]
+        fresh = admitted(publications, refusals)
+        if not fresh:
+            return Published(in_order(refusals, ()), [])
         by_log: defaultdict[QueueKey, list[Publication]] = defaultdict(list)
-        for one in publications:
+        for one in fresh:
             by_log[one.key].append(one)
         counters = increment(self._client, session, {key: _step(its) for key, its in by_log.items()}, COUNTER)
         writer = uuid4().hex
         positions = {key: _position(counters[key], its, writer) for key, its in by_log.items()}
         placed: list[tuple[Publication, topic_log.LogPosition]] = []
-        for one in publications:
+        documents: list[BsonDocument] = []
+        for one in fresh:
             position = positions[one.key]
             placed.append((one, position))
-            stored += topic_log.documents(one.key, one.topic, one.entries, one.now, position)
+            documents += topic_log.documents(one.key, one.topic, one.entries, one.now, position)
             positions[one.key] = topic_log.LogPosition(
                 position.sequence + len(one.entries), position.before + one.size, writer
             )
-        self._client.insert(stored, session)
+        self._client.insert(documents, session)
         for key, (newest, position) in {one.key: (one, position) for one, position in placed}.items():
             Trimming(self._client, session, key, counters[key]).to(newest.keep, position)
         remember(self._client, session, [(one, position.sequence, BEFORE_ALL) for one, position in placed])
-        return [position.sequence for _, position in placed]
+        return Published(in_order(refusals, [position.sequence for _, position in placed]), documents)
 
 
 class Trimming:
@@ -110,7 +128,7 @@ class Trimming:
         self._counter = counter
 
     def to(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """Note what is trimmed, if it is time to look. ``newest``: where the newest batch is, which stays."""
+        """Note up to where the log is trimmed, if it is time to look. ``newest``: the newest batch, which stays."""
         messages, size = self._counter["k1"], self._counter["z1"]
         seen = max(0, self._counter.get("k0", 0)), max(0, self._counter.get("z0", 0))
         if messages - seen[0] <= keep.messages * 9 // 8 and size - seen[1] <= keep.size * 9 // 8:
@@ -124,9 +142,9 @@ class Trimming:
         )
 
     def _last_of(self, floors: BsonDocument, end: int) -> int:
-        """The last sequence, up to ``end``, of what was published in front of the floors; 0 = there is nothing new.
+        """Return the last sequence, up to ``end``, that was published before the floors; 0 = there is nothing new.
 
-        Batches stand in the order of both, so that halving finds it.
+        Batches have the order of both floors, so a binary search finds it.
         """
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:
@@ -218,7 +236,7 @@ class TopicController:
         return self._feed.subscribe(project, listener, last)
 
     def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> Edge | None:
-        """The oldest or the newest message."""
+        """Find the oldest or the newest message."""
         for found in self._client.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
             messages = list(topic_log.batch(found).messages(0, now))
             edge = messages[0 if direction > 0 else -1]

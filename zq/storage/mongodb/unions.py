@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Searches that bring the documents of queues along, as these are behind what the search has found.
+"""Searches that read the documents of queues behind the messages in the same command.
 
-One command costs half of what two do. On a cluster, where a union is not sent to one shard alone, it is two.
+One command costs half of two. On a cluster, which does not send a union to one shard alone, there are two.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ def find_with(
     most_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Find documents as ``StoreClient.find`` does, and then those that ``beside`` names by their ``_id``.
+    """Find documents as ``StoreClient.find`` does, and then the documents that ``beside`` names by ``_id``.
 
     ``concern``: ``committed`` and ``snapshot`` of ``StoreClient.find``.
     """
@@ -61,10 +61,11 @@ def aggregate_with(
     most_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return what becomes of documents of ``messages``, and then the documents that ``beside`` names by their ``_id``;
-    none of these if ``most_bytes`` left some unread. ``limit``: how many documents the stages may yield.
+    """Return the result of a pipeline over ``messages``, and then the documents that ``beside`` names by ``_id``.
 
-    In a transaction, which has no unions, it returns ``FLOORS`` of them alone, and nothing if it finds nothing.
+    These are missing if ``most_bytes`` left some unread. ``limit``: the largest number of documents of the pipeline.
+    Transactions have no unions: there, these documents have the fields ``FLOORS`` only, and are missing if the pipeline
+    finds nothing.
     """
     if client.sharded:
         return client.aggregate(stages, hint, session), client.find(beside, session=session)
@@ -77,7 +78,7 @@ def aggregate_with(
         union = {"$lookup": {"from": MESSAGES, "pipeline": pipeline, "as": "beside"}}
     command: BsonDocument = {"aggregate": MESSAGES, "pipeline": [*stages, union], "cursor": {}}
     if limit:
-        # One more than all, else the end would be asked for.
+        # One more than all, else the cursor needs another command at its end.
         batch = 1 + len(names) + (limit if most_bytes >= UNBOUNDED else min(limit, PORTION))
         command["cursor"] = {"batchSize": batch}
     if hint:

@@ -200,14 +200,13 @@ class Change:
                 self._writes.append(("tallies", layout.number.pack(state.number), layout.encode(tally)))
             self._store.write(self._writes)
         for state, head in self._heads.items():
-            state.ready_cursor = state.ready_cursor.passed(head)
+            state.advance(head)
         new = set(self._lowered)
         for state, tally in self._tallies.items():
-            if tally.sequence > state.tally.sequence:
+            if state.apply(tally):
                 new.add(state)
-            state.tally = tally
         for state, keys in self._made_available.items():
-            state.ready_cursor = state.ready_cursor.joined(keys)
+            state.join_available(keys)
             if state.grouping == Grouping.ORDERED and any(layout.triple.unpack(key)[1] <= self._now for key in keys):
                 new.add(state)  # a group has another head, which is ready
         for state, sequences in self._lowered.items():

@@ -110,12 +110,12 @@ class Walk:
         places = self._store.scan("lines", lower, layout.after(line), spare=True)
         while not met.is_all:
             some = [key for key, _ in islice(places, min(want + 1, AHEAD))]
-            met.is_all = len(some) <= min(want, AHEAD - 1)
             sequences = [int.from_bytes(place[-8:]) for place in some]
             keys = [layout.pair.pack(state.number, sequence) for sequence in sequences]
             values = self._store.get_many("messages", keys, spare=True)
             records = [layout.decode_record(value) if value else None for value in values]
-            met.records.update(zip((place[LINE:] for place in some), records, strict=True))
+            is_all = len(some) <= min(want, AHEAD - 1)
+            met.extend(zip((place[LINE:] for place in some), records, strict=True), is_all)
             for key, sequence, value, record in zip(keys, sequences, values, records, strict=True):
                 if record is None or record.expires <= now:
                     self._step(key, damaged=value == b"")

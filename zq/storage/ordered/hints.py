@@ -16,18 +16,22 @@ from zq.storage.ordered.store import Store
 
 
 class LazyExpiryQueue:
-    """Keys of ``messages``, each once, in the order of meeting; for any number of readers and one consumer."""
+    """Keys of expired ``messages`` that readers found, each once and in order, for one consumer."""
 
     def __init__(self) -> None:
         self._met: dict[bytes, int] = {}
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
         self.capacity = 0
-        """How many may wait; 0 = readers hand over nothing."""
+        """How many keys may wait; 0 = readers hand over nothing."""
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._met)
+
+    def resize(self, capacity: int) -> None:
+        """Let so many keys wait from now on; those that wait stay."""
+        self.capacity = capacity
 
     def offer(self, keys: Iterable[bytes], now: int) -> None:
         """Hand over what had expired at ``now``; never waits for the consumer."""
@@ -42,13 +46,13 @@ class LazyExpiryQueue:
             self._changed.notify()
 
     def wait(self) -> bool:
-        """Return when something has been met; False once closed."""
+        """Return when there are keys; False once closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._met or self._closed)
             return not self._closed
 
     def take(self, most: int) -> dict[bytes, int]:
-        """The oldest of what waits, each with the moment at which it had expired; they wait no more."""
+        """Remove and return the oldest keys, each with the moment at which it had expired."""
         with self._changed:
             taken = dict(islice(self._met.items(), most))
             for key in taken:
@@ -64,7 +68,7 @@ class LazyExpiryQueue:
 
 
 class ReadyCursor(NamedTuple):
-    """Where claims look for the ready messages of a queue: a hint, so that nothing is walked over twice.
+    """The position at which claims start to look for ready messages: a hint, so that no entry is read twice.
 
     Ready messages lie from ``head`` to ``low`` and from ``high`` on, in the order of ``available``.
 
@@ -77,24 +81,24 @@ class ReadyCursor(NamedTuple):
     high: bytes
 
     def entries(self, store: Store, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The entries of ``available`` that may be ready, up to a key."""
+        """Yield the entries of ``available`` that may be ready, up to a key."""
         if self.head < min(self.low, upper):
             yield from store.scan("available", self.head, min(self.low, upper), spare=True)
         if self.high < upper:
             yield from store.scan("available", self.high, upper, spare=True)
 
     def may_have(self, upper: bytes) -> bool:
-        """Whether there may be any."""
+        """Return whether there may be such entries."""
         return self.head < min(self.low, upper) or self.high < upper
 
     def passed(self, head: bytes) -> "ReadyCursor":
-        """After a walk that goes on at ``head`` next time."""
+        """Return the cursor after a claim that read up to ``head``."""
         return (
             ReadyCursor(head, self.low, self.high) if head < self.low else ReadyCursor(head, head, max(head, self.high))
         )
 
     def joined(self, keys: Sequence[bytes]) -> "ReadyCursor":
-        """With new entries."""
+        """Return the cursor with new entries in its range."""
         early = [key for key in keys if key < self.high]
         if not early:
             return self

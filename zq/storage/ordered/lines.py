@@ -7,7 +7,7 @@ of its entry in ``available``, and the place of the message that this is about. 
 is nothing in an ordered queue, and the moment at which the message is available in a fair one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from heapq import merge
 from typing import Final
@@ -44,8 +44,10 @@ def entry_of(line: bytes, head: bytes) -> tuple[bytes, bytes]:
 
 
 class Met:
-    """What a claim has met along a line. ``records``: by their places, in this order, None for what is gone;
-    ``is_all``: nothing stands behind these."""
+    """The records of a line that a claim has read, in the order of their places; None for a removed message.
+
+    ``is_all``: there are none behind them.
+    """
 
     __slots__ = ("head", "is_all", "records")
 
@@ -53,6 +55,11 @@ class Met:
         self.head = head
         self.records: dict[bytes, StoredMessage | None] = {}
         self.is_all = False
+
+    def extend(self, records: Iterable[tuple[bytes, StoredMessage | None]], is_all: bool) -> None:
+        """Add the next records by their places; ``is_all``: there are none behind them."""
+        self.records.update(records)
+        self.is_all = is_all
 
 
 class _Line:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How claims and pops find messages: those that are ready, in the order of availability.
+"""The search of claims and pops for ready messages, in the order of availability.
 
 Ready means available <= now < expires. Nothing else decides: a claimed message stands further behind, at its claim's
 end plus the redelivery wait, and so the messages of a claim that lapsed come into the scanned range by themselves.
@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Final
-
-from msgspec import structs
 
 from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED
@@ -44,11 +42,11 @@ Candidate = tuple[int, int, int, bool, StoredMessage | None]
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
 ) -> list[Taken]:
-    """Up to ``limit`` ready messages, with up to ``most_bytes`` of bodies unless it is one message, in the order of
-    (available, sequence), all of which ``change`` must deal with.
+    """Return up to ``limit`` ready messages in the order of (available, sequence), all of which ``change`` must handle.
 
-    Expired messages are stepped over, a bounded number of them (L10), and left to be removed. So are messages that
-    cannot be read, as long as some can: a damaged block does not bring a queue to a stand.
+    Their bodies have up to ``most_bytes``, unless it is one message. A bounded number of expired messages is stepped
+    over (L10) and left for removal. Unreadable messages are stepped over, too, if others can be read: a damaged block
+    does not stop a queue.
     """
     if state.grouping:
         return groups.take(store, state, limit, now, change, most_bytes)
@@ -64,8 +62,7 @@ def take(
             break
         damaged = True
         # Nothing there can be taken, whatever becomes of the change.
-        state.ready_cursor = state.ready_cursor.passed(scan.head)
-        state.tally = structs.replace(state.tally, fresh_head=max(state.tally.fresh_head, scan.fresh_head))
+        state.skip_unreadable(scan.head, scan.fresh_head)
     if damaged and not ready:
         raise StoreDamaged(UNREADABLE)
     return ready

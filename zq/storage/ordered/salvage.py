@@ -77,7 +77,7 @@ class Logs:
         for key, value in self._rescue.entries("logs", lambda: names):
             record = logs.decode_log(value) if value is not None else self._estimated(key, names[key])
             self._logs[layout.number.pack(record.number)] = key, record
-            self._salvage.top = max(self._salvage.top, record.number)
+            self._salvage.raise_top(record.number)
         for key, value in self._rescue.entries("batches", self._batch_keys):
             self._copy_batch(key, value)
         for key, value in self._rescue.entries("floors"):
@@ -88,7 +88,7 @@ class Logs:
         for number, count in self._strangers.items():
             log = layout.number.unpack(number)[0]
             self._salvage.lost.append(f"{count} batches of topics, in log {log} of which the project is not known")
-            self._salvage.top = max(self._salvage.top, log)
+            self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
         """Numbers of logs by their keys, as far as other families name them."""

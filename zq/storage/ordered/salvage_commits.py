@@ -48,7 +48,7 @@ class OpenCommits:
             for part in commit.reserved:
                 self.reserved[part.number].update(part.sequences)
             numbers = [part.number for part in commit.reserved] + [rest.number for rest in commit.rests]
-            salvage.top = max([salvage.top, *numbers])
+            salvage.raise_top(*numbers)
         self.stages = {rest.number for commit in self._open.values() for rest in commit.rests}
         """Numbers of the stages that they have taken."""
 
@@ -106,7 +106,7 @@ class OpenCommits:
                 orphans[key[:8]][layout.decode_staged(value).queue] += 1
         for number, queues in orphans.items():
             names = ", ".join(sorted(queues)[:SHOWN])
-            self._salvage.top = max(self._salvage.top, layout.number.unpack(number)[0])
+            self._salvage.raise_top(layout.number.unpack(number)[0])
             self._salvage.lost.append(
                 f"{queues.total()} staged messages for queues {names}, of a commit or a stage that is not known"
             )
@@ -210,7 +210,7 @@ class NamedThings:
             if stage is not None and value is not None:
                 if stage.number in self._commits.stages:
                     continue
-                self._salvage.top = max(self._salvage.top, stage.number)
+                self._salvage.raise_top(stage.number)
                 number = layout.number.pack(stage.number)
                 if sum(1 for _ in self._staged(number)) == stage.count:
                     self._salvage.save("stages", due.writes("stages", key, value, due.end_of(key), number))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of a salvage have in common: the damaged store they read, and the new one they write."""
+"""The common part of a salvage's steps: the damaged store that they read, and the new store that they write."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -42,7 +42,7 @@ class Wreck(Readable, Protocol):
 
 
 class Copy:
-    """A salvage under way: what its parts have in common."""
+    """A salvage under way, which its steps share."""
 
     def __init__(self, rescue: Wreck, store: Store, now: int) -> None:
         self.rescue = rescue
@@ -61,8 +61,12 @@ class Copy:
         self._writes: list[Write] = []
         self._size = 0
 
+    def raise_top(self, *numbers: int) -> None:
+        """Note numbers that are in use: the new store gives out larger ones only."""
+        self.top = max(self.top, *numbers)
+
     def write(self, writes: Iterable[Write]) -> None:
-        """Put something into the new store, with what was put before."""
+        """Write to the new store, together with earlier writes."""
         for write in writes:
             self._writes.append(write)
             self._size += len(write[1]) + len(write[2] or b"")
@@ -70,7 +74,7 @@ class Copy:
             self.flush()
 
     def save(self, kind: str, writes: Iterable[Write]) -> None:
-        """The same of a thing that is counted."""
+        """Write something to the new store, and count it under its kind."""
         self.saved[kind] += 1
         self.write(writes)
 
@@ -79,7 +83,7 @@ class Copy:
         self._writes, self._size = [], 0
 
     def noted(self, key: bytes) -> int | None:
-        """A number in ``default``; 0 if it is not there, None if that cannot be read."""
+        """Return a number of ``default``; 0 if it is missing, None if it cannot be read."""
         try:
             return int.from_bytes(self.rescue.get("default", key) or b"")
         except StoreDamaged:

@@ -107,7 +107,7 @@ class Queues:
 
     def _own(self, record: QueueRecord) -> None:
         self.histories.add(layout.number.pack(record.history))
-        self._salvage.top = max(self._salvage.top, record.number, record.history)
+        self._salvage.raise_top(record.number, record.history)
 
     @cached_property
     def _pending_deletes(self) -> set[bytes]:

@@ -137,7 +137,7 @@ class OrderedStorage:
             yield snapshot
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        self._handle.context.listener = listener
+        self._handle.context.listen(listener)
 
     def close(self) -> None:
         self._lazy_expiry.close()

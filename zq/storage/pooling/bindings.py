@@ -19,6 +19,7 @@ from cachetools import FIFOCache
 from zq.errors import Conflict, PoolsApart, Unavailable
 from zq.model import QueueRef, Seconds
 from zq.model.documents import Document
+from zq.model.hidden import Owner, owner_of
 from zq.model.pools import (
     DEFAULT_POOL,
     POOL,
@@ -36,7 +37,6 @@ from zq.model.pools import (
     read_unbound,
     unbound_ref,
 )
-from zq.model.subscriptions import Source, source_of
 from zq.storage.api import Storage
 
 # Seconds that what a server remembers of the catalogue may be old.
@@ -204,12 +204,12 @@ class Bindings:
         return pool
 
     def _delivered(self, queue: QueueRef) -> str | None:
-        """The pool where the queue's deliveries are, or for a queue of deliveries its source; None if that is open."""
-        source = source_of(queue)
-        if source is None:
-            notices = self._read(Source(queue.project, "queue", queue.name).notices)
+        """Return the pool of the queue's notices, or that of a hidden queue's owner; None if it is not bound."""
+        owner = owner_of(queue)
+        if owner is None:
+            notices = self._read(Owner(queue.project, "queue", queue.name).notices)
             return read_binding(notices).pool if notices else None
-        return self.find(QueueRef(source.project, source.name)) if source.kind == "queue" else DEFAULT_POOL
+        return self.find(QueueRef(owner.project, owner.name)) if owner.kind == "queue" else DEFAULT_POOL
 
     def _chosen(self, flavor: str | None) -> str:
         weights = self._weights(flavor)

@@ -103,7 +103,8 @@ class RedisStorage(Defaults):
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         if self._listener is None:
             self._listener = QueueSubscriber(self._client.network, listener)
-        self._listener.listener = listener
+        else:
+            self._listener.notify_instead(listener)
 
     def close(self) -> None:
         if self._listener is not None:

@@ -24,7 +24,7 @@ from zq.storage.redis.connections import Pool
 from zq.storage.redis.network import Network
 from zq.storage.redis.subscriber import Connection, Notice, Subscriber
 
-# Seconds that whoever subscribes waits at most until the server has confirmed it.
+# Seconds for which a subscriber waits at most for the server's confirmation.
 PATIENCE: Final = 1.0
 # Seconds after which the thread that is notified of queues looks whether it is closed.
 QUEUES_LOOK: Final = 0.1
@@ -37,17 +37,21 @@ LOG_PAUSE: Final = 0.001
 
 
 class QueueSubscriber(Subscriber):
-    """Notifies ``listener``, which may be replaced, of queues until it is closed.
+    """A thread that notifies a listener of queues until it is closed.
 
-    What is published while there is no connection is lost.
+    Notices that are published while there is no connection are lost.
     """
 
     def __init__(self, network: Network, listener: Callable[[QueueRef], None]) -> None:
         super().__init__("zq-redis-listener", QUEUES_LOOK, QUEUES_PAUSE)
-        self._network, self.listener = network, listener
+        self._network, self._listener = network, listener
         self._subscribed = threading.Event()
         self.start()
         self._subscribed.wait(PATIENCE)
+
+    def notify_instead(self, listener: Callable[[QueueRef], None]) -> None:
+        """Notify this listener from now on."""
+        self._listener = listener
 
     def pool(self) -> Pool:
         return self._network.any_pool()
@@ -59,11 +63,11 @@ class QueueSubscriber(Subscriber):
         self._subscribed.set()
         for name in dict.fromkeys(notice[2] for notice in notices if notice[0] == b"message"):
             with contextlib.suppress(struct.error, UnicodeDecodeError):  # others may publish here what they like
-                self.listener(layout.queue_of(name))
+                self._listener(layout.queue_of(name))
 
 
 class Followed:
-    """A followed project. ``confirmed``: the server has done so. ``late``: nobody waits for that any more."""
+    """A followed project. ``confirmed``: by the server. ``late``: the subscriber no longer waits for that."""
 
     def __init__(self, reader: "LogReader") -> None:
         self.listeners: tuple[Listener, ...] = ()
@@ -72,13 +76,13 @@ class Followed:
         self.late = False
 
     def notify(self, batch: Batch | None, before: int = 0) -> None:
-        """Tell the listeners of a batch; None: what they remember of the log is to be forgotten."""
+        """Notify the listeners of a batch; None: they must forget the cached part of the log."""
         for listener in self.listeners:
             listener(batch, before)
 
 
 class LogSubscriber:
-    """Tells listeners of followed projects. It does nothing while none was ever followed."""
+    """Notifies the listeners of followed projects; idle until a project is followed."""
 
     def __init__(self, network: Network, database: int) -> None:
         self.network, self._database = network, database
@@ -88,7 +92,7 @@ class LogSubscriber:
         self._readers: dict[int, LogReader] = {}
 
     def channel(self, project: str) -> bytes:
-        """On which its batches are published."""
+        """Return the channel of a project's batches."""
         return batches.feed(project, self._database)
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
@@ -123,7 +127,7 @@ class LogSubscriber:
             reader.close()
 
     def reader(self, pool: Pool) -> "LogReader":
-        """The one of that server; to be called under the lock."""
+        """Return the reader of a server; call it under the lock."""
         found = self._readers.get(id(pool))
         if found is None:
             found = LogReader(self, pool)
@@ -132,12 +136,12 @@ class LogSubscriber:
         return found
 
     def forget(self, reader: "LogReader") -> None:
-        """It has ended; to be called under the lock."""
+        """Forget a reader that has ended; call it under the lock."""
         del self._readers[id(reader.server)]
 
 
 class LogReader(Subscriber):
-    """What one server publishes. ``changes``: channels to subscribe to (True) or to leave, in this order."""
+    """The reader of one server's notices. ``changes``: channels to subscribe to (True) or to leave, in order."""
 
     def __init__(self, follower: LogSubscriber, server: Pool) -> None:
         super().__init__("zq-redis-follower", LOG_LOOK, LOG_PAUSE)
@@ -205,7 +209,7 @@ class LogReader(Subscriber):
                     known.reader.changes.append((True, channel))
 
     def _channels(self) -> list[bytes]:
-        """Those of this reader's projects; to be called under the lock."""
+        """Return the channels of this reader's projects; call it under the lock."""
         return [channel for channel, known in self._follower.followed.items() if known.reader is self]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that can be read of a damaged store, family by family.
+"""The readable part of a damaged store, family by family.
 
 A scan ends at a damaged block for all files at once, so a gap hides what other files have in its range. Keys there come
 from two sides: from index entries of other families, and from a second directory that RocksDB's repair makes of the
@@ -21,13 +21,13 @@ from zq.storage.rocksdb import write_ahead
 from zq.storage.rocksdb.files import refusal
 from zq.storage.rocksdb.survey import Spans, Survey
 
-# How files begin that a repair does without.
+# The beginnings of names of files that a repair leaves out.
 MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG", write_ahead.LISTED)
 Known = Callable[[], Iterable[bytes]]
 
 
 def repaired(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
-    """A copy of a store for which RocksDB makes its list of files anew. Tables are linked where that can be done."""
+    """Make a copy of a store for which RocksDB rebuilds its list of files. Tables are linked if possible."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.name not in without and not file.name.startswith(MADE_ANEW) and file.is_file():
@@ -58,7 +58,7 @@ def _copy(file: Path, to: Path) -> None:
 
 
 class Rescue:
-    """Of one store; ``workshop``: a directory for copies, removed by the caller."""
+    """The readable part of one store; ``workshop``: a directory for copies, which the caller removes."""
 
     def __init__(self, path: Path, workshop: Path, families: Iterable[str]) -> None:
         """Raises ``StartRefused`` if the store is in use, or has nothing that could be read."""
@@ -66,7 +66,7 @@ class Rescue:
         self._rest: Survey | None = None
         notes: list[str] = []
         self.survey = self._open(path, notes)
-        self.survey.notes += notes
+        self.survey.add_notes(notes)
         for family in families:
             for _ in self.survey.scan(family, b"", TOP):
                 pass
@@ -76,7 +76,7 @@ class Rescue:
                 self._rest = Survey(repaired(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """All that can be read; and with None keys that are ``known`` to be there, which cannot be read."""
+        """Yield all readable items, and with None the keys that are ``known`` to exist and cannot be read."""
         yield from self.survey.scan(family, b"", TOP)
         spans = self.gaps(family)
         if not spans:
@@ -94,15 +94,15 @@ class Rescue:
                 yield key, value
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All items in the range that can be read, gaps left out."""
+        """Yield the readable items of a range."""
         return self.survey.scan(family, lower, upper)
 
     def gaps(self, family: str) -> Spans:
-        """What could not be read of a family."""
+        """Return the ranges of a family that could not be read."""
         return Spans(self.survey.gaps(family))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """What a key has. RocksDB asks a damaged file even where its range does not hold the key, if there are few.
+        """Return the value of a key. RocksDB may read a damaged file even if its range does not hold the key.
 
         Raises ``StoreDamaged``.
         """
@@ -114,7 +114,7 @@ class Rescue:
             return self._rest.get(family, key)
 
     def close(self) -> None:
-        """Let go of the store."""
+        """Close the store and release its lock."""
         if self._rest is not None:
             self._rest.close()
         self.survey.close()

@@ -8,7 +8,7 @@ Other files may have keys in that range; a caller that knows such a key reads it
 
 import gc
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -77,7 +77,7 @@ class Gap(NamedTuple):
 
 
 class Survey:
-    """A ``Readable`` that goes on behind damage. The lock of the directory is held until ``close``: no server opens it.
+    """A ``Readable`` that steps over damage. It locks the directory until ``close``, so that no server opens it.
 
     ``notes``: sentences on damage that is no gap.
     """
@@ -105,6 +105,10 @@ class Survey:
         if self.unlisted:
             self.notes.append(UNLISTED.format(files=", ".join(self.unlisted)))
 
+    def add_notes(self, notes: Iterable[str]) -> None:
+        """Add sentences on damage that was found before the store could be opened."""
+        self.notes += notes
+
     def _note_log(self, path: Path) -> None:
         """Note where the log cannot be read, and which of its files are missing."""
         try:
@@ -116,7 +120,7 @@ class Survey:
             self.notes.append((DAMAGED if self.tear.has_records else TORN).format(tear=self.tear))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """The value of one key. Raises ``StoreDamaged`` where damage may hide it."""
+        """Return the value of a key. Raises ``StoreDamaged`` if damage may hide it."""
         damage: Exception | None = None
         for views in self._views:
             if family not in views:
@@ -131,7 +135,7 @@ class Survey:
         raise StoreDamaged(UNREADABLE) from damage
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """All items in the range that can be read; what lies between is in ``gaps`` from then on."""
+        """Yield the readable items of a range; the ranges between them are in ``gaps`` afterwards."""
         view = self._views[0].get(family)
         while view is not None and lower < upper:
             cursor = _Cursor(view, upper)
@@ -144,12 +148,12 @@ class Survey:
             lower = self._step_over(family, view, lower, upper, error)
 
     def gaps(self, family: str = "") -> list[Gap]:
-        """What could not be read so far, of one family or of all, in the order of keys."""
+        """Return the ranges that could not be read so far, of one family or of all, in the order of keys."""
         found = [gap for gap in self._gaps.values() if family in ("", gap.family)]
         return sorted(found, key=lambda gap: (gap.family, gap.lower))
 
     def damage(self) -> list[str]:
-        """A sentence on each damaged place that was met so far."""
+        """Return a sentence on each damaged place that was found so far."""
         return [*self.notes, *map(str, self.gaps())]
 
     def close(self) -> None:

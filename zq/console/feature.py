@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The web console as a feature of the server."""
+
+from typing import Any
+
+import falcon
+
+from zq.console.page import Document, Files, Moved, read_tree
+from zq.console.settings import ConsoleOptions
+from zq.http.features import Feature, Page
+
+
+class ConsoleFeature(Feature):
+    """The page at ``/console/``, unless the options disable it."""
+
+    public_prefixes = ("/console",)
+
+    def __init__(self, options: ConsoleOptions) -> None:
+        self._options = options
+        self._tree = read_tree() if options.enabled else None
+        self.page = Page("console/", self._tree.version) if self._tree else None
+
+    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
+        if self._tree is not None:
+            app.add_route("/console", Moved())
+            app.add_route("/console/", Document(self._tree, self._options.read_only, self._options.grafana_url))
+            app.add_route("/console/{tree}/{file:path}", Files(self._tree))

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""WebSocket at the server's edge: each handshake goes to the feature that declares its path."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from zq.http import heads
+from zq.http.features import Feature, Receive, Scope, Send, SocketHandler
+from zq.serving import lifecycle
+from zq.serving.asgi import Edge
+
+
+class Sockets:
+    """The WebSocket connections of one process, and the edge as their handlers know it."""
+
+    def __init__(self, edge: Edge, app: Callable[..., Iterable[bytes]], features: Sequence[Feature]) -> None:
+        self._edge = edge
+        self._app = app
+        self._handlers: Mapping[bytes, SocketHandler] = {
+            path.encode(): handler for feature in features for path, handler in feature.sockets(self).items()
+        }
+
+    def __bool__(self) -> bool:
+        """Return whether a feature serves WebSocket."""
+        return bool(self._handlers)
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection from its handshake to its end."""
+        await receive()  # the handshake
+        handler = self._handlers.get(scope["raw_path"])
+        headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        if handler is None:
+            await _refuse(send, HTTPStatus.NOT_FOUND)
+        elif heads.refusal(headers, "") is not None:
+            await _refuse(send, HTTPStatus.BAD_REQUEST)
+        elif (refusal := handler.refusal(scope)) is not None:
+            await _refuse(send, refusal)
+        else:
+            await handler.serve(scope, receive, send)
+
+    def run(self, work: Callable[[], Any]) -> Awaitable[Any]:
+        """Run blocking work on a thread of the server, and return the result."""
+        return self._edge.pool.do(work, patient=True)
+
+    def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
+        """Await within the current task. Raise ``TimeoutError`` soon after ``deadline()``, by the monotonic clock."""
+        return self._edge.deadlines.bound(awaited, deadline)
+
+    def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        """Call the WSGI application; blocks. From any thread."""
+        return self._app(environ, start)
+
+    def is_stopping(self) -> bool:
+        """Return whether the server is about to end."""
+        return lifecycle.is_stopping()
+
+
+async def _refuse(send: Send, status: HTTPStatus) -> None:
+    headers = [(b"content-length", b"0"), (b"connection", b"close")]
+    await send({"type": "websocket.http.response.start", "status": int(status), "headers": headers})
+    await send({"type": "websocket.http.response.body", "body": b""})

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Use cases on deliveries: list pending and dead ones, redrive or delete dead ones, and send a test."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from zq.clock import Clock
+from zq.core.encryption import Sealing
+from zq.core.redriving import Redriven
+from zq.core.values import Seen
+from zq.errors import MessageUnreadable, NotAgreed, SubscriptionNotFound
+from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, within
+from zq.model import ListFilter, Message, Move, Page, QueueRef, new_ids
+from zq.storage.api import Storage
+from zq.subscriptions.documents import SubscriptionDocuments
+from zq.subscriptions.model import Notice, Source, Subscription
+from zq.subscriptions.notices import drafts_of, notice_of, opened_notice
+from zq.subscriptions.policy import SubscriptionPolicy
+
+# Deliveries that are moved in one step.
+_CHUNK: Final = 100
+# The body of a test, and its ttl in seconds.
+_TEST: Final = b'{"test":true}'
+_TEST_TTL: Final = 3600
+
+
+class Delivery(Struct, frozen=True):
+    """A delivery: the stored message with its number of attempts, its notice, and the decrypted body of the notice.
+
+    ``body``: None if it cannot be decrypted.
+    """
+
+    stored: Message
+    notice: Notice
+    body: bytes | None
+
+
+class Deliveries:
+    """The use cases of deliveries. Each raises ``SubscriptionNotFound`` if the subscription does not exist."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        limits: Limits,
+        subscriptions: SubscriptionDocuments,
+        policy: SubscriptionPolicy,
+        sealing: Sealing,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._limits = limits
+        self._subscriptions = subscriptions
+        self._policy = policy
+        self._sealing = sealing
+
+    def list(self, source: Source, id: str, marker: int, limit: int | None, waiting: bool) -> Seen[Page[Delivery]]:
+        """Return a page of dead deliveries, or of pending ones if ``waiting``, oldest first. Raises ``Invalid``."""
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        one, now = self._at(source, id), self._clock.now()
+        queue, chosen = source.dead(id), ListFilter()
+        if waiting:
+            queue, chosen = source.outgoing(one), ListFilter(claimed=True, delayed=True)
+        most = self._limits.max_answer_bytes
+        page = self._storage.messages.list(queue, marker, size, chosen, now, most_bytes=most)
+        return Seen(Page([self._seen(source.project, each) for each in page.items], page.next), now)
+
+    def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
+        """Delete these dead deliveries, or all if ``ids`` is empty. Raises ``Invalid``."""
+        dead = self._dead(source, id)
+        if ids:
+            count_within("ids", len(ids), MAX_IDS)
+            self._storage.messages.delete(dead, ids, self._clock.now())
+        else:
+            self._storage.queues.purge(dead)
+
+    def redrive(self, source: Source, id: str, limit: int | None) -> Redriven:
+        """Move up to ``limit`` dead deliveries back, oldest first; each gets all attempts again. Raises ``Invalid``."""
+        most = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
+        dead, pending = self._dead(source, id), source.pending(id)
+        moved = marker = 0
+        while moved < most:
+            now = self._clock.now()
+            page = self._storage.messages.list(dead, marker, min(_CHUNK, most - moved), ListFilter(), now)
+            if page.next is None:
+                break
+            moves = [Move(each.id, pending.name) for each in page.items]
+            moved += len(self._storage.messages.move(dead, moves, now))
+            marker = int(page.next)
+        return Redriven(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
+
+    def test(self, source: Source, id: str) -> str:
+        """Send a test to this subscriber alone and return its message id. Raises ``NotAgreed``."""
+        one, now = self._at(source, id), self._clock.now()
+        if one.confirmed is None or not one.is_sent_to(self._policy.confirm):
+            raise NotAgreed()
+        message = new_ids(1, now)[0]
+        notice = Notice(message, source.kind, source.name, _TEST, _TEST_TTL, generation=one.confirmed)
+        self._storage.messages.post(source.outgoing(one), drafts_of([notice], _TEST_TTL, now), now)
+        return message
+
+    def _dead(self, source: Source, id: str) -> QueueRef:
+        self._at(source, id)
+        return source.dead(id)
+
+    def _at(self, source: Source, id: str) -> Subscription:
+        found = self._subscriptions.of(source).at(id)
+        if found is None:
+            raise SubscriptionNotFound()
+        return found
+
+    def _seen(self, project: str, stored: Message) -> Delivery:
+        notice = notice_of(stored.body)
+        try:
+            body = None if notice.confirmation else opened_notice(self._sealing, project, notice).body
+        except MessageUnreadable:
+            body = None
+        return Delivery(stored, notice, body)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests for confirmation to subscribers (contract 9.11): a signed document, or a mail."""
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from zq import wire
+from zq.model import Seconds
+from zq.subscriptions.model import Notice, Source, Subscription
+
+# Takes a project, a path and an expiry; returns a signature for PUT on the path.
+Sign = Callable[[str, str, Seconds], str]
+Shown = Callable[[Seconds], str]
+JOINS = "SubscriptionConfirmation"
+
+
+class Template(Struct, frozen=True):
+    """A template of a mail. In ``body``, {0} is the source, {1} its project, {2} the link."""
+
+    topic: str
+    sender: str
+    body: str
+
+
+class Places(Struct, frozen=True):
+    """The URLs in requests for confirmation, and the templates of mails.
+
+    ``service``: the URL of this service for subscribers. ``page``: the page to which the link of a mail leads. Both may
+    be "".
+    """
+
+    service: str = ""
+    page: str = ""
+    joining: Template = Template("", "", "{2}")
+    leaving: Template = Template("", "", "{2}")
+
+
+class Letter(Struct, frozen=True):
+    """A mail to a subscriber."""
+
+    subject: str
+    sender: str
+    text: str
+
+
+class Confirmations:
+    """The composer of requests for confirmation."""
+
+    def __init__(self, sign: Sign, shown: Shown, places: Places) -> None:
+        self._sign = sign
+        self._shown = shown
+        self._places = places
+
+    def document(self, source: Source, one: Subscription, notice: Notice) -> bytes:
+        """Return the document for a webhook. Its signature is valid for the named path only."""
+        path = _path(source, one)
+        asked = "receive" if notice.confirmation == JOINS else "receive no more of"
+        document: dict[str, Any] = {
+            "Message_Type": notice.confirmation,
+            "Message": f"You are asked to confirm that you want to {asked} the messages of the {source.kind} "
+            f"{source.name}: send SubscribeBody to URL-Paths by PUT, with the headers URL-Signature, URL-Expires, "
+            "URL-Methods, URL-Paths and X-Project-ID; UnsubscribeBody refuses.",
+            "URL-Signature": self._sign(source.project, path, one.expires),
+            "URL-Expires": self._shown(one.expires),
+            "URL-Methods": "PUT",
+            "URL-Paths": path,
+            "X-Project-ID": source.project,
+            "SubscribeBody": {"confirmed": True},
+            "UnsubscribeBody": {"confirmed": False},
+            f"{source.kind}_name": source.name,
+        }
+        if url := self._url(path):
+            document["WSGISubscribeURL"] = url
+        return wire.encode(document)
+
+    def letter(self, source: Source, one: Subscription, notice: Notice) -> Letter | None:
+        """Return the mail; None if the server has no page to which its link could lead."""
+        places = self._places
+        if not places.page:
+            return None
+        path = _path(source, one)
+        # Verbatim and in this order, since pages for Zaqar read it so.
+        link = (
+            f"{places.page}?Signature={self._sign(source.project, path, one.expires)}&Methods=PUT&Paths={path}"
+            f"&Project={source.project}&Expires={self._shown(one.expires)}&Url={self._url(path)}&Queue={source.name}"
+        )
+        template = places.joining if notice.confirmation == JOINS else places.leaving
+        return Letter(template.topic, template.sender, template.body.format(source.name, source.project, link))
+
+    def _url(self, path: str) -> str:
+        return self._places.service.rstrip("/") + path if self._places.service else ""
+
+
+def _path(source: Source, one: Subscription) -> str:
+    return f"/v2/{source.kind}s/{source.name}/subscriptions/{one.id}/confirm"

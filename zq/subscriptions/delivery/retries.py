@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The outcome of a delivery, and the delays of its retries in whole seconds (contract 9.8)."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+
+DEFAULTS: Final[Mapping[str, Any]] = {
+    "retries_with_no_delay": 3,
+    "minimum_delay_retries": 3,
+    "minimum_delay": 5,
+    "maximum_delay": 30,
+    "maximum_delay_retries": 3,
+    "retry_backoff_function": "linear",
+}
+# Attempts of one phase of a policy, at most.
+MAX_ATTEMPTS: Final = 100
+# Seconds between two attempts, at most.
+MAX_DELAY: Final = 43200
+
+
+class Outcome(Struct, frozen=True):
+    """The outcome of one attempt.
+
+    ``status``: that of the answer, 0 for no answer. ``why``: the reason of a failure, for operators. ``final``: no
+    attempt follows (contract 9.8: none after a status below 400).
+    """
+
+    delivered: bool
+    status: int = 0
+    why: str = ""
+    final: bool = False
+
+
+def policy_of(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the policy in force: the subscription's, unless it has none or one of both names the queue's."""
+    own, queues = own or {}, queues or {}
+    overridden = own.get("ignore_subscription_override") or queues.get("ignore_subscription_override")
+    return {**DEFAULTS, **(queues if overridden or not own else own)}
+
+
+def waits(policy: Mapping[str, Any]) -> list[int]:
+    """Return the delay before each attempt except the first."""
+    low, high = _bounded(policy["minimum_delay"], MAX_DELAY), _bounded(policy["maximum_delay"], MAX_DELAY)
+    return [
+        *[0] * _bounded(policy["retries_with_no_delay"], MAX_ATTEMPTS),
+        *[low] * _bounded(policy["minimum_delay_retries"], MAX_ATTEMPTS),
+        *backoff(policy["retry_backoff_function"], low, high),
+        *[high] * _bounded(policy["maximum_delay_retries"], MAX_ATTEMPTS),
+    ]
+
+
+def backoff(function: str, low: int, high: int) -> list[int]:
+    """Return the delays that grow from ``low`` to ``high``, one for every five seconds of the difference."""
+    count = min((high - low) // 5, MAX_ATTEMPTS)
+    if count <= 0:
+        return []
+    steps = range(count)
+    if function == "linear":
+        return [low + 5 * step for step in steps if low + 5 * step < high]
+    if function == "arithmetic":
+        return [int(low + (step + 1) * step * (high - low) / (count * max(count - 1, 1))) for step in steps]
+    ratio = (high / max(low, 1)) ** (1 / max(count - 1, 1))
+    if function == "geometric":
+        return [int(low * ratio**step) for step in steps]
+    return [int(low / ratio * ratio ** (step + 1)) for step in steps]
+
+
+def _bounded(value: int, most: int) -> int:
+    return max(0, min(value, most))

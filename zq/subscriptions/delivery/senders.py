@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The attempts of deliveries by HTTP and mail. The worker imports the module at its first delivery, since aiohttp takes
+long to import."""
+
+import asyncio
+import shlex
+import smtplib
+import socket
+import ssl
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from email.message import EmailMessage
+from typing import Any, Final, TypeVar
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from zq.clock import own
+from zq.errors import Invalid
+from zq.subscriptions.delivery.options import MailOptions, Tokens
+from zq.subscriptions.delivery.retries import Outcome
+from zq.subscriptions.delivery.targets import Forbidden, TargetPolicy, addresses
+from zq.subscriptions.delivery.threads import Threads
+from zq.subscriptions.model import Subscription
+from zq.subscriptions.subscribers import TRUST, mail_of
+from zq.wire import webhooks
+
+T = TypeVar("T")
+# Name lookups at a time.
+MAX_LOOKUPS: Final = 64
+# Seconds that a lookup, a connection, and an attempt as a whole may take.
+LOOKUP_TIMEOUT: Final = 3.0
+CONNECT_TIMEOUT: Final = 3.0
+TIMEOUT: Final = 10.0
+# Bytes of an answer that are read.
+MAX_ANSWER: Final = 65536
+# Characters of a refusal that the owner of the subscription sees.
+MAX_SHOWN: Final = 120
+# Threads that send mail and query Keystone.
+THREADS: Final = 8
+
+
+class JudgingResolver(AbstractResolver):
+    """A resolver for aiohttp that raises ``OSError`` for a name with an address that is not allowed."""
+
+    def __init__(self, policy: TargetPolicy) -> None:
+        self._policy = policy
+        self._threads = Threads(MAX_LOOKUPS, "zq-lookup")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        """Return all addresses of the host."""
+        loop = asyncio.get_running_loop()
+        lookup = loop.run_in_executor(self._threads, lambda: addresses(host, port))
+        found = await asyncio.wait_for(lookup, LOOKUP_TIMEOUT)
+        if not all(self._policy.allows(address, port) for _, address in found):
+            raise Forbidden(f"The host {host} has an address to which nothing is sent.")
+        return [
+            ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
+            for kind, address in found
+        ]
+
+    async def close(self) -> None:
+        self._threads.shutdown()
+
+
+def guarded_socket(policy: TargetPolicy) -> Any:
+    """Return a factory of sockets for aiohttp that checks the address of each, of names and literals alike."""
+
+    def make(info: Any) -> socket.socket:
+        family, kind, protocol, _, where = info
+        if not policy.allows(str(where[0]), int(where[1])):
+            raise Forbidden("Nothing is sent to this address.")
+        return socket.socket(family, kind, protocol)
+
+    return make
+
+
+class Senders:
+    """The senders of one worker, for use in its event loop."""
+
+    def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str, trusts: Tokens | None = None) -> None:
+        connector = aiohttp.TCPConnector(
+            limit=0,  # ``Shares`` limits connections, before the time of an attempt begins
+            resolver=JudgingResolver(policy),
+            use_dns_cache=False,
+            socket_factory=guarded_socket(policy),
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            timeout=aiohttp.ClientTimeout(total=TIMEOUT, sock_connect=CONNECT_TIMEOUT),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            trust_env=False,
+            headers={"User-Agent": agent},
+        )
+        self._policy = policy
+        self._mail = mail
+        self._trusts = trusts
+        self._threads = Threads(THREADS, "zq-delivery-send")
+
+    async def close(self) -> None:
+        await self._session.close()
+        self._threads.shutdown()
+
+    async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
+        """Deliver by HTTP. A redirection is not followed, and is no success."""
+        try:
+            trusted = await self._authority(one)
+        except (Invalid, TimeoutError) as refusal:
+            return Outcome(False, 0, str(refusal) or "Keystone does not answer")
+        headers = {
+            "Content-Type": "application/json",
+            **_text(one.options.get("post_headers")),
+            **webhooks.headers(secrets, id, int(own()), body),
+            "Zq-Hops": str(hops),
+            **trusted,
+        }
+        url = one.subscriber.removeprefix(TRUST)
+        try:
+            self._policy.check_url(url)
+            async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
+                content = await answer.content.read(MAX_ANSWER)
+                good = answer.status < 300
+                return Outcome(
+                    good, answer.status, "" if good else _refusal(answer.status, content), answer.status < 400
+                )
+        except Invalid as refusal:
+            return Outcome(False, 0, str(refusal), final=True)
+        except (TimeoutError, aiohttp.ClientError, OSError, ValueError) as failure:
+            cause = failure.__cause__ or failure
+            forbidden = isinstance(cause, Forbidden) or isinstance(failure, Forbidden)
+            return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
+
+    async def _authority(self, one: Subscription) -> Mapping[str, str]:
+        """Return the headers with a token of the subscriber's trust; a thread queries Keystone. Raises ``Invalid``."""
+        if not one.subscriber.startswith(TRUST):
+            return {}
+        if self._trusts is None:
+            raise Invalid("This service's auth_strategy is not keystone.")
+        return await self._in_thread(TIMEOUT, self._trusts.headers, one.subscriber, one.options)
+
+    async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
+        """Deliver by mail, from a thread. ``subject`` and ``sender`` override those of the subscription."""
+        try:
+            await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)
+        except Invalid as refusal:
+            return Outcome(False, 0, str(refusal), final=True)
+        except (TimeoutError, OSError, smtplib.SMTPException, subprocess.SubprocessError, ValueError) as failure:
+            return Outcome(False, 0, type(failure).__name__)
+        return Outcome(True)
+
+    async def _in_thread(self, within: float, call: Callable[..., T], *arguments: Any) -> T:
+        """Call in a thread. Raises ``TimeoutError`` after ``within`` seconds."""
+        return await asyncio.wait_for(
+            asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments), within
+        )
+
+    def _send(self, one: Subscription, text: str, subject: str, sender: str) -> None:
+        chosen = self._mail
+        to, named = mail_of(one.subscriber)
+        message = EmailMessage()
+        message["To"] = to
+        message["Subject"] = subject or named or str(one.options.get("subject", ""))
+        asked = str(one.options.get("from", ""))
+        if chosen_sender := sender or (asked if asked in chosen.senders else next(iter(chosen.senders), "")):
+            message["From"] = chosen_sender
+        message["Auto-Submitted"] = "auto-generated"
+        message.set_content(text)
+        if chosen.host:
+            self._hand_over(message, to)
+            return
+        # The operator chose the command, and no part of it comes from a subscriber.
+        command = shlex.split(chosen.command)
+        subprocess.run(command, input=message.as_bytes(), check=True, timeout=TIMEOUT, capture_output=True)  # noqa: S603
+
+    def _hand_over(self, message: EmailMessage, to: str) -> None:
+        """Send a mail to the SMTP server, and verify its certificate."""
+        chosen, trusted = self._mail, ssl.create_default_context()
+        with (
+            smtplib.SMTP_SSL(chosen.host, chosen.port, timeout=TIMEOUT, context=trusted)
+            if chosen.tls
+            else smtplib.SMTP(chosen.host, chosen.port, timeout=TIMEOUT)
+        ) as server:
+            server.ehlo_or_helo_if_needed()
+            if not chosen.tls and server.has_extn("starttls"):
+                server.starttls(context=trusted)
+            if chosen.user:
+                server.login(chosen.user, chosen.password)
+            sender = message["From"].addresses[0].addr_spec if message["From"] else chosen.user or "zq@localhost"
+            server.send_message(message, from_addr=sender, to_addrs=[to])
+
+
+def _refusal(status: int, content: bytes) -> str:
+    """Return the status and the beginning of the answer, on one line."""
+    start = "".join(each if each.isprintable() else " " for each in content[: 4 * MAX_SHOWN].decode(errors="replace"))
+    return f"status {status}: {' '.join(start.split())[:MAX_SHOWN]}".removesuffix(": ")
+
+
+def _text(headers: Any) -> Mapping[str, str]:
+    return {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}

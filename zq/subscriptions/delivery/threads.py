@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Threads for calls that would block a worker's event loop: to the store, name servers, mail servers, Keystone."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+
+class Threads(Executor):
+    """A fixed number of threads that work until the process has ended.
+
+    ``ThreadPoolExecutor`` refuses calls as soon as the interpreter begins to shut down, before ``atexit`` functions
+    run. A worker could not release its claims then.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count = count
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        for number in range(count):
+            threading.Thread(target=self._work, name=f"{name}-{number}", daemon=True).start()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._calls.put((future, partial(fn, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End the threads after the calls that were submitted, without waiting."""
+        for _ in range(self._count):
+            self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            future, function = call
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = function()
+            except BaseException as failure:  # noqa: BLE001 - the future hands it to its waiter
+                future.set_exception(failure)
+            else:
+                future.set_result(result)

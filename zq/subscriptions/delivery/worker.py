@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The delivery worker.
+
+The worker is one event loop in one thread; a few other threads query the store. Each hidden queue with work has at most
+one task, so a subscription has one delivery under way, and a subscriber that does not answer delays no other one.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from zq import wire
+from zq.clock import Clock
+from zq.core.encryption import Sealing
+from zq.errors import MessageUnreadable, Unavailable, ZqError
+from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
+from zq.storage.api import Storage
+from zq.subscriptions.delivery.confirmations import Confirmations
+from zq.subscriptions.delivery.leases import Leases
+from zq.subscriptions.delivery.options import DeliveryOptions
+from zq.subscriptions.delivery.retries import Outcome, policy_of, waits
+from zq.subscriptions.delivery.shares import Shares
+from zq.subscriptions.delivery.threads import Threads
+from zq.subscriptions.documents import PROJECTS, SubscriptionDocuments
+from zq.subscriptions.fan_out import FanOut
+from zq.subscriptions.model import Notice, Source, Subscription, is_log, is_notices, log_of, pending_of
+from zq.subscriptions.notices import notice_of, notification, opened_notice, posted
+from zq.subscriptions.policy import SubscriptionPolicy
+
+if TYPE_CHECKING:
+    from zq.subscriptions.delivery.senders import Senders
+
+T = TypeVar("T")
+LOG = logging.getLogger(__name__)
+# Seconds of a claim. The deliveries of a killed worker wait until it lapses.
+LEASE: Final = 10
+# Seconds after which a claim is renewed.
+RENEWED: Final = 3.0
+# Notices that are fanned out at a time.
+BATCH: Final = 100
+# Deliveries of a subscription that are claimed at a time, at most.
+MAX_CLAIMED: Final = 20
+# Failures in a row after which the worker pauses a subscription.
+MAX_FAILURES: Final = 5
+# Seconds of the first pause; each further failure doubles it.
+PAUSE: Final = 30.0
+MAX_PAUSE: Final = 600.0
+# Tasks that begin at a time, so that a thousand of them leave processor time to other threads.
+MAX_STARTS: Final = 50
+# Seconds between two such beginnings, at least.
+TURN: Final = 0.05
+# Seconds between two scans of all hidden queues.
+SCAN: Final = 10.0
+# Seconds after which the worker queries a store that failed again.
+AGAIN: Final = 2.0
+
+
+class Health:
+    """The outcomes of a subscription's last deliveries."""
+
+    __slots__ = ("claim_limit", "failures", "next", "subscriber", "until")
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self.until = 0.0
+        """The monotonic time until which the subscription is paused."""
+        self.claim_limit = 1
+        """Messages that are claimed at a time."""
+        self.next = 0.0
+        """The monotonic time of the next delivery at the earliest, by the rate limit."""
+        self.subscriber = ""
+        """The URI of the subscriber when it was last read."""
+
+    def count(self, delivered: bool) -> None:
+        """Count an attempt, and pause the subscription after many failures."""
+        if delivered:
+            self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
+            return
+        self.failures, self.claim_limit = self.failures + 1, 1
+        if self.failures >= MAX_FAILURES:
+            self.until = time.monotonic() + min(PAUSE * 2 ** (self.failures - MAX_FAILURES), MAX_PAUSE)
+
+
+class Deliverer:
+    """A worker that delivers from ``start`` to ``stop``."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        subscriptions: SubscriptionDocuments,
+        policy: SubscriptionPolicy,
+        sealing: Sealing,
+        options: DeliveryOptions,
+        leases: Leases,
+        confirmations: Confirmations,
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._subscriptions = subscriptions
+        self._policy = policy
+        self._sealing = sealing
+        self._fan_outs = FanOut(storage, clock, subscriptions, policy)
+        self._options = options
+        self._leases = leases
+        self._confirmations = confirmations
+        self._threads = Threads(options.threads, "zq-delivery-store")
+        self._due: dict[QueueRef, float] = {}
+        self._running: dict[QueueRef, asyncio.Task[None]] = {}
+        self._logs: dict[str, Callable[[], None]] = {}
+        """The projects whose topic logs this worker follows, with a function that ends the notices for each."""
+        self._health: dict[QueueRef, Health] = {}
+        self._senders: Senders | None = None
+        self._loop = asyncio.new_event_loop()
+        self._ending = asyncio.Event()
+        self._woken = asyncio.Event()
+        """Set when a queue is due earlier than the worker knew."""
+        self._thread = threading.Thread(target=self._work, name="zq-delivery", daemon=True)
+
+    def start(self) -> None:
+        """Begin to deliver, in a thread of its own."""
+        self._thread.start()
+
+    def notify(self, queue: QueueRef) -> None:
+        """Look at the queue, to which messages may have come, if it has notices or deliveries. From any thread."""
+        at = pending_of(queue)
+        if (at or is_notices(queue) or is_log(queue)) and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._look_at, queue, 0.0)
+            if at and at[0].kind == "topic" and queue.project not in self._logs:
+                self._loop.call_soon_threadsafe(self._look_at, log_of(queue.project), 0.0)
+
+    def stop(self, within: float = 10.0) -> None:
+        """Finish the deliveries under way. Another worker repeats those that are not done within these seconds."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._finish)
+            self._thread.join(within)
+
+    def _finish(self) -> None:
+        self._ending.set()
+        self._woken.set()
+
+    def _work(self) -> None:
+        try:
+            self._loop.run_until_complete(self._run())
+        except Exception:  # the edge of this thread
+            LOG.critical("Deliveries have ended, for an unforeseen reason.", exc_info=True)
+        finally:
+            self._threads.shutdown()
+            self._loop.close()
+
+    async def _run(self) -> None:
+        self._shares = Shares()
+        scanned = 0.0
+        while not self._ending.is_set():
+            now = time.monotonic()
+            if now >= scanned + SCAN:
+                scanned = now
+                await self._scan()
+            due = [queue for queue, at in self._due.items() if at <= now and queue not in self._running]
+            for queue in sorted(due, key=self._rank)[:MAX_STARTS]:
+                del self._due[queue]
+                self._running[queue] = self._loop.create_task(self._attend(queue))
+            await self._rest(scanned + SCAN)
+        await self._end()
+        if self._senders is not None:
+            await self._senders.close()
+        await self._store(self._leases.release_all)
+
+    async def _rest(self, until: float) -> None:
+        """Wait at least ``TURN`` seconds until a queue is due, the monotonic time ``until``, or the end."""
+        await asyncio.sleep(TURN)
+        self._woken.clear()
+        if self._ending.is_set():
+            return
+        soon = min((at for queue, at in self._due.items() if queue not in self._running), default=until)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
+
+    def _rank(self, queue: QueueRef) -> tuple[int, float]:
+        """Return the order of queues: subscriptions that succeed, then unknown ones, then those that fail."""
+        health = self._health.get(queue)
+        if health is None:
+            return 1 if pending_of(queue) else 0, self._due[queue]
+        return 2 if health.failures else 0 if health.claim_limit > 1 else 1, self._due[queue]
+
+    async def _end(self) -> None:
+        """Wait for the tasks that run, and cancel those that take too long."""
+        if self._running:
+            _, left = await asyncio.wait(self._running.values(), timeout=5)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+
+    def _look_at(self, queue: QueueRef, seconds: float) -> None:
+        health = self._health.get(queue)
+        at = max(time.monotonic() + seconds, health.until if health else 0.0)
+        self._due[queue] = min(at, self._due.get(queue, at))
+        self._woken.set()
+
+    async def _store(self, call: Callable[..., T], *arguments: Any) -> T:
+        return await self._loop.run_in_executor(self._threads, call, *arguments)
+
+    async def _scan(self) -> None:
+        """Look at all hidden queues, since a notice may be lost."""
+        try:
+            for queue in await self._store(self._all_queues):
+                if queue not in self._due and queue not in self._running:
+                    self._look_at(queue, 0.0)
+        except Unavailable as absence:
+            LOG.warning("Pending deliveries cannot be listed: %s", absence)
+
+    def _all_queues(self) -> list[QueueRef]:
+        now, after = self._clock.now(), ""
+        found: list[QueueRef] = []
+        while True:
+            page = self._storage.documents.list("", PROJECTS, "", after, BATCH, now)
+            for document in page.items:
+                found += self._fan_outs.work_of(document.ref.name)
+            if page.next is None or len(page.items) < BATCH:
+                return found
+            after = page.next
+
+    async def _attend(self, queue: QueueRef) -> None:
+        """Do the work of the queue that is ready now, and schedule the rest."""
+        try:
+            if is_log(queue):
+                await self._follow(queue)
+                return
+            if not await self._has_work(queue):
+                return
+            if is_notices(queue):
+                await self._fan_out(queue)
+            elif await self._store(self._leases.hold, queue):
+                await self._deliver(queue)
+            else:
+                self._look_at(queue, self._leases.left(queue))
+                return
+            if await self._has_work(queue):
+                self._look_at(queue, 0.0)
+        except ZqError as failure:
+            LOG.warning("Deliveries of project %s wait: %s", queue.project, failure)
+            self._look_at(queue, AGAIN)
+        except Exception:
+            LOG.critical("A delivery failed for an unforeseen reason.", exc_info=True)
+            self._look_at(queue, PAUSE)
+        finally:
+            self._running.pop(queue, None)
+            self._woken.set()
+
+    async def _has_work(self, queue: QueueRef) -> bool:
+        """Return whether a message is ready; schedule a look at one that becomes ready later."""
+        ready = await self._store(self._storage.queues.ready, queue, 1, self._clock.now())
+        if ready.next is not None and not ready.count:
+            self._look_at(queue, max(0.01, ready.next - self._clock.now()))
+        return bool(ready.count)
+
+    def _claim(self, queue: QueueRef, limit: int) -> Claim | None:
+        now = self._clock.now()
+        lease = Lease(new_ids(1, now)[0], LEASE, 0)
+        return self._storage.claims.create(queue, ClaimRequest(lease, limit, most_bytes=4 << 20), now).claim
+
+    async def _fan_out(self, queue: QueueRef) -> None:
+        """Fan out the notices of the queue."""
+        while not self._ending.is_set():
+            claim = await self._store(self._claim, queue, BATCH)
+            if claim is None:
+                return
+            reached = await self._store(self._fan_outs.fan_out, queue, claim)
+            for pending in reached:
+                self._look_at(pending, 0.0)
+
+    async def _follow(self, log: QueueRef) -> None:
+        """Fan out the messages of a project's topics."""
+        if log.project not in self._logs:
+            self._logs[log.project] = await self._store(
+                self._storage.topics.subscribe, log.project, self._notifier_of(log)
+            )
+        while not self._ending.is_set():
+            if not await self._store(self._leases.hold, log):
+                self._look_at(log, self._leases.left(log))
+                return
+            followed = await self._store(self._fan_outs.follow, log.project)
+            if followed is None:
+                await self._store(self._logs.pop(log.project))
+                return
+            for pending in followed.pending:
+                self._look_at(pending, 0.0)
+            if not followed.more:
+                return
+
+    def _notifier_of(self, log: QueueRef) -> Callable[[object, int], None]:
+        return lambda _batch, _before: self.notify(log)
+
+    async def _deliver(self, queue: QueueRef) -> None:
+        """Deliver the pending messages of a subscription until none is left or it fails too often."""
+        at = pending_of(queue)
+        if at is None:
+            return
+        source, id = at
+        health = self._health.setdefault(queue, Health())
+        if not health.subscriber:
+            await self._subscription(source, id, health)
+        while not self._ending.is_set() and health.until <= time.monotonic():
+            async with self._shares.of(source.project, health.subscriber, failed=health.failures > 0):
+                if self._ending.is_set() or not await self._store(self._leases.hold, queue):
+                    return
+                claim = await self._store(self._claim, queue, health.claim_limit)
+                if claim is None:
+                    return
+                async with self._renewing(queue, claim):
+                    await self._deliver_claimed(queue, source, id, claim, health)
+
+    async def _subscription(self, source: Source, id: str, health: Health) -> Subscription | None:
+        one = (await self._store(self._subscriptions.of, source)).at(id)
+        health.subscriber = one.subscriber if one else ""
+        return one
+
+    @asynccontextmanager
+    async def _renewing(self, queue: QueueRef, claim: Claim) -> AsyncIterator[None]:
+        """Renew the claim and the lease until the end of the block."""
+
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(RENEWED)
+                try:
+                    lease = Lease(claim.id, LEASE, 0)
+                    await self._store(self._storage.claims.renew, queue, lease, self._clock.now())
+                    await self._store(self._leases.hold, queue)
+                except ZqError as failure:
+                    LOG.debug("A claim of deliveries was not renewed: %s", failure)
+
+        renewing = self._loop.create_task(renew())
+        try:
+            yield
+        finally:
+            renewing.cancel()
+
+    async def _deliver_claimed(self, queue: QueueRef, source: Source, id: str, claim: Claim, health: Health) -> None:
+        # Read after the claim, so that an agreement before the claim is seen.
+        one = await self._subscription(source, id, health)
+        done: list[str] = []
+        again: list[Release] = []
+        dead: list[Move] = []
+        for message in claim.messages:
+            if health.until > time.monotonic() or self._ending.is_set():
+                again.append(Release(message.id, 0))
+                continue
+            notice = notice_of(message.body)
+            if one is None or not one.gets(notice, self._policy.confirm):
+                done.append(message.id)
+                continue
+            outcome = await self._attempt(source, one, notice, health)
+            health.count(outcome.delivered)
+            if outcome.delivered:
+                done.append(message.id)
+            else:
+                await self._failed(source, one, message, outcome, again, dead)
+        settlement = Settlement(delete=done, release=again, move=dead)
+        await self._store(self._storage.claims.settle, queue, claim.id, settlement, self._clock.now())
+
+    async def _failed(
+        self,
+        source: Source,
+        one: Subscription,
+        message: Message,
+        outcome: Outcome,
+        again: list[Release],
+        dead: list[Move],
+    ) -> None:
+        queues = await self._store(self._retry_policy, source)
+        pauses = waits(policy_of(one.options.get("_retry_policy"), queues))
+        tried = message.claim_count
+        if tried <= len(pauses) and not outcome.final:
+            again.append(Release(message.id, pauses[tried - 1]))
+            return
+        LOG.warning("A delivery of project %s to subscription %s was given up: %s", source.project, one.id, outcome.why)
+        dead.append(Move(message.id, source.dead(one.id).name, reason=outcome.why[:200]))
+
+    def _retry_policy(self, source: Source) -> Any:
+        if source.kind != "queue":
+            return None
+        stored = self._storage.queues.get(QueueRef(source.project, source.name))
+        return wire.json_object(stored.metadata).get("_retry_policy") if stored else None
+
+    async def _attempt(self, source: Source, one: Subscription, notice: Notice, health: Health) -> Outcome:
+        if self._options.rate:
+            await asyncio.sleep(max(0.0, health.next - time.monotonic()))
+            health.next = time.monotonic() + 1 / self._options.rate
+        if notice.confirmation:
+            if one.subscriber.startswith("mailto:"):
+                return await self._ask_by_mail(source, one, notice)
+            document = await self._store(self._confirmations.document, source, one, notice)
+        else:
+            try:
+                document = notification(opened_notice(self._sealing, source.project, notice))
+            except MessageUnreadable:
+                return Outcome(False, why="the message cannot be opened", final=True)
+        if one.subscriber.startswith("mailto:"):
+            return await self._sending().mail(one, document.decode())
+        secrets = self._policy.secrets(one, self._clock.now())
+        template = None if notice.confirmation else one.options.get("post_data")
+        return await self._sending().post(one, notice.message, posted(document, template), secrets, notice.hops + 1)
+
+    def _sending(self) -> "Senders":
+        if self._senders is None:
+            from zq.subscriptions.delivery.senders import Senders
+
+            options = self._options
+            self._senders = Senders(options.targets, options.mail, options.agent, options.trusts)
+        return self._senders
+
+    async def _ask_by_mail(self, source: Source, one: Subscription, notice: Notice) -> Outcome:
+        letter = await self._store(self._confirmations.letter, source, one, notice)
+        if letter is None:
+            return Outcome(False, why="[notification] external_confirmation_url is not set", final=True)
+        return await self._sending().mail(one, letter.text, letter.subject, letter.sender)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resource ``…/subscriptions/{subscription}/deliveries``: pending and dead deliveries, tests, and redriving."""
+
+from typing import Any, Final
+
+import falcon
+from msgspec import UNSET, Raw
+
+from zq import wire
+from zq.errors import Invalid, InvalidParameter
+from zq.http import query
+from zq.limits import within
+from zq.model import Seconds
+from zq.subscriptions.deliveries import Deliveries, Delivery
+from zq.subscriptions.model import Source
+from zq.wire import answers, extensions
+
+_LAST: Final = 2**63 - 1
+# The values of ``state``: whether pending deliveries are meant.
+_STATES: Final = {"dead": False, "waiting": True}
+
+
+def _shown(one: Delivery, now: Seconds) -> dict[str, Any]:
+    """Return the representation of a delivery, without ``body`` if it cannot be decrypted."""
+    stored = one.stored
+    shown = {
+        "id": stored.id,
+        "message_id": one.notice.message,
+        "Message_Type": one.notice.confirmation or "Notification",
+        "attempts": stored.origin_claim_count or stored.claim_count,
+        "reason": stored.reason,
+        "age": stored.age(now),
+        "ttl": stored.ttl,
+    }
+    return shown if one.body is None else shown | {"body": Raw(one.body)}
+
+
+class DeliveryCollection:
+    """``…/deliveries``"""
+
+    policy = {"GET": "subscription:get", "POST": "subscription:update", "DELETE": "subscription:update"}
+
+    def __init__(self, deliveries: Deliveries, kind: str) -> None:
+        self._deliveries = deliveries
+        self._kind = kind
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        limit, marker = query.integer(req, "limit"), within("marker", query.integer(req, "marker") or 0, 0, _LAST)
+        state = query.text(req, "state")
+        if state and state not in _STATES:
+            raise InvalidParameter("state must be dead or waiting.")
+        source, waiting = _source(req, self._kind), _STATES[state or "dead"]
+        seen = self._deliveries.list(source, subscription, marker, limit, waiting)
+        links = []
+        if seen.value.next is not None:
+            given = query.repeated({"limit": limit, "state": state or None}) | {"marker": seen.value.next}
+            links = [answers.next_link(req.path, given)]
+        items = [_shown(each, seen.now) for each in seen.value.items]
+        resp.data = wire.encode({"deliveries": items, "links": links})
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        """Send a test to the subscriber."""
+        message = self._deliveries.test(_source(req, self._kind), subscription)
+        resp.status, resp.data = falcon.HTTP_202, wire.encode({"message_id": message})
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        self._deliveries.delete(_source(req, self._kind), subscription, query.values(req, "ids"))
+        resp.status = falcon.HTTP_204
+
+
+class DeliveryRedrive:
+    """``…/deliveries/redrive``"""
+
+    policy = {"POST": "subscription:update"}
+
+    def __init__(self, deliveries: Deliveries, kind: str) -> None:
+        self._deliveries = deliveries
+        self._kind = kind
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        raw = query.body(req)
+        terms = extensions.redrive_terms(raw) if raw else extensions.RedriveTerms()
+        if terms.to is not UNSET:
+            raise Invalid("to must not be given: deliveries go back to their subscription.")
+        limit = None if terms.limit is UNSET else terms.limit
+        redriven = self._deliveries.redrive(_source(req, self._kind), subscription, limit)
+        req.context.messages = redriven.moved
+        resp.data = wire.encode(redriven)
+
+
+def _source(req: falcon.Request, kind: str) -> Source:
+    ref = getattr(req.context, kind)
+    return Source(ref.project, kind, ref.name)
+
+
+def add_routes(app: "falcon.App[Any, Any]", deliveries: Deliveries) -> None:
+    """Add the routes of queues and of topics."""
+    for kind in ("queue", "topic"):
+        path = f"/v2/{kind}s/{{{kind}}}/subscriptions/{{subscription}}/deliveries"
+        app.add_route(path, DeliveryCollection(deliveries, kind))
+        app.add_route(f"{path}/redrive", DeliveryRedrive(deliveries, kind))

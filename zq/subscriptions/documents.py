@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The documents that hold the subscriptions of each source.
+
+The metadata of a queue and the cursor of the project's topic log change with them.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from zq import wire
+from zq.clock import Clock
+from zq.core.metadata import Metadata
+from zq.errors import MetadataConflict
+from zq.model import QueueRef, Seconds
+from zq.model.documents import DocumentRef
+from zq.model.hidden import MARK
+from zq.storage.api import Storage
+from zq.subscriptions.cursors import Cursors
+from zq.subscriptions.model import Source, Subscription, SubscriptionSet
+
+# The kind of the documents, by source.
+KIND: Final = "subscriptions"
+# The kind of the documents that name projects with subscriptions, for delivery workers.
+PROJECTS: Final = "subscribed"
+MAX_ATTEMPTS: Final = 20
+
+_decoder: Final = msgspec.msgpack.Decoder(SubscriptionSet)
+
+
+class SubscriptionDocuments:
+    """The stored subscriptions of all sources."""
+
+    def __init__(self, storage: Storage, clock: Clock) -> None:
+        self._storage = storage
+        self._documents = storage.documents
+        self._cursors = Cursors(storage, clock)
+        self._clock = clock
+
+    def of(self, source: Source) -> SubscriptionSet:
+        """Return the subscriptions of a source that have not expired."""
+        now = self._clock.now()
+        document = self._documents.get(_document(source), now)
+        return _living(document.value if document else None, now)
+
+    def count(self, project: str) -> int:
+        """Count the project's subscriptions."""
+        now, after, count = self._clock.now(), "", 0
+        while True:
+            page = self._documents.list(project, KIND, "", after, 100, now)
+            count += sum(len(_living(each.value, now).items) for each in page.items)
+            if page.next is None or len(page.items) < 100:
+                return count
+            after = page.next
+
+    def mark_of_queue(self, queue: QueueRef) -> Metadata:
+        """Return the metadata by which the queue shows that it has subscribers; empty if it has none."""
+        all = self.of(Source(queue.project, "queue", queue.name))
+        return {MARK: all.generation} if all.deliverable else {}
+
+    def change(self, source: Source, change: Callable[[SubscriptionSet], tuple[SubscriptionSet, Any]]) -> Any:
+        """Store the set that ``change`` returns as one step, make it effective, and return the second result.
+
+        ``change`` may be called again if another server changes the set meanwhile. Raises ``MetadataConflict``.
+        """
+        ref = _document(source)
+        for _ in range(MAX_ATTEMPTS):
+            now = self._clock.now()
+            document = self._documents.get(ref, now)
+            former = _living(document.value if document else None, now)
+            new, result = change(former)
+            if new is former or self._put(ref, new, document.version if document else "", now):
+                if source.kind == "queue":
+                    self._sync(QueueRef(source.project, source.name))
+                else:
+                    self._follow(source)
+                return result
+        raise MetadataConflict("Others change the subscriptions at the same time. Try again.")
+
+    def from_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
+        """Return a confirmed subscription from the next generation on, for topics from the next sequence on."""
+        if subscription.confirmed is None:
+            return subscription
+        last = all.generation if source.kind == "queue" else self._cursors.last(source.project)
+        return msgspec.structs.replace(subscription, confirmed=last + 1)
+
+    def drop_deliveries(self, source: Source, id: str) -> None:
+        """Delete the hidden queues of a subscription."""
+        for queue in (source.pending(id), source.pushed(id), source.dead(id)):
+            self._storage.queues.delete(queue)
+
+    def end(self, source: Source) -> None:
+        """Delete all subscriptions of a source (contract 6.8)."""
+        ended = self.of(source)
+        if ended.items:
+            self.change(source, lambda all: (SubscriptionSet(all.generation + 1), None))
+        for each in ended.items:
+            self.drop_deliveries(source, each.id)
+
+    def end_some(self, project: str, limit: int) -> bool:
+        """Delete all subscriptions of up to ``limit`` sources of the project. Return whether there were any.
+
+        If there were none, delete the project's cursor and its entry for delivery workers.
+        """
+        now = self._clock.now()
+        found = self._documents.list(project, KIND, "", "", limit, now).items
+        for document in found:
+            self.end(Source(project, *document.ref.name.split("/")))
+        if not found:
+            self._documents.delete(DocumentRef("", PROJECTS, project), now)
+            if (cursor := self._cursors.get(project)) is not None:
+                self._cursors.remove(project, cursor.version)
+        return bool(found)
+
+    def _sync(self, queue: QueueRef) -> None:
+        """Make the queue's metadata show whether it has subscribers; a missing queue is no error."""
+        for _ in range(MAX_ATTEMPTS):
+            stored = self._storage.queues.get(queue)
+            if stored is None:
+                return
+            metadata = wire.json_object(stored.metadata)
+            wanted = {key: value for key, value in metadata.items() if key != MARK} | self.mark_of_queue(queue)
+            if wanted == metadata or self._storage.queues.update(queue, stored.metadata, wire.encode(wanted)):
+                return
+        raise MetadataConflict("Others change the queue at the same time. Try again.")
+
+    def _put(self, ref: DocumentRef, new: SubscriptionSet, version: str, now: Seconds) -> bool:
+        if not new.items:
+            return self._documents.delete(ref, now, expected=version)
+        self._documents.put(DocumentRef("", PROJECTS, ref.project), b"{}", now, expected="")
+        expires = max(each.expires for each in new.items)
+        return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=expires)
+
+    def _follow(self, source: Source) -> None:
+        """Have the topic log followed, from before the first message that goes to a subscriber."""
+        if items := self.of(source).items:
+            agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
+            self._cursors.renew(source.project, min(agreed) if agreed else self._cursors.last(source.project))
+
+
+def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
+    """Return a stored document of subscriptions with every expiry later by ``seconds``; None for other documents."""
+    if kind != KIND:
+        return None
+    all = _decoder.decode(stored)
+    items = tuple(msgspec.structs.replace(each, started=each.started + seconds) for each in all.items)
+    return msgspec.msgpack.encode(msgspec.structs.replace(all, items=items))
+
+
+def _living(stored: bytes | None, now: Seconds) -> SubscriptionSet:
+    """Decode a set, without expired subscriptions.
+
+    Generations follow the clock, so that none repeats after all subscriptions of a source have expired.
+    """
+    found = _decoder.decode(stored).living(now) if stored else SubscriptionSet()
+    return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))
+
+
+def _document(source: Source) -> DocumentRef:
+    return DocumentRef(source.project, KIND, f"{source.kind}/{source.name}")

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fan-out of notices to subscriptions, and of a project's topic log from a cursor on.
+
+The worker that moves the cursor has read the subscriptions after the cursor, and has stored the deliveries of the
+messages that the cursor passes. Each change of subscriptions gives the cursor a new version afterwards. So a move that
+does not know of the change fails, and the worker reads the same messages again.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from zq.clock import Clock
+from zq.core.tails import ALL
+from zq.model import Claim, QueueRef, Seconds, Settlement
+from zq.model.hidden import HIDDEN
+from zq.model.topics import Batch, Pattern
+from zq.storage.api import Storage
+from zq.subscriptions.cursors import Cursors
+from zq.subscriptions.documents import KIND, SubscriptionDocuments
+from zq.subscriptions.followers import MAX_HOPS
+from zq.subscriptions.model import Notice, Source, SubscriptionSet, is_notices, log_of, pending_of
+from zq.subscriptions.notices import drafts_of, notice_of
+from zq.subscriptions.policy import SubscriptionPolicy
+
+LOG = logging.getLogger(__name__)
+# Entries of a listing or of the log that one step reads.
+BATCH: Final = 100
+# The prefix of the names of topics' documents.
+TOPICS: Final = "topic/"
+
+
+class Followed(Struct, frozen=True):
+    """The result of a step along a log: the queues that got deliveries, and whether the log has more messages."""
+
+    pending: Sequence[QueueRef]
+    more: bool
+
+
+class FanOut:
+    """Copies notices and messages of topics into the queues of pending deliveries."""
+
+    def __init__(
+        self, storage: Storage, clock: Clock, subscriptions: SubscriptionDocuments, policy: SubscriptionPolicy
+    ) -> None:
+        self._storage = storage
+        self._clock = clock
+        self._subscriptions = subscriptions
+        self._policy = policy
+        self._cursors = Cursors(storage, clock)
+
+    def work_of(self, project: str) -> Sequence[QueueRef]:
+        """Return the project's queues that may hold notices or deliveries, and its log if it has subscribers."""
+        return [*self._queues(project), *([log_of(project)] if self._cursors.get(project) else [])]
+
+    def _queues(self, project: str) -> Sequence[QueueRef]:
+        """Return the project's queues of notices and pending deliveries."""
+        found, after = [], HIDDEN
+        while True:
+            page = self._storage.queues.list(project, after, 100)
+            found += [each.ref for each in page.items if is_notices(each.ref) or pending_of(each.ref)]
+            if page.next is None or len(page.items) < 100:
+                return found
+            after = page.next
+
+    def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
+        """Store the deliveries of the claimed notices, delete the notices, and return the queues of the deliveries."""
+        now = self._clock.now()
+        known: dict[Source, SubscriptionSet] = {}
+        pending: dict[QueueRef, list[Notice]] = {}
+        for message in claim.messages:
+            notice = notice_of(message.body)
+            source = Source(notices.project, notice.kind, notice.name)
+            known[source] = known.get(source) or self._subscriptions.of(source)
+            for each in known[source].items:
+                if each.gets(notice, self._policy.confirm):
+                    pending.setdefault(source.outgoing(each), []).append(notice)
+        for queue, its in pending.items():
+            self._storage.messages.post(queue, drafts_of(its, self._policy.keep, now), now)
+        # If the process is killed here, the fan-out is repeated: a subscriber gets a message twice, with the same id.
+        self._storage.claims.settle(notices, claim.id, Settlement(rest=True), self._clock.now())
+        return list(pending)
+
+    def follow(self, project: str) -> Followed | None:
+        """Store the deliveries of the next messages of topics; None if the project has no subscribers of topics."""
+        now, cursor = self._clock.now(), self._cursors.get(project)
+        if cursor is None:
+            return None
+        topics = self._subscribed(project)
+        if not topics:
+            return None if self._cursors.remove(project, cursor.version) else Followed([], True)
+        position = int(cursor.value)
+        pattern = Pattern(next(iter(topics))) if len(topics) == 1 else ALL
+        read = self._storage.topics.read(project, position, BATCH, pattern)
+        if read.dropped > position:
+            LOG.warning("Messages of topics of project %s were trimmed before their delivery.", project)
+        pending: dict[QueueRef, list[Notice]] = {}
+        for batch in read.batches:
+            self._add(project, batch, position, topics.get(batch.topic, SubscriptionSet()), pending, now)
+        for queue, its in pending.items():
+            self._storage.messages.post(queue, drafts_of(its, self._policy.keep, now), now)
+        if read.position == position:
+            return Followed(list(pending), read.more)
+        moved = self._cursors.move(project, read.position, cursor.version)
+        return Followed(list(pending), read.more or not moved)
+
+    def _add(
+        self,
+        project: str,
+        batch: Batch,
+        after: int,
+        all: SubscriptionSet,
+        pending: dict[QueueRef, list[Notice]],
+        now: Seconds,
+    ) -> None:
+        source = Source(project, "topic", batch.topic)
+        for message in batch.messages(after, now) if all.deliverable else ():
+            entry, sequence = message.entry, message.sequence
+            id = f"{sequence}-{int(message.created * 1000):x}"  # the same if the message is read again
+            notice = Notice(
+                id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops, seal=entry.seal
+            )
+            for each in all.items if entry.hops < MAX_HOPS else ():
+                if each.gets(notice, self._policy.confirm):
+                    pending.setdefault(source.outgoing(each), []).append(notice)
+
+    def _subscribed(self, project: str) -> dict[str, SubscriptionSet]:
+        """Return the subscriptions of each topic that has any."""
+        found: dict[str, SubscriptionSet] = {}
+        after = ""
+        while True:
+            page = self._storage.documents.list(project, KIND, TOPICS, after, BATCH, self._clock.now())
+            for document in page.items:
+                name = document.ref.name.removeprefix(TOPICS)
+                if (all := self._subscriptions.of(Source(project, "topic", name))).items:
+                    found[name] = all
+            if page.next is None or len(page.items) < BATCH:
+                return found
+            after = page.next

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Subscriptions as a feature of the server."""
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import falcon
+
+from zq.auth.signatures import Signatures
+from zq.core import Broker
+from zq.core.quotas import NO_QUOTAS
+from zq.errors import Invalid
+from zq.http.features import Feature, Json
+from zq.limits import Limits
+from zq.model.identity import ShareOptions
+from zq.subscriptions import delivery_resources, openapi, resources
+from zq.subscriptions.connections import ConnectionSubscriptions
+from zq.subscriptions.deliveries import Deliveries
+from zq.subscriptions.delivery.running import deliverer_of, targets_of
+from zq.subscriptions.delivery.targets import Judge
+from zq.subscriptions.delivery.worker import Deliverer
+from zq.subscriptions.documents import SubscriptionDocuments
+from zq.subscriptions.policy import DEFAULT_POLICY, SubscriptionPolicy
+from zq.subscriptions.sealing import SecretSealer
+from zq.subscriptions.settings import DeliverySettings
+from zq.subscriptions.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from zq.subscriptions.trusts import Trusts
+
+# Whether the extra ``delivery`` is installed.
+CAN_DELIVER: Final = find_spec("aiohttp") is not None
+
+
+class UseCases:
+    """The use cases of subscriptions on the store of a core."""
+
+    def __init__(self, core: Broker, policy: SubscriptionPolicy = DEFAULT_POLICY) -> None:
+        storage, clock, limits, sealing = core.storage, core.waiters.clock, core.limits, core.sealing
+        self.stored = stored = SubscriptionDocuments(storage, clock)
+        self.subscriptions = Subscriptions(
+            *(storage, clock, limits, stored, core.quotas or NO_QUOTAS, core.queue_creation, core.topic_creation),
+            policy,
+        )
+        self.deliveries = Deliveries(storage, clock, limits, stored, policy, sealing)
+        self.connections = ConnectionSubscriptions(storage.claims, clock, sealing, stored, self.subscriptions)
+
+
+class DescribedSubscriptions(Feature):
+    """The description of subscriptions in the OpenAPI document."""
+
+    tags: Mapping[str, str] = {"subscriptions": "Who is told of messages, by HTTP or by mail."}
+
+    def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
+        return {"subscriptions": openapi.subscriptions(limits)}
+
+    def schemas(self, _limits: Limits) -> Mapping[str, Json]:
+        return openapi.schemas()
+
+
+class SubscriptionsFeature(DescribedSubscriptions):
+    """The routes of subscriptions and deliveries, and the delivery worker of this process.
+
+    ``deliverer``: None if other processes deliver.
+    """
+
+    def __init__(self, use_cases: UseCases, deliverer: Deliverer | None = None) -> None:
+        self._use_cases = use_cases
+        self._deliverer = deliverer
+        self.connections = use_cases.connections
+        self.listeners = [use_cases.connections.wake, *([deliverer.notify] if deliverer else [])]
+
+    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
+        resources.add_routes(app, self._use_cases.subscriptions)
+        delivery_resources.add_routes(app, self._use_cases.deliveries)
+
+    def start(self) -> None:
+        if self._deliverer is not None:
+            self._deliverer.start()
+
+    def stop(self) -> None:
+        if self._deliverer is not None:
+            self._deliverer.stop()
+
+
+def subscriptions_feature(
+    options: DeliverySettings, core: Broker, share: Callable[[], ShareOptions], strategy: object, alone: bool
+) -> SubscriptionsFeature:
+    """Return the feature of a server.
+
+    ``share``: returns the current options of signed URLs. ``strategy``: that of authentication. ``alone``: no other
+    process has the store. Without the extra ``delivery`` the server refuses every subscriber and delivers nothing.
+    """
+    if not CAN_DELIVER:
+        return SubscriptionsFeature(UseCases(core, policy_of(options, share, check_address=_refuse_subscriber)))
+    trusts, storage, clock = trusts_of(options, strategy), core.storage, core.waiters.clock
+    policy = policy_of(options, share, trusts, Judge(targets_of(options)))
+    deliverer = None
+    if options.deliver:
+        signatures = Signatures(share, storage.documents, clock)
+        deliverer = deliverer_of(options, storage, clock, policy, core.sealing, signatures, alone, trusts)
+    return SubscriptionsFeature(UseCases(core, policy), deliverer)
+
+
+def policy_of(
+    options: DeliverySettings,
+    share: Callable[[], ShareOptions],
+    trusts: "Trusts | None" = None,
+    check_address: Callable[[str], None] = DEFAULT_POLICY.check_address,
+) -> SubscriptionPolicy:
+    """Return the rules for subscriptions that the settings give."""
+    return SubscriptionPolicy(
+        *(options.types, options.default_ttl, options.confirm, options.keep),
+        sealer=SecretSealer(share),
+        trusts=trusts or DEFAULT_POLICY.trusts,
+        check_address=check_address,
+    )
+
+
+def trusts_of(options: DeliverySettings, strategy: object) -> "Trusts | None":
+    """Return the maker of Keystone trusts; None with another strategy of authentication."""
+    middleware = getattr(strategy, "middleware", None)
+    if middleware is None:
+        return None
+    from zq.subscriptions.trusts import Trusts
+
+    return Trusts(middleware, options.trust_http, options.trust_targets)
+
+
+def _refuse_subscriber(_subscriber: str) -> None:
+    raise Invalid("This server takes no subscriptions: the extra delivery is not installed.")

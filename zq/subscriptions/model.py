@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of subscriptions (contract 9) and of deliveries.
+
+Deliveries are messages in hidden queues of their project. A source, that is, a queue or topic with subscribers, has a
+queue of notices. Each subscription has a queue of pending deliveries and a dead-letter queue.
+"""
+
+from typing import Any, Final
+
+from msgspec import Struct
+
+from zq.model import QueueRef, Seconds
+from zq.model.hidden import HIDDEN, NOTICES, Owner
+
+# The roles of the hidden queues of subscriptions.
+PENDING: Final = "~pending"
+DEAD: Final = "~dead"
+PUSHED: Final = "~pushed"
+# The prefix of the subscriber's URI if the messages go to a WebSocket connection.
+CONNECTION: Final = "websocket:"
+# The name that stands for a project's topic log among queues with work.
+LOG_NAME: Final = f"{HIDDEN}log"
+
+
+class Source(Owner):
+    """A queue or topic that is subscribed to."""
+
+    __slots__ = ()
+
+    def pending(self, subscription: str) -> QueueRef:
+        """Return the queue of a subscription's pending deliveries."""
+        return self.hidden(PENDING, subscription)
+
+    def pushed(self, subscription: str) -> QueueRef:
+        """Return the queue of pending deliveries to a connection. Workers do not deliver from it."""
+        return self.hidden(PUSHED, subscription)
+
+    def outgoing(self, subscription: "Subscription") -> QueueRef:
+        """Return ``pushed`` if the subscriber is a connection, else ``pending``."""
+        is_connection = subscription.subscriber.startswith(CONNECTION)
+        return self.pushed(subscription.id) if is_connection else self.pending(subscription.id)
+
+    def dead(self, subscription: str) -> QueueRef:
+        """Return the dead-letter queue of a subscription's deliveries."""
+        return self.hidden(DEAD, subscription)
+
+
+def is_notices(queue: QueueRef) -> bool:
+    """Return whether the queue holds notices to fan out."""
+    return queue.name.startswith(f"{NOTICES}/")
+
+
+def log_of(project: str) -> QueueRef:
+    """Return the reference that stands for the project's topic log among queues with work. No such queue exists."""
+    return QueueRef(project, LOG_NAME)
+
+
+def is_log(queue: QueueRef) -> bool:
+    """Return whether the reference stands for a topic log."""
+    return queue.name == LOG_NAME
+
+
+def pending_of(queue: QueueRef) -> tuple[Source, str] | None:
+    """Return the source and id of the subscription whose pending deliveries the queue holds; None for other queues."""
+    if not queue.name.startswith(f"{PENDING}/"):
+        return None
+    _, kind, name, subscription = queue.name.split("/")
+    return Source(queue.project, kind, name), subscription
+
+
+class Notice(Struct, frozen=True, array_like=True):
+    """A message to deliver, or a request for confirmation if ``confirmation`` is set.
+
+    ``generation``: the queue's generation of subscriptions when the message was posted; the sequence of a topic's
+    message. ``delay``: None if the queue ignores delays. ``hops``: the number of deliveries that led to the post.
+    ``seal``: as in the topic's ``Entry``.
+    """
+
+    message: str
+    kind: str
+    name: str
+    body: bytes
+    ttl: int
+    delay: int | None = None
+    generation: int = 0
+    confirmation: str = ""
+    hops: int = 0
+    seal: bytes = b""
+
+
+class Subscription(Struct, frozen=True, omit_defaults=True):
+    """A subscription as it is stored. ``started``: when its ``ttl`` began.
+
+    ``confirmed``: the first generation of messages that go to the subscriber; None if no message does.
+    ``agreed``: the subscriber's own word. None means that it has said nothing yet, or in documents of earlier versions
+    that it has agreed if ``confirmed`` is set. ``secret``: the sealed secret that signs deliveries. ``former``: the
+    secret before, and until when it signs too.
+    """
+
+    id: str
+    subscriber: str
+    ttl: int
+    started: Seconds
+    options: dict[str, Any] = {}
+    confirmed: int | None = None
+    secret: bytes = b""
+    former: tuple[bytes, Seconds] | None = None
+    agreed: bool | None = None
+
+    @property
+    def has_agreed(self) -> bool:
+        """Whether the subscriber has confirmed."""
+        return self.confirmed is not None if self.agreed is None else self.agreed
+
+    @property
+    def expires(self) -> Seconds:
+        """When the subscription expires."""
+        return self.started + self.ttl
+
+    def must_agree(self, confirm: bool) -> bool:
+        """Return whether nothing is delivered before the subscriber agrees; ``confirm``: the server's option.
+
+        Mail always needs it. A connection agrees by subscribing.
+        """
+        return not self.subscriber.startswith(CONNECTION) and (confirm or self.subscriber.startswith("mailto:"))
+
+    def is_sent_to(self, confirm: bool) -> bool:
+        """Return whether messages go to the subscriber under this value of the server's option."""
+        return self.confirmed is not None and (self.has_agreed or not self.must_agree(confirm))
+
+    def gets(self, notice: Notice, confirm: bool) -> bool:
+        """Return whether the notice goes to the subscriber.
+
+        A subscriber that agreed after a message was posted does not get the message, and is not asked to confirm again.
+        """
+        if notice.confirmation:
+            return not self.has_agreed
+        return self.is_sent_to(confirm) and self.confirmed is not None and self.confirmed <= notice.generation
+
+
+class SubscriptionSet(Struct, frozen=True):
+    """All subscriptions of one source, sorted by id. ``generation`` grows with each change, at least to the clock's
+    milliseconds."""
+
+    generation: int = 0
+    items: tuple[Subscription, ...] = ()
+
+    def at(self, id: str) -> Subscription | None:
+        """Return the subscription of this id; None if there is none."""
+        return next((each for each in self.items if each.id == id), None)
+
+    def living(self, now: Seconds) -> "SubscriptionSet":
+        """Return the set without expired subscriptions."""
+        return SubscriptionSet(self.generation, tuple(each for each in self.items if each.expires > now))
+
+    def replace(self, *changed: Subscription, without: str = "") -> "SubscriptionSet":
+        """Return the next generation: subscriptions are added or replaced, the one of id ``without`` removed."""
+        gone = {each.id for each in changed} | {without}
+        kept = [each for each in self.items if each.id not in gone]
+        return SubscriptionSet(self.generation + 1, tuple(sorted([*kept, *changed], key=lambda each: each.id)))
+
+    @property
+    def deliverable(self) -> bool:
+        """Whether messages go to any of the subscribers."""
+        return any(each.confirmed is not None for each in self.items)

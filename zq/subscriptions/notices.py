@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Notices as they are stored, and the documents that subscribers get (contract 9.7, 9.8)."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw, structs
+
+from zq import wire
+from zq.core.encryption import Sealing, id_in_topic
+from zq.model import Draft, Seconds, new_ids
+from zq.subscriptions.model import Notice
+
+_notice_decoder: Final = msgspec.msgpack.Decoder(Notice)
+# The placeholder of the document in ``post_data``, with its quotes (contract 9.8).
+MESSAGE: Final = '"$zaqar_message$"'
+
+
+def notice_body(notice: Notice) -> bytes:
+    """Encode a notice as the body of a message."""
+    return msgspec.msgpack.encode(notice)
+
+
+def notice_of(body: bytes) -> Notice:
+    """Decode the body of a message that holds a notice."""
+    return _notice_decoder.decode(body)
+
+
+def drafts_of(notices: Sequence[Notice], ttl: int, now: Seconds) -> Sequence[Draft]:
+    """Return the messages to store for the notices."""
+    ids = new_ids(len(notices), now)
+    return [Draft(id, notice_body(each), ttl, 0, "") for id, each in zip(ids, notices, strict=True)]
+
+
+def opened_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
+    """Decrypt the body of a notice. Raises ``MessageUnreadable``."""
+    id = notice.message if notice.kind == "queue" else id_in_topic(notice.name, notice.seal)
+    return structs.replace(notice, body=sealing.open(project, id, notice.body))
+
+
+def notification(notice: Notice) -> bytes:
+    """Encode the document of a message (contract 9.7)."""
+    shown: dict[str, Any] = {"ttl": notice.ttl, "body": Raw(notice.body)}
+    if notice.delay is not None:
+        shown["delay"] = notice.delay
+    return wire.encode(shown | {"Message_Type": "Notification", f"{notice.kind}_name": notice.name})
+
+
+def posted(document: bytes, template: object) -> bytes:
+    """Return the body of a request to a webhook: the document, or the template that contains the document."""
+    if not isinstance(template, str) or not template:
+        return document
+    return template.replace(MESSAGE, document.decode()).encode("utf-8", "surrogatepass")

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations and schemas of subscriptions in the OpenAPI document (contract 9)."""
+
+from zq.http.openapi.operations import (
+    QUEUE,
+    SEQUENCES,
+    TEXT,
+    TOPIC,
+    Json,
+    answer,
+    body,
+    integer,
+    operation,
+    query,
+    reference,
+    several,
+)
+from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits
+from zq.subscriptions.subscriptions import MIN_TTL
+
+
+def subscriptions(limits: Limits) -> Json:
+    """Return the operations by path and method, of queues and of topics."""
+    return _of("queue", QUEUE, limits) | _of("topic", TOPIC, limits)
+
+
+def _of(word: str, source: str, limits: Limits) -> Json:
+    most = query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Most of the page.")
+    changed = {204: answer("Done.", "", "Location")}
+    path = f"{source}/subscriptions"
+    return {
+        path: {
+            "get": operation(
+                f"list_{word}_subscriptions",
+                f"Subscriptions of the {word}",
+                {200: answer("A page.", "SubscriptionPage")},
+                parameters=[query("marker", TEXT, "Where the page before has ended."), most],
+            ),
+            "post": operation(
+                f"create_{word}_subscription",
+                f"Have messages of the {word} delivered",
+                {201: answer("Its id; of a new one the secret too.", "Subscribed", "Location")},
+                body=body("SubscriptionTerms", required=True),
+                errors=(409,),
+            ),
+        },
+        f"{path}/{{subscription}}": {
+            "get": operation(
+                f"get_{word}_subscription",
+                "One subscription",
+                {200: answer("It.", "Subscription")},
+                errors=(404,),
+            ),
+            "patch": operation(
+                f"update_{word}_subscription",
+                "Change a subscription",
+                changed,
+                body=body("SubscriptionChange", required=True),
+                errors=(404, 409),
+            ),
+            "delete": operation(f"delete_{word}_subscription", "End a subscription", {204: answer("Ended.")}),
+        },
+        f"{path}/{{subscription}}/confirm": {
+            "put": operation(
+                f"confirm_{word}_subscription",
+                "Agree to what is delivered, or not any more",
+                changed,
+                body=body("Agreement", required=True),
+                errors=(403, 404),
+            )
+        },
+        f"{path}/{{subscription}}/secret": {
+            "post": operation(
+                f"rotate_{word}_subscription_secret",
+                "A new secret; the former one signs for another day",
+                {200: answer("It.", "Secret")},
+                errors=(404,),
+            )
+        },
+        **_deliveries(word, f"{path}/{{subscription}}/deliveries", most),
+    }
+
+
+def _deliveries(word: str, path: str, most: Json) -> Json:
+    """Return the operations on the deliveries of a subscription."""
+    return {
+        path: {
+            "get": operation(
+                f"list_{word}_deliveries",
+                "What could not be delivered, or waits",
+                {200: answer("A page, the first first.", "DeliveryPage")},
+                parameters=[
+                    query("marker", SEQUENCES, "Where the page before has ended."),
+                    most,
+                    query("state", {"enum": ["dead", "waiting"], "default": "dead"}, "What was given up, or waits."),
+                ],
+                errors=(404,),
+            ),
+            "post": operation(
+                f"test_{word}_subscription",
+                "Have a test delivered to this subscriber alone",
+                {202: answer("It is on its way.", "Tested")},
+                errors=(404, 409),
+            ),
+            "delete": operation(
+                f"delete_{word}_dead_deliveries",
+                "Drop some of it, or all",
+                {204: answer("Gone.")},
+                parameters=[several("ids", "These; else all.", maxItems=MAX_IDS)],
+                errors=(404,),
+            ),
+        },
+        f"{path}/redrive": {
+            "post": operation(
+                f"redrive_{word}_dead_deliveries",
+                "Have it tried again, with all attempts anew",
+                {200: answer("How many.", "Redriven")},
+                body=body("DeliveryRedriveTerms", required=False),
+                errors=(404,),
+            )
+        },
+    }
+
+
+def schemas() -> Json:
+    """Return the schemas of the bodies."""
+    ttl = {"type": "integer", "minimum": MIN_TTL}
+    one = {
+        "id": TEXT,
+        "source": TEXT,
+        "subscriber": TEXT,
+        "ttl": ttl,
+        "age": integer(0, 1 << 53),
+        "options": {"type": "object"},
+        "confirmed": {"type": "boolean"},
+    }
+    links = {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")}
+    page = {"subscriptions": {"type": "array", "items": reference("schemas", "Subscription")}, "links": links}
+    count = integer(0, 1 << 53)
+    dead = dict.fromkeys(("id", "message_id", "Message_Type", "reason"), TEXT)
+    dead |= {"attempts": count, "age": count, "ttl": ttl}
+    deliveries = {"type": "array", "items": reference("schemas", "Delivery")}
+    most = integer(1, MAX_BATCH, default=DEFAULT_BATCH)
+    made = {"subscription_id": TEXT, "secret": TEXT}
+    rest = {"ttl": ttl, "options": {"type": ["object", "null"]}}
+    return {
+        "Subscription": _object(one),
+        "SubscriptionPage": _object(page),
+        "SubscriptionTerms": {"type": "object", "properties": {**rest, "subscriber": TEXT}, "required": ["subscriber"]},
+        "SubscriptionChange": {"type": "object", "properties": {**rest, "subscriber": {"type": ["string", "null"]}}},
+        "Subscribed": {"type": "object", "properties": made, "required": ["subscription_id"]},
+        "Delivery": _object(dead) | {"properties": {**dead, "body": {}}},
+        "DeliveryPage": _object({"deliveries": deliveries, "links": links}),
+        "Tested": _object({"message_id": TEXT}),
+        "DeliveryRedriveTerms": {"type": "object", "properties": {"limit": most}},
+        "Agreement": _object({"confirmed": {"type": "boolean"}}),
+        "Secret": _object({"secret": TEXT}),
+    }
+
+
+def _object(properties: Json) -> Json:
+    return {"type": "object", "properties": properties, "required": sorted(properties)}

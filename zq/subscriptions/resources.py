@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resources at ``/v2/queues/{queue}/subscriptions`` and below, and at the same paths of topics (contract 9)."""
+
+from typing import Any
+
+import falcon
+
+from zq import wire
+from zq.errors import InvalidBody
+from zq.http import query
+from zq.http.authentication import SIGNATURE, token_of
+from zq.http.features import CONNECTION
+from zq.model import Seconds
+from zq.model.identity import ADMIN, Identity
+from zq.subscriptions.model import Source, Subscription
+from zq.subscriptions.subscribers import shown_options
+from zq.subscriptions.subscriptions import Subscriptions, Terms
+from zq.wire import answers
+
+
+class _Resource:
+    """A resource below a source. ``kind``: "queue" or "topic"."""
+
+    def __init__(self, subscriptions: Subscriptions, kind: str) -> None:
+        self._subscriptions = subscriptions
+        self._kind = kind
+
+    def _source(self, req: falcon.Request) -> Source:
+        ref = getattr(req.context, self._kind)
+        return Source(ref.project, self._kind, ref.name)
+
+
+def _terms(req: falcon.Request, needed: bool) -> Terms:
+    """Read the terms and ignore unknown members. Clients compare the sentences (contract 0.2)."""
+    raw = query.needed_body(req) if needed else query.body(req)
+    given = wire.json_value(raw) if raw else {}
+    if not isinstance(given, dict):
+        raise InvalidBody("Subscriptions must be a dict.")
+    return Terms(**{name: given[name] for name in Terms.__struct_fields__ if name in given})
+
+
+def _shown(source: Source, subscription: Subscription, now: Seconds) -> dict[str, Any]:
+    """Return the representation of a subscription (contract 9.1)."""
+    return {
+        "id": subscription.id,
+        "source": source.name,
+        "subscriber": subscription.subscriber,
+        "ttl": subscription.ttl,
+        "age": max(0, int(now - subscription.started)),
+        "options": shown_options(subscription.options),
+        "confirmed": subscription.has_agreed,
+    }
+
+
+class SubscriptionCollection(_Resource):
+    """``…/subscriptions``"""
+
+    policy = {"GET": "subscription:get_all", "POST": "subscription:create"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        limit, source = query.integer(req, "limit"), self._source(req)
+        seen = self._subscriptions.list(source, query.text(req, "marker"), limit)
+        links = []
+        if seen.value.next is not None:
+            given = query.repeated({"limit": limit}) | {"marker": seen.value.next}
+            links = [answers.next_link(req.path, given)]
+        items = [_shown(source, each, seen.now) for each in seen.value.items]
+        resp.data = wire.encode({"subscriptions": items, "links": links})
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
+        terms, connection = _terms(req, needed=False), req.env.get(CONNECTION, "")
+        made = self._subscriptions.create(self._source(req), terms, token_of(req), connection)
+        resp.set_header("Location", req.path)
+        answer = {"subscription_id": made.id} | ({"secret": made.secret} if made.secret else {})
+        resp.status, resp.data = falcon.HTTP_201, wire.encode(answer)
+
+
+class SubscriptionItem(_Resource):
+    """``…/subscriptions/{subscription}``"""
+
+    policy = {"GET": "subscription:get", "PATCH": "subscription:update", "DELETE": "subscription:delete"}
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        source = self._source(req)
+        seen = self._subscriptions.get(source, subscription)
+        resp.data = wire.encode(_shown(source, seen.value, seen.now))
+
+    def on_patch(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        self._subscriptions.update(self._source(req), subscription, _terms(req, needed=True), token_of(req))
+        resp.set_header("Location", req.path)
+        resp.status = falcon.HTTP_204
+
+    def on_delete(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        self._subscriptions.delete(self._source(req), subscription)
+        resp.status = falcon.HTTP_204
+
+
+class SubscriptionConfirmation(_Resource):
+    """``…/subscriptions/{subscription}/confirm``"""
+
+    policy = {"PUT": "subscription:confirm"}
+
+    def on_put(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        given = wire.json_value(query.needed_body(req))
+        agreed = given.get("confirmed") if isinstance(given, dict) else None
+        if not isinstance(agreed, bool):
+            raise InvalidBody("The 'confirmed' should be boolean.")
+        self._subscriptions.confirm(self._source(req), subscription, agreed, _is_owner(req))
+        resp.set_header("Location", req.path)
+        resp.status = falcon.HTTP_204
+
+
+def _is_owner(req: falcon.Request) -> bool:
+    """Return whether the caller is authenticated, is no administrator, and does not have the subscriber's signature."""
+    identity: Identity = req.context.identity
+    return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
+
+
+class SubscriptionSecret(_Resource):
+    """``…/subscriptions/{subscription}/secret``"""
+
+    policy = {"POST": "subscription:update"}
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
+        resp.data = wire.encode({"secret": self._subscriptions.rotate(self._source(req), subscription)})
+
+
+def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscriptions) -> None:
+    """Add the routes of queues and of topics."""
+    for kind in ("queue", "topic"):
+        path = f"/v2/{kind}s/{{{kind}}}/subscriptions"
+        app.add_route(path, SubscriptionCollection(subscriptions, kind))
+        app.add_route(f"{path}/{{subscription}}", SubscriptionItem(subscriptions, kind))
+        app.add_route(f"{path}/{{subscription}}/confirm", SubscriptionConfirmation(subscriptions, kind))
+        app.add_route(f"{path}/{{subscription}}/secret", SubscriptionSecret(subscriptions, kind))

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The URIs and options that a subscriber may have (contract 9.2, criteria E1 and E3).
+
+The module checks their form only. ``zq.subscriptions.delivery.targets`` judges the addresses of hosts.
+"""
+
+import re
+from email.errors import MessageError
+from email.headerregistry import Address
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from zq import wire
+from zq.core.metadata import check_retry_policy
+from zq.errors import Invalid
+from zq.limits import nesting
+
+TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
+# The prefix of subscribers that get a token of Keystone with each delivery.
+TRUST: Final = "trust+"
+MAX_URI: Final = 2048
+# Bytes of options as JSON.
+MAX_OPTIONS: Final = 16384
+# Bytes of ``post_headers`` as JSON, and their number.
+MAX_HEADER_BYTES: Final = 4096
+MAX_HEADERS: Final = 20
+# The value that a reader sees in place of a secret one (criterion E6).
+HIDDEN: Final = "***"
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
+_UNPRINTED: Final = re.compile(r"[\x00-\x20\x7f]")
+_RESERVED: Final = frozenset(
+    [
+        "host",
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "expect",
+        "x-auth-token",
+    ]
+)
+_RESERVED_PREFIXES: Final = ("content-", "webhook-", "proxy-", "zq-")
+
+
+def check_subscriber(uri: object, types: tuple[str, ...] = TYPES) -> str:
+    """Return the URI of a subscriber if its form is valid. Raises ``Invalid``."""
+    if uri is None:
+        raise Invalid("Missing parameter subscriber: it must be a URI.")
+    if not isinstance(uri, str) or not uri:
+        raise Invalid("subscriber must be a URI.")
+    if len(uri) > MAX_URI:
+        raise Invalid(f"subscriber must be at most {MAX_URI} characters; it has {len(uri)}.")
+    scheme = uri.partition(":")[0].lower()
+    if ":" not in uri or scheme not in types:
+        raise Invalid(f"The scheme of subscriber must be supported in the list {', '.join(types)}.")
+    if _UNPRINTED.search(uri):
+        raise Invalid("subscriber must hold no spaces and no control characters.")
+    if scheme == "mailto":
+        mail_of(uri)
+    else:
+        _check_url(uri.removeprefix(TRUST))
+    return uri
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        host, _port = parts.hostname, parts.port
+    except ValueError:
+        raise Invalid("subscriber is no URL.") from None
+    if not host or not url.partition(":")[2].startswith("//"):
+        raise Invalid("subscriber must name a host.")
+    if "@" in parts.netloc or "\\" in url:
+        raise Invalid("subscriber must hold no user, no password and no backslash.")
+
+
+def mail_of(uri: str) -> tuple[str, str]:
+    """Return the address and the subject of a ``mailto`` URI. Raises ``Invalid``."""
+    path, _, query = uri.partition(":")[2].partition("?")
+    to = unquote(path)
+    try:
+        address = Address(addr_spec=to)
+    except (ValueError, IndexError, MessageError):
+        raise Invalid("subscriber must name one mail address.") from None
+    if not address.username or not address.domain or "," in to or not to.isprintable():
+        raise Invalid("subscriber must name one mail address.")
+    given = {name.lower(): values[0] for name, values in parse_qs(query, max_num_fields=20).items()}
+    return to, _printable("the subject of subscriber", given.get("subject", ""))
+
+
+def check_options(options: object) -> dict[str, Any]:
+    """Return the options if they are valid; null means none. Raises ``Invalid``."""
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise Invalid("options must be a dict, that is, a JSON object.")
+    nesting("options", options)
+    if len(size := wire.encode(options)) > MAX_OPTIONS:
+        raise Invalid(f"options must be at most {MAX_OPTIONS} bytes; they have {len(size)}.")
+    check_retry_policy(options.get("_retry_policy"), "options._retry_policy")
+    _check_headers(options.get("post_headers"))
+    if not isinstance(options.get("post_data", ""), str):
+        raise Invalid("options.post_data must be a string.")
+    if options.get("trust_id", HIDDEN) != HIDDEN:
+        # The service's user is the trustee of other trusts too: a caller that names one would use its trustor's roles.
+        raise Invalid("options must not hold trust_id: the server makes the trust.")
+    for name in ("from", "subject"):
+        _printable(f"options.{name}", options.get(name, ""))
+    return options
+
+
+def _check_headers(headers: object) -> None:
+    if headers is None:
+        return
+    if not isinstance(headers, dict):
+        raise Invalid("options.post_headers must be an object.")
+    if len(headers) > MAX_HEADERS or len(wire.encode(headers)) > MAX_HEADER_BYTES:
+        raise Invalid(f"options.post_headers may hold {MAX_HEADERS} headers, and {MAX_HEADER_BYTES} bytes.")
+    for name, value in headers.items():
+        if not _TOKEN.fullmatch(name):
+            raise Invalid("options.post_headers holds what is no header's name.")
+        if name.lower() in _RESERVED or name.lower().startswith(_RESERVED_PREFIXES):
+            raise Invalid(f"options.post_headers must not hold {name}.")
+        _printable(f"options.post_headers.{name}", value)
+
+
+def _printable(field: str, value: object) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise Invalid(f"{field} must be a string without control characters.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{field} must be text.") from None
+    return value
+
+
+def entrusted(options: dict[str, Any], trust: str) -> dict[str, Any]:
+    """Return the options with the trust; "" means none."""
+    given = {name: value for name, value in options.items() if name != "trust_id"}
+    return given | ({"trust_id": trust} if trust else {})
+
+
+def shown_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options as a reader sees them: without values of headers, and without the trust."""
+    shown = dict(options)
+    if isinstance(headers := options.get("post_headers"), dict):
+        shown["post_headers"] = dict.fromkeys(headers, HIDDEN)
+    if options.get("trust_id"):
+        shown["trust_id"] = HIDDEN
+    return shown
+
+
+def moved_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for another subscriber: without headers whose values are hidden from the caller."""
+    result = {name: value for name, value in options.items() if name != "post_headers"}
+    if isinstance(headers := options.get("post_headers"), dict):
+        given = {name: value for name, value in headers.items() if value != HIDDEN}
+        return result | ({"post_headers": given} if given else {})
+    return result
+
+
+def restored_options(given: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that a caller means who has read them: a hidden value stays the former one."""
+    result = dict(given)
+    if isinstance(headers := given.get("post_headers"), dict):
+        kept = former.get("post_headers") or {}
+        result["post_headers"] = {
+            name: kept.get(name, value) if value == HIDDEN else value for name, value in headers.items()
+        }
+    return result

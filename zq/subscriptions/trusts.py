@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trusts of Keystone, for subscribers of the schemes ``trust+http`` and ``trust+https`` (contract 9.2, 9.9).
+
+A caller that subscribes delegates its roles in its project to the user of this service, until the subscription expires.
+Each delivery carries a token of the trust. Such a token permits everything that its trustor may do, so it is sent over
+TLS and to services of Keystone's catalogue only, unless the operator allows more (criterion E6).
+"""
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from cachetools import FIFOCache
+from keystoneauth1 import loading
+from keystoneauth1.exceptions import ClientException, HTTPClientError
+from keystonemiddleware.auth_token import AuthProtocol, ksm_exceptions
+from webob.exc import HTTPException
+
+from zq.errors import Invalid, Unavailable
+from zq.model import Seconds
+
+LOG = logging.getLogger(__name__)
+PREFIX: Final = "trust+"
+# Trusts whose tokens one process caches.
+MAX_CACHED: Final = 1000
+# Options of the service's own scope. A token of a trust must not have a scope.
+SCOPES: Final = ("project_id", "project_name", "project_domain_id", "project_domain_name", "domain_id", "domain_name")
+
+
+class Trusts:
+    """Creates trusts, and tokens of them, as the user of ``[keystone_authtoken]``.
+
+    ``http``: whether tokens are sent to targets without TLS too. ``targets``: prefixes of URLs to which tokens are sent
+    besides the services of the catalogue.
+    """
+
+    def __init__(self, middleware: AuthProtocol, http: bool, targets: Iterable[str]) -> None:
+        self._middleware = middleware
+        self._http = http
+        self._targets = tuple(targets)
+        self._lock = threading.Lock()
+        self._plugins: FIFOCache[str, Any] = FIFOCache(MAX_CACHED)
+
+    def make(self, token: str, subscriber: str, until: Seconds) -> str:
+        """Return the id of a new trust of the token's user. Raises ``Invalid``, ``Unavailable``."""
+        if not token:
+            raise Invalid("subscriber must not begin with trust+ without a token of Keystone in X-Auth-Token.")
+        try:
+            caller = self._middleware.fetch_token(token)["token"]
+            self._check(subscriber, _urls(caller.get("catalog") or []))
+            session, service = self._middleware._session, self._middleware._auth
+            trust = {
+                "trustor_user_id": caller["user"]["id"],
+                "trustee_user_id": service.get_user_id(session),
+                "project_id": caller["project"]["id"],
+                "roles": [{"name": role["name"]} for role in caller["roles"]],
+                "impersonation": True,
+                "expires_at": datetime.fromtimestamp(until, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            }
+            place = f"{self._identity(session, service)}/OS-TRUST/trusts"
+            headers = {"X-Auth-Token": token}
+            answer = session.post(place, json={"trust": trust}, headers=headers, authenticated=False)
+            return str(answer.json()["trust"]["id"])
+        except (HTTPClientError, ksm_exceptions.InvalidToken) as refusal:
+            LOG.info("Keystone makes no trust: %r", refusal)
+            raise Invalid("subscriber must not begin with trust+: Keystone makes no trust of this token.") from refusal
+        except (ClientException, HTTPException) as error:
+            raise Unavailable("Keystone cannot be asked now. Try again later.") from error
+
+    def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the headers of a delivery. Raises ``Invalid``, with a reason for the operator."""
+        trust = options.get("trust_id")
+        if not isinstance(trust, str) or not trust:
+            raise Invalid("The subscription has no trust.")
+        session = self._middleware._session
+        try:
+            plugin = self._plugin(trust)
+            access = plugin.get_access(session)
+            self._check(subscriber, _urls(access.service_catalog.catalog))
+            return {"X-Auth-Token": access.auth_token}
+        except ClientException as error:
+            raise Invalid(f"Keystone gives no token of the trust: {type(error).__name__}.") from error
+
+    def _plugin(self, trust: str) -> Any:
+        with self._lock:
+            if trust not in self._plugins:
+                conf = self._middleware._conf
+                group = conf.get("auth_section") or conf.group_name
+                loader: Any = loading.get_plugin_loader(conf.get("auth_type", group=group))
+                own = {"trust_id": trust, **dict.fromkeys(SCOPES)}
+                self._plugins[trust] = loader.load_from_options_getter(
+                    lambda option: conf.get(option.dest, group=group), **own
+                )
+            return self._plugins[trust]
+
+    def _identity(self, session: Any, service: Any) -> str:
+        found = service.get_endpoint(session, service_type="identity", interface="internal", version=(3, 0))
+        return str(found or service.auth_url).rstrip("/")
+
+    def _check(self, subscriber: str, catalogue: Iterable[str]) -> None:
+        """Raise ``Invalid`` if the target must not get a token."""
+        url = subscriber.removeprefix(PREFIX)
+        if not (self._http or url.startswith("https:")):
+            raise Invalid("subscriber must be trust+https: tokens are not sent without TLS.")
+        if not any(_covers(place, url) for place in (*self._targets, *catalogue)):
+            raise Invalid("subscriber must be of a service of Keystone's catalogue: tokens are sent to no other.")
+
+
+def _urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [str(each.get("url")) for service in catalogue for each in service.get("endpoints", ())]
+
+
+def _covers(place: str, url: str) -> bool:
+    """Return whether a URL is that of a place, or below it."""
+    ours, theirs = urlsplit(place), urlsplit(url)
+    if (ours.scheme, ours.hostname, _port(ours)) != (theirs.scheme, theirs.hostname, _port(theirs)):
+        return False
+    steps = unquote(unquote(theirs.path)).replace("\\", "/").split("/")
+    above = ours.path.rstrip("/")
+    return ".." not in steps and "." not in steps and f"{theirs.path}/".startswith(f"{above}/")
+
+
+def _port(parts: Any) -> int:
+    return int(parts.port or (443 if parts.scheme == "https" else 80))

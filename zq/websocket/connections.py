@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""WebSocket connections as coroutines of the server's edge, bounded before their handshake (contract 14)."""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from contextlib import suppress
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from msgspec import Struct
+
+from zq.http.features import Receive, Scope, Send, SocketEdge
+from zq.model.addresses import client_network
+from zq.websocket.session import Ended, Service, Session
+
+LOG = logging.getLogger(__name__)
+# Seconds after which a connection is closed whose client reads nothing.
+SLOW: Final = 30.0
+# Seconds between two checks of a connection's credential, and of whether the server is stopping.
+TICK: Final = 1.0
+# Headers of a handshake that hold for all of its frames.
+KEPT: Final = ("Host", "X-Forwarded-For")
+# Headers by which a proxy identifies the client, with the strategy ``proxy``.
+PROXY_HEADERS: Final = ("X-Zq-Proxy-Secret", "X-Project-Id", "X-User-Id", "X-Roles")
+GOING_AWAY: Final = 1001
+TOO_BIG: Final = 1009
+
+
+class Gone(Exception):
+    """Raised if the client has disconnected, or reads nothing."""
+
+
+class Bounds(Struct, frozen=True):
+    """The largest number of connections of one process, of them from one address, and of bytes of a frame.
+
+    Connections without a credential get at most half of all places.
+    """
+
+    connections: int
+    per_address: int | None
+    frame: int
+
+
+class Connections:
+    """The WebSocket connections of one process."""
+
+    def __init__(self, edge: SocketEdge, service: Service, bounds: Bounds, allowed_origins: Collection[str]) -> None:
+        self._edge = edge
+        self._service = service
+        self._bounds = bounds
+        self._origins = frozenset(allowed_origins)
+        self._kept = (*KEPT, *(PROXY_HEADERS if service.strategy == "proxy" else ()))
+        self._sessions: dict[Session, bytes] = {}
+        """The sessions, and the networks that their clients connect from."""
+
+    def refusal(self, scope: Scope) -> HTTPStatus | None:
+        """Return the status that refuses a handshake, or ``None`` to accept it."""
+        origins = {value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"}
+        if not origins <= self._origins:
+            return HTTPStatus.FORBIDDEN
+        address = client_network(scope["client"][0])
+        unknown = sum(not session.is_known for session in self._sessions)
+        of_address = sum(each == address for each in self._sessions.values())
+        bounds = self._bounds
+        if (
+            len(self._sessions) >= bounds.connections
+            or unknown >= max(1, bounds.connections // 2)
+            or (bounds.per_address is not None and of_address >= bounds.per_address)
+            or self._edge.is_stopping()
+        ):
+            return HTTPStatus.SERVICE_UNAVAILABLE
+        return None
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection, from the acceptance of its handshake to its end."""
+        peer = scope["client"][0]
+        connection = Connection(self._edge, self._bounds.frame, receive, send)
+        session = Session(self._service, peer, self._headers(scope), connection.notify)
+        self._sessions[session] = client_network(peer)
+        try:
+            await send({"type": "websocket.accept"})
+            await connection.converse(session)
+        except Ended as ended:
+            with suppress(Gone, TimeoutError):
+                await connection.send({"type": "websocket.close", "code": ended.code, "reason": ended.reason})
+        except Gone:
+            pass
+        finally:
+            del self._sessions[session]
+            self._service.places.leave(session)
+            connection.close()
+            await self._edge.run(session.end)
+
+    def _headers(self, scope: dict[str, Any]) -> dict[str, str]:
+        """Return the headers of a handshake that hold for all frames."""
+        found: dict[str, str] = {}
+        for kept in self._kept:
+            values = [value.decode("latin-1") for name, value in scope["headers"] if name.decode() == kept.lower()]
+            if values:
+                found[kept] = ",".join(values)
+        return found
+
+
+class Connection:
+    """An accepted connection: its frames, and the frames that are pushed to it."""
+
+    def __init__(self, edge: SocketEdge, max_frame: int, receive: Receive, send: Send) -> None:
+        self._edge = edge
+        self._max_frame = max_frame
+        self._receive = receive
+        self._send = send
+        self._loop = asyncio.get_running_loop()
+        self._stirred = asyncio.Event()
+        self._coming: asyncio.Future[dict[str, Any]] | None = None
+
+    def notify(self) -> None:
+        """Wake the connection to look for something to send. From any thread."""
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._stirred.set)
+
+    async def converse(self, session: Session) -> None:
+        """Answer each frame, and send pushed messages. Raise ``Ended``, and ``Gone`` if the client has disconnected."""
+        run = self._edge.run
+        await run(session.begin)
+        while not self._edge.is_stopping():
+            session.check()
+            if session.is_recheck_due():
+                await run(session.recheck)
+            message = await self._next_message()
+            if message is not None:
+                answer = await run(partial(session.handle, self._frame_of(message)))
+                await self._send_frame(answer)
+                session.answered()
+            if session.pushes.is_due():
+                batches = session.pushes.batches()
+                while (batch := await run(partial(next, batches, None))) is not None:
+                    for frame in batch:
+                        await self._send_frame(frame)
+        raise Ended(GOING_AWAY, "The server ends.")
+
+    async def _next_message(self) -> dict[str, Any] | None:
+        """Return the next message of the client, or ``None`` after a tick or if there is something to send."""
+        if self._coming is None:
+            self._coming = asyncio.ensure_future(_awaited(self._receive()))
+            self._coming.add_done_callback(lambda _: self._stirred.set())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stirred.wait(), TICK)
+        self._stirred.clear()
+        if not self._coming.done():
+            return None
+        coming, self._coming = self._coming, None
+        message = coming.result()
+        if message["type"] != "websocket.receive":
+            raise Gone
+        return message
+
+    def _frame_of(self, message: dict[str, Any]) -> str | bytes:
+        frame: str | bytes | None = message.get("text")
+        if frame is None:
+            frame = message.get("bytes") or b""
+        if len(frame) > self._max_frame:
+            raise Ended(TOO_BIG, f"A frame must have at most {self._max_frame} bytes.")
+        return frame
+
+    async def _send_frame(self, frame: str | bytes) -> None:
+        kind = "bytes" if isinstance(frame, bytes) else "text"
+        await self.send({"type": "websocket.send", kind: frame})
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Send a message. Raise ``Gone`` if the client has disconnected, or reads nothing for ``SLOW`` seconds."""
+        until = self._loop.time() + SLOW
+        try:
+            await self._edge.bound(self._send(message), lambda: until)
+        except (TimeoutError, RuntimeError) as error:  # Granian raises RuntimeError for a client that has disconnected
+            raise Gone from error
+
+    def close(self) -> None:
+        """Receive nothing more of the client."""
+        if self._coming is not None:
+            self._coming.cancel()
+
+
+async def _awaited(coming: Any) -> Any:
+    return await coming

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The section [websocket] of the configuration."""
+
+from typing import Any, Final
+
+from msgspec import Struct
+from oslo_config import cfg
+
+from zq.errors import StartRefused
+from zq.http.features import Section
+
+WEBSOCKET: Final[list[cfg.Opt]] = [
+    cfg.BoolOpt("enabled", default=False, help="Serve WebSocket at /v2/ws of the port of [server]. Needs Granian."),
+    cfg.ListOpt(
+        "allowed_origins",
+        default=[],
+        sample_default=["https://console.example.org"],
+        help="Values that the header Origin of a handshake may have; one without it, as programs send it, may come. "
+        "Between several a comma.",
+    ),
+    cfg.IntOpt(
+        "max_connections",
+        default=500,
+        min=1,
+        max=10_000,
+        help="WebSocket connections of one process. Those without a credential get at most half of them.",
+    ),
+    cfg.IntOpt(
+        "max_connections_per_address",
+        default=100,
+        min=1,
+        max=10_000,
+        help="Those of one process from one address, of IPv6 from one /64 network. Not with [server] behind_proxy.",
+    ),
+    cfg.IntOpt(
+        "max_connections_per_project", default=100, min=1, max=10_000, help="Those of one process for one project."
+    ),
+]
+
+
+class WebSocketOptions(Struct, frozen=True):
+    """The options of the section."""
+
+    enabled: bool = False
+    allowed_origins: tuple[str, ...] = ()
+    max_connections: int = 500
+    max_connections_per_address: int = 100
+    max_connections_per_project: int = 100
+
+
+def _read(conf: Any) -> WebSocketOptions:
+    given = {option.dest: conf.websocket[option.dest] for option in WEBSOCKET}
+    return WebSocketOptions(**given | {"allowed_origins": tuple(conf.websocket.allowed_origins)})
+
+
+def _check(options: WebSocketOptions, settings: Any) -> None:
+    """Raise ``StartRefused`` if the HTTP server cannot serve WebSocket."""
+    if options.enabled and settings.engine != "granian":
+        raise StartRefused("[websocket] enabled needs [server] engine = granian, whose package must be installed.")
+
+
+SECTION: Final = Section("websocket", WEBSOCKET, _read, _check)
