@@ -1,24 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The features of an application under test."""
+"""Cores with features, for tests below the composition of the server."""
 
+from typing import Any
+
+from zq.clock import Clock
 from zq.core import Broker
-from zq.figures.feature import FiguresFeature
 from zq.http.features import Feature
 from zq.serving.features import described_features
 from zq.sqs.feature import SqsFeature, sqs_feature
 from zq.sqs.settings import SqsOptions
+from zq.storage.api import Storage
+from zq.subscriptions.documents import SubscriptionDocuments
+from zq.subscriptions.fan_out import FanOut
+from zq.subscriptions.feature import DescribedSubscriptions, SubscriptionsFeature, UseCases
+from zq.subscriptions.followers import Subscribers
+from zq.subscriptions.policy import DEFAULT_POLICY, SubscriptionPolicy
 
-# The additions of all features to the rules of a broker.
+# The additions of all features to the rules of a core.
 EXTENSIONS = [feature.extension for feature in described_features()]
 # The options of SQS without authentication.
 UNSIGNED = SqsOptions(enabled=True, auth="none")
 
 
-def sqs(broker: Broker, options: SqsOptions = UNSIGNED) -> SqsFeature:
-    """SQS on a broker."""
-    return sqs_feature(options, broker)
+def core_with_subscriptions(
+    storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFAULT_POLICY, **options: Any
+) -> tuple[Broker, UseCases]:
+    """Return a core whose queues and topics may have subscribers, and their use cases. ``options``: of the core."""
+    followers = Subscribers(storage, clock, policy.keep)
+    core = Broker(storage, clock, followers=followers, extensions=EXTENSIONS, **options)
+    return core, UseCases(core, policy)
 
 
-def features(broker: Broker, figures: FiguresFeature | None = None) -> list[Feature]:
-    """Every feature with its defaults, but figures are off."""
-    return [figures or FiguresFeature(None), sqs(broker, SqsOptions())]
+def fan_out_of(storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFAULT_POLICY) -> FanOut:
+    """Return the fan-out of a delivery worker."""
+    return FanOut(storage, clock, SubscriptionDocuments(storage, clock), policy)
+
+
+def sqs(core: Broker, options: SqsOptions = UNSIGNED) -> SqsFeature:
+    """Return SQS on a core, by default without authentication."""
+    return sqs_feature(options, core)
+
+
+def served_features(core: Broker) -> list[Feature]:
+    """Return every feature of the server with its routes."""
+    served = {DescribedSubscriptions: SubscriptionsFeature(UseCases(core)), SqsFeature: sqs(core, SqsOptions())}
+    return [served.get(type(each), each) for each in described_features()]

@@ -29,7 +29,7 @@ _context.set_forkserver_preload(
             "tests.forked",
             "zq.serving.server",
             "zq.serving",
-            "zq.delivery.running",
+            "zq.subscriptions.delivery.running",
             "zq.serving.gunicorn",
             "zq.serving.granian",
         ),

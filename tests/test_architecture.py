@@ -93,7 +93,6 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.auth": [
         *("zq.audit", "zq.auth.tokens", *VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
     ],
-    "zq.auth.sealing": [*VALUES, "zq.auth", "zq.auth.signatures"],
     "zq.http.heads": [],
     "zq.http": [
         *(
@@ -110,7 +109,6 @@ MAY_IMPORT: dict[str, list[str]] = {
         *(
             "zq.audit",
             "zq.auth.policy",
-            "zq.auth.sealing",
             "zq.auth.signatures",
             "zq.auth.tokens",
         ),
@@ -130,23 +128,23 @@ MAY_IMPORT: dict[str, list[str]] = {
     ],
     "zq.conformance": [*ABOVE_STORES, "zq.core"],
     "zq.testing.plugin": ["zq.testing", "zq.client"],
-    "zq.delivery": [*ABOVE_STORES, "zq.core", "zq.auth.signatures"],
+    "zq.subscriptions": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.websocket": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.serving": [
         *(*ABOVE_STORES, "zq.audit", "zq.logs", "zq.storage", "zq.storage.inline", "zq.core", "zq.http"),
-        *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.sealing", "zq.auth.signatures"),
-        *("zq.auth.tokens", "zq.console", "zq.delivery", "zq.figures", "zq.sqs", "zq.websocket"),
+        *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.signatures"),
+        *("zq.auth.tokens", "zq.console", "zq.figures", "zq.sqs", "zq.subscriptions", "zq.websocket"),
     ],
 }
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
     "cachetools": ["zq.auth", "zq.core", "zq.sqs", "zq.serving.metrics", "zq.storage"],
-    "aiohttp": ["zq.delivery"],
-    "falcon": ["zq.console", "zq.figures", "zq.http", "zq.sqs"],
+    "aiohttp": ["zq.subscriptions.delivery"],
+    "falcon": ["zq.console", "zq.figures", "zq.http", "zq.sqs", "zq.subscriptions"],
     "jwt": ["zq.auth"],
-    "keystoneauth1": ["zq.auth.keystone", "zq.auth.trusts"],
-    "keystonemiddleware": ["zq.auth.keystone", "zq.auth.trusts"],
-    "webob": ["zq.auth.keystone", "zq.auth.trusts"],
+    "keystoneauth1": ["zq.auth.keystone", "zq.subscriptions.trusts"],
+    "keystonemiddleware": ["zq.auth.keystone", "zq.subscriptions.trusts"],
+    "webob": ["zq.auth.keystone", "zq.subscriptions.trusts"],
     "bson": ["zq.storage.mongodb"],
     "pymongo": ["zq.storage.mongodb"],
     "redis": ["zq.storage.redis"],

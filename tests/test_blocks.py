@@ -29,12 +29,12 @@ from zq.clock import StoreClock
 from zq.core import Broker
 from zq.http.openapi import document
 from zq.limits import Limits
-from zq.model.subscriptions import Notice
 from zq.serving import settings
 from zq.serving.features import described_features
 from zq.storage import connect
+from zq.subscriptions.model import Notice
+from zq.subscriptions.notices import notification
 from zq.websocket import frames
-from zq.wire.subscriptions import notification
 
 CLIENTS = "tests/campaign/clients"
 CURL = "tests/test_docs.py::test_the_curl_lines_of_a_document_work"

@@ -15,7 +15,7 @@ from falcon.inspect import inspect_app
 
 from tests.abilities import need
 from tests.blocks import PAGES, ROOT, curl_samples, only
-from tests.features import features
+from tests.features import served_features
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
 from tests.tables import every_row
@@ -60,8 +60,8 @@ def missing(names: list[str]) -> list[str]:
 
 def test_every_route_and_method_is_documented(storage: Storage, clock: ManualClock) -> None:
     """Some line of ``api-ref/`` has both the path template and the method."""
-    broker = Broker(storage, clock)
-    app = create_app(broker, admin_mode=True, features=features(broker))
+    core = Broker(storage, clock)
+    app = create_app(core, admin_mode=True, features=served_features(core))
     lines = text().splitlines()
     undocumented = []
     for route in inspect_app(app).routes:

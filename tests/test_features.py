@@ -21,6 +21,11 @@ FEATURES = {
     "console": ["/console", "/console/"],
     "figures": ["/v2/figures", "/v2/servers"],
     "sqs": ["/v2/admin/sqs-keys", "/000000000000/jobs?Action=ReceiveMessage"],
+    "subscriptions": [
+        "/v2/queues/jobs/subscriptions",
+        "/v2/topics/news/subscriptions/a/confirm",
+        "/v2/queues/jobs/subscriptions/a/deliveries",
+    ],
     "websocket": ["/v2/ws"],
 }
 # The modules of the server that list features.

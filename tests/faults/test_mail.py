@@ -20,13 +20,13 @@ from aiosmtpd.smtp import AuthResult, LoginPassword
 from tests.certificates import issue
 from tests.servers import ZqServer, ask, free_port, wait_for
 from tests.sink import CONFIG
-from zq.delivery.options import MailOptions
-from zq.delivery.retries import Outcome
-from zq.delivery.senders import Senders
-from zq.delivery.targets import TargetPolicy
 from zq.errors import StartRefused
-from zq.model.subscriptions import Subscription
 from zq.serving.settings import load
+from zq.subscriptions.delivery.options import MailOptions
+from zq.subscriptions.delivery.retries import Outcome
+from zq.subscriptions.delivery.senders import Senders
+from zq.subscriptions.delivery.targets import TargetPolicy
+from zq.subscriptions.model import Subscription
 
 PAGE = "https://pages.test/confirm"
 USER, PASSWORD = "zq@example.org", "secret"

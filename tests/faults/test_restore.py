@@ -22,17 +22,17 @@ from tests.rotation import rotated
 from tests.unit.test_ordered_integrity import DAY, DONE, JOBS, NOW, drafts, use
 from zq.auth.tokens import Grant, Tokens
 from zq.clock import ManualClock, StoreClock
-from zq.core.subscription_documents import SubscriptionDocuments
 from zq.model import ListFilter
 from zq.model.documents import DocumentRef
 from zq.model.expiry import Expiry
 from zq.model.identity import ADMIN
-from zq.model.subscriptions import Source, Subscription, Subscriptions
 from zq.model.topics import Pattern
 from zq.storage.ordered import layout
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import backups, connect
 from zq.storage.rocksdb.store import Store
+from zq.subscriptions.documents import SubscriptionDocuments
+from zq.subscriptions.model import Source, Subscription, SubscriptionSet
 
 HOUR = 3600
 SOURCE = Source("acme", "queue", "jobs")
@@ -60,7 +60,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tokens = Tokens(storage.documents, StoreClock(storage.now))
         tokens.create(Grant(project="acme"))
         tokens.create(Grant(project="admin", roles=[ADMIN]))
-        subscribed = Subscriptions(1, (Subscription("a" * 32, "http://example.org/", HOUR, NOW, confirmed=1),))
+        subscribed = SubscriptionSet(1, (Subscription("a" * 32, "http://example.org/", HOUR, NOW, confirmed=1),))
         ref = DocumentRef(SOURCE.project, "subscriptions", f"{SOURCE.kind}/{SOURCE.name}")
         storage.documents.put(ref, msgspec.msgpack.encode(subscribed), NOW, expires=NOW + HOUR)
         backed_up(storage, folder / "backups")
@@ -295,7 +295,7 @@ def test_nothing_expires_for_the_time_since_with_shift_time(backup: Path, tmp_pa
     (old,), (new,) = expiries(plain, "subscriptions"), expiries(later, "subscriptions")
     assert 2 * DAY - 1 < new - old < 2 * DAY + 300
     with closing(opened(later)) as storage:
-        documents = SubscriptionDocuments(storage, ManualClock(NOW + 2 * DAY), lambda _queue: None)
+        documents = SubscriptionDocuments(storage, ManualClock(NOW + 2 * DAY))
         assert [each.subscriber for each in documents.of(SOURCE).items] == ["http://example.org/"]
     for moment, living in ((NOW + DAY, True), (NOW + 3 * DAY + 600, False)):
         with closing(opened(later)) as storage:

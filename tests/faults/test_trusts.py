@@ -10,7 +10,7 @@ import pytest
 from tests.keystone import SERVICE, Keystone, User
 from tests.servers import Answer, ZqServer, ask, wait_for
 from tests.sink import CONFIG, Sink
-from zq.auth.trusts import _covers
+from zq.subscriptions.trusts import _covers
 
 ANN, BOB = User("ann", "a11", ("Member", "reader")), User("bob", "a11")
 PATH = "/v2/queues/jobs/subscriptions"

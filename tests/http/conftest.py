@@ -15,7 +15,7 @@ import pytest
 from falcon import routing
 from falcon.routing.compiled import CompiledRouter
 
-from tests.features import EXTENSIONS, features
+from tests.features import core_with_subscriptions, served_features, sqs
 from tests.http.api import KINDS, Api, Kind
 from tests.http.driven import Driven
 from tests.http.scoped import Scoped
@@ -23,10 +23,8 @@ from tests.http.stores import BrokenStore, untouched
 from tests.routers import known_routes
 from tests.servers import wait_for
 from tests.stores import Stores, options_of
-from zq.auth.sealing import SecretSealer
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.core.subscriptions import SubscriptionPolicy
 from zq.figures import Figures
 from zq.figures.counting import Counts
 from zq.figures.feature import FiguresFeature
@@ -34,8 +32,12 @@ from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP, Limits
 from zq.model.identity import ShareOptions
 from zq.model.topics import Retention
+from zq.sqs.settings import SqsOptions
 from zq.storage import connect
 from zq.storage.api import Storage
+from zq.subscriptions.feature import SubscriptionsFeature
+from zq.subscriptions.policy import SubscriptionPolicy
+from zq.subscriptions.sealing import SecretSealer
 
 Compose = Callable[..., Api]
 
@@ -100,9 +102,10 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
         counts = counts or Counts()
         own = {"strict_client_id": True, "admin_mode": False, "share": ShareOptions, **(app or {})}
         policy = SubscriptionPolicy(confirm=require_confirmation, sealer=SecretSealer(own["share"]))
-        broker = Broker(
+        broker, use_cases = core_with_subscriptions(
             storage,
             clock,
+            policy,
             limits=Limits(**limits),
             checksum=checksum,
             delete_with_claim_id=delete_with_claim_id,
@@ -113,10 +116,13 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             encryption_keys=encryption_keys,
             max_counted=max_counted,
             events=counts,
-            subscriptions=policy,
-            extensions=EXTENSIONS,
         )
-        built = create_app(broker, **{"features": features(broker, FiguresFeature(Figures(broker, counts))), **own})
+        features = [
+            FiguresFeature(Figures(broker, counts)),
+            SubscriptionsFeature(use_cases),
+            sqs(broker, SqsOptions()),
+        ]
+        built = create_app(broker, **{"features": features, **own})
         return Api(Driven(built), project_suffix)
 
     return build
@@ -153,7 +159,7 @@ def gate() -> Callable[..., Api]:
 
     def build(error: Callable[[], Exception] = untouched, limits: Limits = Limits(), **options: Any) -> Api:  # noqa: B008
         broker = Broker(BrokenStore(error), ManualClock(time.time()), limits=limits)
-        return Api(create_app(broker, **{"features": features(broker), **options}))
+        return Api(create_app(broker, **{"features": served_features(broker), **options}))
 
     return build
 

@@ -21,18 +21,14 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from schemathesis import GenerationMode
 
-from tests.features import EXTENSIONS, features
+from tests.features import core_with_subscriptions, sqs
 from tests.http.api import PATCH_TYPE
 from tests.http.mutants import FOR_KNOWN, SUBSCRIBER
 from tests.http.test_openapi import references
 from tests.stores import Stores
-from zq.auth.sealing import SecretSealer
 from zq.auth.signatures import shown
 from zq.clock import ManualClock
-from zq.core import Broker
 from zq.core.creation import NO_METADATA
-from zq.core.subscription_documents import SubscriptionDocuments
-from zq.core.subscriptions import SubscriptionPolicy
 from zq.figures import Figures
 from zq.figures.counting import Counts
 from zq.figures.feature import FiguresFeature
@@ -42,10 +38,15 @@ from zq.limits import DEFAULT_KEEP, Limits
 from zq.model import ClaimRequest, Commit, Draft, Lease, Move, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.identity import ShareOptions
-from zq.model.subscriptions import Source, Subscription
 from zq.model.topics import TOPIC, Entry, TopicRef
+from zq.sqs.settings import SqsOptions
 from zq.storage import connect
 from zq.storage.api import Storage
+from zq.subscriptions.documents import SubscriptionDocuments
+from zq.subscriptions.feature import SubscriptionsFeature
+from zq.subscriptions.model import Source, Subscription
+from zq.subscriptions.policy import SubscriptionPolicy
+from zq.subscriptions.sealing import SecretSealer
 
 LIMITS = Limits(max_wait=0, max_messages_post_size=20000)
 """Nothing waits."""
@@ -124,9 +125,7 @@ def furnish(storage: Storage, project: str, now: float) -> None:
 
 
 def subscribe(storage: Storage, source: Source, one: Subscription, now: float) -> None:
-    SubscriptionDocuments(storage, ManualClock(now), lambda _queue: None).change(
-        source, lambda all: (all.replace(one), None)
-    )
+    SubscriptionDocuments(storage, ManualClock(now)).change(source, lambda all: (all.replace(one), None))
 
 
 def blank(value: Any) -> bool:
@@ -252,9 +251,13 @@ def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, 
     clock = ManualClock(store.now())
     share = partial(ShareOptions, secrets=("k" * 32,))
     policy = SubscriptionPolicy(sealer=SecretSealer(share))
-    broker = Broker(store, clock, LIMITS, checksum=True, subscriptions=policy, extensions=EXTENSIONS)
-    figures = FiguresFeature(Figures(broker, Counts()))
-    operation.schema.app = app = create_app(broker, share=share, features=features(broker, figures))
+    broker, use_cases = core_with_subscriptions(store, clock, policy, limits=LIMITS, checksum=True)
+    features = [
+        FiguresFeature(Figures(broker, Counts())),
+        SubscriptionsFeature(use_cases),
+        sqs(broker, SqsOptions()),
+    ]
+    operation.schema.app = app = create_app(broker, share=share, features=features)
     came = Counter[tuple[int, str]]()
 
     def one(case: Any) -> None:

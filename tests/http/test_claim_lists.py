@@ -10,8 +10,8 @@ from tests.http.scoped import Scoped
 from tests.tables import every_row
 from zq.clock import ManualClock
 from zq.model import ClaimRequest, Draft, Lease
-from zq.model.subscriptions import Source
 from zq.storage.api import Storage
+from zq.subscriptions.model import Source
 from zq.wire import answers
 
 PROJECT = "/v2/claims"

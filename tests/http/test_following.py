@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
+from tests.features import fan_out_of
 from tests.http.api import Api
 from tests.http.conftest import Compose
 from tests.http.test_subscriptions import OPTIONS, subscribe
 from zq.clock import ManualClock
-from zq.core import Broker
-from zq.core.following import Following
 from zq.errors import Unavailable
 from zq.model import ClaimRequest, Lease, new_ids
-from zq.model.subscriptions import Notice, Source, log_of
 from zq.storage.api import Storage
-from zq.wire.subscriptions import notice_of
+from zq.subscriptions.fan_out import FanOut
+from zq.subscriptions.model import Notice, Source, log_of
+from zq.subscriptions.notices import notice_of
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def api(compose: Compose) -> Api:
 
 
 @pytest.fixture
-def following(storage: Storage, clock: ManualClock) -> Following:
-    return Broker(storage, clock).following
+def following(storage: Storage, clock: ManualClock) -> FanOut:
+    return fan_out_of(storage, clock)
 
 
 def agreed(api: Api, topic: str = "news", subscriber: str = "http://8.8.8.8/one") -> str:
@@ -54,7 +54,7 @@ def bodies(storage: Storage, api: Api, clock: ManualClock, id: str, topic: str =
 
 
 def test_each_gets_what_is_published_to_its_topic_after_it_agreed(
-    api: Api, storage: Storage, clock: ManualClock, following: Following
+    api: Api, storage: Storage, clock: ManualClock, following: FanOut
 ) -> None:
     publish(api, "before")
     one = agreed(api)
@@ -73,7 +73,7 @@ def test_each_gets_what_is_published_to_its_topic_after_it_agreed(
 
 
 def test_a_project_without_subscribers_is_not_followed(
-    api: Api, storage: Storage, clock: ManualClock, following: Following
+    api: Api, storage: Storage, clock: ManualClock, following: FanOut
 ) -> None:
     publish(api, "x")
     assert following.follow(api.project) is None
@@ -89,7 +89,7 @@ def test_a_project_without_subscribers_is_not_followed(
 
 
 def test_who_agrees_while_the_log_is_read_misses_nothing(
-    api: Api, storage: Storage, clock: ManualClock, following: Following, monkeypatch: pytest.MonkeyPatch
+    api: Api, storage: Storage, clock: ManualClock, following: FanOut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The follower has looked at the subscriptions already, and reads a message that is for the new one."""
     one, late = agreed(api), ""
@@ -114,7 +114,7 @@ def test_who_agrees_while_the_log_is_read_misses_nothing(
 
 
 def test_who_subscribes_while_the_last_one_is_forgotten_is_followed(
-    api: Api, storage: Storage, clock: ManualClock, following: Following, monkeypatch: pytest.MonkeyPatch
+    api: Api, storage: Storage, clock: ManualClock, following: FanOut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.delete(f"/v2/topics/news/subscriptions/{agreed(api)}", 204)
     late = ""
@@ -134,7 +134,7 @@ def test_who_subscribes_while_the_last_one_is_forgotten_is_followed(
 
 
 def test_who_is_killed_before_the_cursor_moves_tells_it_again(
-    api: Api, storage: Storage, clock: ManualClock, following: Following, monkeypatch: pytest.MonkeyPatch
+    api: Api, storage: Storage, clock: ManualClock, following: FanOut, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Under the same id."""
     id = agreed(api)
@@ -153,7 +153,7 @@ def test_who_is_killed_before_the_cursor_moves_tells_it_again(
     assert len({each.message for each in told}) == 1
 
 
-def test_a_circle_of_topics_ends(api: Api, storage: Storage, clock: ManualClock, following: Following) -> None:
+def test_a_circle_of_topics_ends(api: Api, storage: Storage, clock: ManualClock, following: FanOut) -> None:
     """E4: what has come by five deliveries goes no further."""
     id = agreed(api)
     for hops in (4, 5):

@@ -13,7 +13,7 @@ import schemathesis
 from falcon.inspect import inspect_app
 from jsonschema import Draft202012Validator
 
-from tests.features import features
+from tests.features import served_features
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, untouched
 from tests.tables import every_row
@@ -79,8 +79,8 @@ def parameter(given: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.usefixtures("own_routers")
 def test_every_route_is_described_and_nothing_else() -> None:
     """Each method of each route."""
-    broker = Broker(BrokenStore(untouched), ManualClock(1.0))
-    app = create_app(broker, admin_mode=True, pools=POOLS, features=features(broker))
+    core = Broker(BrokenStore(untouched), ManualClock(1.0))
+    app = create_app(core, admin_mode=True, pools=POOLS, features=served_features(core))
     served = {
         (method.method, route.path)
         for route in inspect_app(app).routes

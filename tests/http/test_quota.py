@@ -10,16 +10,14 @@ import http_sf
 import pytest
 from msgspec import structs
 
-from tests.features import EXTENSIONS
+from tests.features import core_with_subscriptions
 from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
 from tests.tables import every_row
-from zq.auth.sealing import SecretSealer
 from zq.auth.tokens import Grant, Tokens
 from zq.clock import ManualClock
 from zq.core import Broker, waiting
 from zq.core.rates import Rates
-from zq.core.subscriptions import SubscriptionPolicy
 from zq.errors import NotFound, Unavailable
 from zq.http import streams
 from zq.http.app import create_app
@@ -29,6 +27,9 @@ from zq.model.quotas import UNBOUNDED, Project, Quota, State
 from zq.serving.metrics.counting import Metrics
 from zq.sqs.keys import SqsKeys
 from zq.storage.api import Storage
+from zq.subscriptions.feature import SubscriptionsFeature
+from zq.subscriptions.policy import SubscriptionPolicy
+from zq.subscriptions.sealing import SecretSealer
 
 pytestmark = pytest.mark.one_store
 
@@ -51,10 +52,10 @@ def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounde
     def build(threads: int = 64, **quota: int) -> Scoped:
         unbounded = dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25}
         policy, rates = SubscriptionPolicy(sealer=SecretSealer(lambda: SHARE)), Rates(threads, clock.now)
-        broker = Broker(
-            storage, clock, quota=Quota(**unbounded | quota), rates=rates, subscriptions=policy, extensions=EXTENSIONS
-        )
-        return Scoped(lambda options: create_app(broker, share=lambda: SHARE, **options), project_suffix)
+        quotas = Quota(**unbounded | quota)
+        broker, use_cases = core_with_subscriptions(storage, clock, policy, quota=quotas, rates=rates)
+        own = {"share": lambda: SHARE, "features": [SubscriptionsFeature(use_cases)]}
+        return Scoped(lambda options: create_app(broker, **own, **options), project_suffix)
 
     return build
 

@@ -5,23 +5,24 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from zq.auth.sealing import SecretSealer
-from zq.core.subscription_documents import SubscriptionDocuments
-from zq.core.subscriptions import SubscriptionPolicy
-from zq.model.subscriptions import Source, Subscription
-from zq.wire.subscriptions import notice_of
 
+from tests.features import core_with_subscriptions, fan_out_of
 from tests.http.api import PATCH_TYPE, Api
 from tests.http.conftest import Compose
 from tests.http.scoped import Scoped
 from tests.tables import every_row
 from zq.auth.signatures import confirming_key_of, signature
 from zq.clock import ManualClock
-from zq.core import Broker
 from zq.http.app import create_app
 from zq.model import ClaimRequest, Lease, ListFilter, QueueRef, new_ids
 from zq.model.identity import ShareOptions
 from zq.storage.api import Storage
+from zq.subscriptions.documents import SubscriptionDocuments
+from zq.subscriptions.feature import SubscriptionsFeature
+from zq.subscriptions.model import Source, Subscription
+from zq.subscriptions.notices import notice_of
+from zq.subscriptions.policy import SubscriptionPolicy
+from zq.subscriptions.sealing import SecretSealer
 
 OPTIONS = {"share": lambda: ShareOptions(secrets=("s" * 32,))}
 SEALER = SecretSealer(OPTIONS["share"])
@@ -218,8 +219,8 @@ def test_the_owner_of_a_subscription_does_not_confirm_it(
     """Criterion E4: only the subscriber, by its signature, and an administrator. The owner may end it; without
     ``require_confirmation`` it may confirm as in Zaqar, but mail goes to nobody who has not agreed."""
     policy = SubscriptionPolicy(confirm=required, sealer=SecretSealer(OPTIONS["share"]))
-    broker = Broker(storage, clock, subscriptions=policy)
-    app = create_app(broker, strategy=scoped.strategy, **OPTIONS)
+    broker, use_cases = core_with_subscriptions(storage, clock, policy)
+    app = create_app(broker, strategy=scoped.strategy, features=[SubscriptionsFeature(use_cases)], **OPTIONS)
     owner = scoped.api(app=app)
     item = f"{path}/{subscribe(owner, path, subscriber=subscriber)['subscription_id']}"
     protected = required or subscriber != TARGET
@@ -299,19 +300,19 @@ def test_another_subscriber_gets_no_secret_of_the_former_one(
     compose: Compose, storage: Storage, clock: ManualClock, path: str, named: bool
 ) -> None:
     """Criterion E6: the values of headers, and what deliveries are signed with; what is given anew stays."""
-    api, broker = compose(app=OPTIONS), Broker(storage, clock)
+    api, subscriptions = compose(app=OPTIONS), core_with_subscriptions(storage, clock)[1].subscriptions
     options = {"post_headers": {"X-Api-Key": "s3cret", "X-Plain": "p"}, "post_data": "d", "a": 1}
     id = subscribe(api, path, options=options)["subscription_id"]
     source = Source(api.project, path.split("/")[2][:-1], "jobs")
-    before = broker.subscriptions.get(source, id).value
+    before = subscriptions.get(source, id).value
     api.post(f"{path}/{id}/secret", 200)
     kept = api.get(f"{path}/{id}", 200).json["options"]
     api.patch(f"{path}/{id}", 204, {"subscriber": TARGET, "options": kept})
-    same = broker.subscriptions.get(source, id).value
+    same = subscriptions.get(source, id).value
     assert (same.options, same.former[0]) == (options, before.secret)
     kept["post_headers"]["X-New"] = "n"
     api.patch(f"{path}/{id}", 204, {"subscriber": "http://other.me"} | ({"options": kept} if named else {}))
-    after = broker.subscriptions.get(source, id).value
+    after = subscriptions.get(source, id).value
     assert after.options == {"post_data": "d", "a": 1} | ({"post_headers": {"X-New": "n"}} if named else {})
     assert after.secret not in (b"", before.secret, same.secret)
     assert after.former is None
@@ -439,12 +440,12 @@ class TestNotices:
 
         def delivered(body: str, confirm: bool) -> list[bytes]:
             free.send("jobs", body)
-            broker = Broker(storage, clock, subscriptions=SubscriptionPolicy(confirm=confirm))
+            fan_out = fan_out_of(storage, clock, SubscriptionPolicy(confirm=confirm))
             for queue in (source.notices, source.pending(made)):
                 request = ClaimRequest(Lease(new_ids(1, clock.now())[0], 60, 0), 1000)
                 claim = storage.claims.create(queue, request, clock.now()).claim
                 if claim and queue == source.notices:
-                    broker.following.fan_out(queue, claim)
+                    fan_out.fan_out(queue, claim)
             return [notice_of(message.body).body for message in claim.messages] if claim else []
 
         assert delivered("free", confirm=False) == [b'"free"']
@@ -564,7 +565,7 @@ class TestNotices:
         claim = storage.claims.create(queue, request, clock.now()).claim
         assert claim is not None
         source = Source(api.project, "queue", "jobs")
-        told = Broker(storage, clock).following.fan_out(queue, claim)
+        told = fan_out_of(storage, clock).fan_out(queue, claim)
         assert sorted(told) == sorted(source.pending(id) for id in ids)
         counts = [storage.queues.stats(source.pending(id), clock.now()).free for id in ids]
         assert counts == [2 + 1, 1 + 1]  # each was asked for confirmation, too

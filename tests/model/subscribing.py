@@ -13,15 +13,16 @@ from itertools import count
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from tests.features import core_with_subscriptions, fan_out_of
 from tests.model.pair import PICKS, Holder, outcome
 from tests.model.timeline import Timeline
-from zq.core import Broker
-from zq.core.subscriptions import MIN_TTL, SubscriptionPolicy, Terms
 from zq.errors import SubscriptionExists, SubscriptionNotFound
 from zq.model import Claim, ClaimRequest, Lease, ListFilter, QueueRef, Settlement
-from zq.model.subscriptions import Notice, Source
 from zq.model.topics import TopicRef
-from zq.wire.subscriptions import notice_of
+from zq.subscriptions.model import Notice, Source
+from zq.subscriptions.notices import notice_of
+from zq.subscriptions.policy import SubscriptionPolicy
+from zq.subscriptions.subscriptions import MIN_TTL, Terms
 
 SOURCES = st.sampled_from([0, 0, 0, 1, 1, 2])
 BROKERS = st.sampled_from([0, 0, 1])
@@ -78,7 +79,9 @@ class SubscribingMachine(Timeline):
     def __init__(self, holder: Holder) -> None:
         super().__init__(holder)
         policy = SubscriptionPolicy(sealer=Unsealed())
-        self.brokers = [Broker(holder.storage, holder.clock, subscriptions=policy) for _ in range(2)]
+        pairs = [core_with_subscriptions(holder.storage, holder.clock, policy) for _ in range(2)]
+        self.brokers, self.use_cases = zip(*pairs, strict=True)
+        self.fan_outs = [fan_out_of(holder.storage, holder.clock, policy) for _ in range(2)]
         first, second = self.projects
         kinds = ((first, "queue"), (first, "topic"), (second, "queue"))
         self.known = [Known(Source(project, kind, "jobs")) for project, kind in kinds]
@@ -105,7 +108,7 @@ class SubscribingMachine(Timeline):
     def subscribe(self, at: int, by: int, uri: str, ttl: int) -> None:
         known = self.known[at]
         same = next((each for each in known.living(self.now) if each.target == uri), None)
-        told = outcome(self.brokers[by].subscriptions.create, known.source, Terms(uri, ttl))
+        told = outcome(self.use_cases[by].subscriptions.create, known.source, Terms(uri, ttl))
         if same is None:
             known.subscribers.append(Subscriber(told.id, uri, self.now + ttl))
         elif same.agreed is None:
@@ -117,7 +120,7 @@ class SubscribingMachine(Timeline):
     def confirm(self, at: int, by: int, pick: int, agreed: bool) -> None:
         """Who agrees again, without having left, goes on as before."""
         known, one = self.pick(at, pick)
-        told = outcome(self.brokers[by].subscriptions.confirm, known.source, one.id if one else "none", agreed)
+        told = outcome(self.use_cases[by].subscriptions.confirm, known.source, one.id if one else "none", agreed)
         if one is None:
             assert told[0] is SubscriptionNotFound
         elif not agreed:
@@ -131,7 +134,7 @@ class SubscribingMachine(Timeline):
         known, one = self.pick(at, pick)
         if one is None:
             return
-        told = outcome(self.brokers[by].subscriptions.update, known.source, one.id, Terms(uri, ttl))
+        told = outcome(self.use_cases[by].subscriptions.update, known.source, one.id, Terms(uri, ttl))
         if any(each.target == uri for each in known.subscribers if each is not one):
             assert told[0] is SubscriptionExists
             return
@@ -143,7 +146,7 @@ class SubscribingMachine(Timeline):
     @rule(at=SOURCES, by=BROKERS, pick=PICKS)
     def unsubscribe(self, at: int, by: int, pick: int) -> None:
         known, one = self.pick(at, pick)
-        self.brokers[by].subscriptions.delete(known.source, one.id if one else "none")
+        self.use_cases[by].subscriptions.delete(known.source, one.id if one else "none")
         known.subscribers = [each for each in known.subscribers if each is not one]
 
     @rule(at=SOURCES, by=BROKERS, number=st.sampled_from([1, 1, 1, 2, 5]))
@@ -175,13 +178,13 @@ class SubscribingMachine(Timeline):
 
     def fanned_out(self, at: int, by: int, limit: int, dies: bool = False) -> bool:
         """Whether there was anything."""
-        source, following = self.known[at].source, self.brokers[by].following
+        source, fan_out = self.known[at].source, self.fan_outs[by]
         if source.kind == "topic":
-            followed = following.follow(source.project)
+            followed = fan_out.follow(source.project)
             return followed is not None and followed.more
         claim = self.claim(source.notices, limit)
         if claim is not None and not dies:
-            following.fan_out(source.notices, claim)
+            fan_out.fan_out(source.notices, claim)
         return claim is not None
 
     @rule(at=SOURCES, by=BROKERS, pick=PICKS, limit=st.sampled_from([1, 3, 20]), dies=DIES)
@@ -198,12 +201,11 @@ class SubscribingMachine(Timeline):
         claim = self.claim(queue, limit)
         if claim is None:
             return False
-        subscriptions = self.brokers[by].subscriptions
-        stored = subscriptions.of(known.source).at(one.id)
+        stored = self.use_cases[by].stored.of(known.source).at(one.id)
         assert stored is not None
         for message in claim.messages:
             notice = notice_of(message.body)
-            if subscriptions.gets(stored, notice) and not notice.confirmation:
+            if stored.gets(notice, confirm=True) and not notice.confirmation:
                 self.judge(known, one, notice)
         if not dies:
             self.holder.storage.claims.settle(queue, claim.id, Settlement(rest=True), self.now)

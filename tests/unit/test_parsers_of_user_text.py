@@ -7,8 +7,6 @@ from contextlib import suppress
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from zq.core.subscribers import TYPES, check_options, check_subscriber
-from zq.delivery.targets import Judge, TargetPolicy
 
 from zq.auth import signatures
 from zq.clock import ManualClock
@@ -19,6 +17,8 @@ from zq.sqs import sigv4
 from zq.storage import connect, mongodb
 from zq.storage.mongodb import startup
 from zq.storage.redis import address
+from zq.subscriptions.delivery.targets import Judge, TargetPolicy
+from zq.subscriptions.subscribers import TYPES, check_options, check_subscriber
 from zq.wire.extensions import moment
 
 MARKS = "@<>()[]{}:;,.%?#&=+-*/\\\"' \t0129abTZ\u0660é\0"

@@ -3,7 +3,7 @@
 
 import pytest
 
-from zq.delivery.retries import DEFAULTS, LONGEST, MOST_TRIES, backoff, policy_of, waits
+from zq.subscriptions.delivery.retries import DEFAULTS, MAX_ATTEMPTS, MAX_DELAY, backoff, policy_of, waits
 
 OVERRIDES = {"ignore_subscription_override": True}
 
@@ -55,6 +55,6 @@ def test_the_subscriptions_policy_counts_unless_one_says_otherwise(
 def test_a_policy_of_any_size_is_bounded(function: str) -> None:
     given = dict.fromkeys(DEFAULTS, 10**12) | {"minimum_delay": 1, "retry_backoff_function": function}
     bounded = waits(given)
-    assert len(bounded) <= 4 * MOST_TRIES
-    assert 0 <= min(bounded) <= max(bounded) <= LONGEST
-    assert bounded[-1] == LONGEST
+    assert len(bounded) <= 4 * MAX_ATTEMPTS
+    assert 0 <= min(bounded) <= max(bounded) <= MAX_DELAY
+    assert bounded[-1] == MAX_DELAY

@@ -3,7 +3,7 @@
 
 import asyncio
 
-from zq.delivery.shares import DOUBTFUL, MOST_OF_HOST, Shares
+from zq.subscriptions.delivery.shares import DOUBTFUL, MAX_OF_HOST, Shares
 
 MOST = 40
 
@@ -53,7 +53,7 @@ def test_a_project_has_a_few_to_a_host() -> None:
 
     async def run() -> None:
         crowd = Crowd()
-        assert await crowd.come(2 * MOST_OF_HOST, "one", "hook.example", failed=False) == MOST_OF_HOST
+        assert await crowd.come(2 * MAX_OF_HOST, "one", "hook.example", failed=False) == MAX_OF_HOST
         assert await crowd.come(1, "other", "hook.example", failed=False) == 1
         await crowd.end()
 

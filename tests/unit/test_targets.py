@@ -14,14 +14,15 @@ import pytest
 
 from tests.sink import Sink
 from zq.auth import jwks
-from zq.delivery.options import MailOptions
-from zq.delivery.retries import Outcome
-from zq.delivery.running import targets_of
-from zq.delivery.senders import JudgingResolver, Senders, guarded_socket
-from zq.delivery.targets import Forbidden, Judge, TargetPolicy
 from zq.errors import Invalid
-from zq.model.subscriptions import Subscription
 from zq.serving.settings import load
+from zq.subscriptions.delivery.options import MailOptions
+from zq.subscriptions.delivery.retries import Outcome
+from zq.subscriptions.delivery.running import targets_of
+from zq.subscriptions.delivery.senders import JudgingResolver, Senders, guarded_socket
+from zq.subscriptions.delivery.targets import Forbidden, Judge, TargetPolicy
+from zq.subscriptions.model import Subscription
+from zq.subscriptions.settings import SECTION
 
 PUBLIC = "93.184.216.34"
 LOOPBACK = TargetPolicy(networks=(ipaddress.ip_network("127.0.0.0/8"),))
@@ -217,7 +218,7 @@ def test_a_proxy_of_the_environment_is_not_asked(sink: Sink, monkeypatch: pytest
 def test_nothing_is_sent_to_the_service_itself(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> None:
     """Where its address is public, unless the operator allows it by its network."""
     port = int(sink.url.rpartition(":")[2])
-    monkeypatch.setattr("zq.delivery.targets.is_public", lambda _address: True)
+    monkeypatch.setattr("zq.subscriptions.delivery.targets.is_public", lambda _address: True)
     assert TargetPolicy().allows("127.0.0.1", port)
     own = TargetPolicy(own=(port,))
     assert not own.allows("127.0.0.1", port)
@@ -255,7 +256,7 @@ def test_the_settings_know_what_is_their_own(
     for option, value in (("STORAGE__URI", uri), ("SERVER__PORT", "7777"), ("METRICS__PORT", "0")):
         monkeypatch.setenv(f"OS_{option}", value)
     names.answers |= {"store.test": [["192.0.2.7"]], "a.test": [["192.0.2.8"]]}
-    options = load().delivery
+    options = load().of(SECTION)
     assert (set(options.stores), options.own) == (stores, (7777,))
     looked_up = {"store.test": "192.0.2.7", "a.test": "192.0.2.8"}
     assert set(targets_of(options).stores) == stores | {

@@ -8,11 +8,11 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from zq.delivery.threads import Threads
+from zq.subscriptions.delivery.threads import Threads
 
 ENDING = """
 import atexit
-from zq.delivery.threads import Threads
+from zq.subscriptions.delivery.threads import Threads
 threads = Threads(1, "t")
 atexit.register(lambda: print(threads.submit(pow, 2, 5).result(60)))
 """

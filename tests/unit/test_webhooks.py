@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from zq.auth.sealing import SecretSealer
+from tests.features import core_with_subscriptions
 from zq.client.webhooks import Received, verify
 from zq.clock import ManualClock
-from zq.core import Broker
-from zq.core.subscriptions import SubscriptionPolicy, Terms
 from zq.errors import Invalid
 from zq.model.identity import ShareOptions
-from zq.model.subscriptions import Source
 from zq.storage import connect
+from zq.subscriptions.model import Source
+from zq.subscriptions.policy import SubscriptionPolicy
+from zq.subscriptions.sealing import SecretSealer
+from zq.subscriptions.subscriptions import Terms
 from zq.wire import webhooks
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -124,12 +125,13 @@ def test_the_bytes_of_a_store_hold_no_secret(tmp_path: Path) -> None:
     storage, source = connect(f"rocksdb:{folder}"), Source("acme", "queue", "jobs")
     try:
         policy = SubscriptionPolicy(sealer=_sealer("a" * 32))
-        broker = Broker(storage, ManualClock(1_800_000_000.0), subscriptions=policy)
-        made = broker.subscriptions.create(source, Terms("http://trigger.me"))
-        secrets = [made.secret, broker.subscriptions.rotate(source, made.id)]
-        one = broker.subscriptions.of(source).at(made.id)
+        _, use_cases = core_with_subscriptions(storage, ManualClock(1_800_000_000.0), policy)
+        subscriptions = use_cases.subscriptions
+        made = subscriptions.create(source, Terms("http://trigger.me"))
+        secrets = [made.secret, subscriptions.rotate(source, made.id)]
+        one = use_cases.stored.of(source).at(made.id)
         assert one is not None
-        assert list(broker.subscriptions.secrets(one)) == secrets[::-1]
+        assert list(policy.secrets(one, 1_800_000_000.0)) == secrets[::-1]
     finally:
         storage.close()
     files = [each.read_bytes() for each in folder.rglob("*") if each.is_file()]

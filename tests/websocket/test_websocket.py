@@ -14,17 +14,17 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 from websockets.typing import Origin
-from zq.core.subscriptions import Terms
-from zq.model.subscriptions import Source
 
+from tests.features import core_with_subscriptions
 from tests.servers import ask as ask_http
 from tests.servers import wait_for
 from tests.sink import KEY, Sink
 from tests.websocket.connections import WITHIN, ask, closed, guarded, made, notification, served
 from zq.clock import StoreClock
-from zq.core import Broker
 from zq.model import QueueRef
 from zq.storage import connect as connect_store
+from zq.subscriptions.model import Source
+from zq.subscriptions.subscriptions import Terms
 from zq.websocket import pushes
 
 
@@ -250,19 +250,20 @@ def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest
     """After its ttl, or once it is deleted: a connection may stay for long."""
     monkeypatch.setattr(pushes, "LOOK", 0.0)
     storage = connect_store("memory:")
-    broker, source = Broker(storage, StoreClock(storage.now)), Source("acme", "queue", "orders")
-    pusher = pushes.Pusher(broker.pushes, bool)
-    kept, gone = (broker.subscriptions.create(source, Terms(), connection=str(n)).id for n in range(2))
+    _, use_cases = core_with_subscriptions(storage, StoreClock(storage.now))
+    source = Source("acme", "queue", "orders")
+    pusher = pushes.Pusher(use_cases.connections, bool)
+    kept, gone = (use_cases.subscriptions.create(source, Terms(), connection=str(n)).id for n in range(2))
     for id in (kept, gone):
         pusher.add(QueueRef("acme", "orders"), id, False)
     assert pusher.is_due()
     assert list(pusher.batches()) == []
-    broker.subscriptions.delete(source, gone)
+    use_cases.subscriptions.delete(source, gone)
     assert pusher.is_due()
     assert list(pusher.batches()) == []
     pusher.end()
     assert not pusher.is_due()
-    assert broker.subscriptions.of(source).items == ()
+    assert use_cases.stored.of(source).items == ()
     storage.close()
 
 

@@ -32,7 +32,6 @@ from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
 from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
-from zq.websocket.pushes import Subscriptions as OfConnections
 from zq.websocket.settings import SECTION as WEBSOCKET
 
 # For each feature, a function that moves the expiries in its documents: see ``postponed``.
@@ -55,11 +54,11 @@ def features_of(configuration: Configuration, core: Broker, observers: Observers
     figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
     subscriptions_options, alone = chosen.of(SUBSCRIPTIONS), not chosen.shared_store
     subscriptions = subscriptions_feature(subscriptions_options, core, share, strategy, alone)
-    websocket_subscriptions: OfConnections = NO_SUBSCRIPTIONS
+    websocket_subscriptions = NO_SUBSCRIPTIONS
     websocket_subscriptions = subscriptions.connections
     features: list[Feature] = [
-        ConsoleFeature(chosen.of(CONSOLE)),
         subscriptions,
+        ConsoleFeature(chosen.of(CONSOLE)),
         WebSocketFeature(
             chosen.of(WEBSOCKET),
             chosen.auth.strategy,

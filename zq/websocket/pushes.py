@@ -65,7 +65,7 @@ class NoSubscriptions:
         return iter(())
 
 
-NO_SUBSCRIPTIONS: Final = NoSubscriptions()
+NO_SUBSCRIPTIONS: Final[Subscriptions] = NoSubscriptions()
 
 
 class Pusher:

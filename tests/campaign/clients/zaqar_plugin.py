@@ -27,20 +27,22 @@ from zaqar.notification.notifier import NotifierDriver
 
 from tests.http.stores import BrokenStore, down
 from zq.auth import strategy_of
-from zq.auth.sealing import SecretSealer
 from zq.clock import StoreClock
 from zq.core.pools import Pools
-from zq.core.subscriptions import SubscriptionPolicy
 from zq.errors import Conflict
 from zq.events import NO_EVENTS
 from zq.http.app import create_app
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.pools import POOL, each
-from zq.model.subscriptions import pending_of
 from zq.serving.application import make_broker
 from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.pooling import PooledStorage
+from zq.subscriptions.feature import SubscriptionsFeature, UseCases
+from zq.subscriptions.followers import Subscribers
+from zq.subscriptions.model import pending_of
+from zq.subscriptions.policy import SubscriptionPolicy
+from zq.subscriptions.sealing import SecretSealer
 
 STORE: Final = os.environ.get("ZQ_SUITE_STORE", "memory:")
 # The hosts of the pools that the tests make.
@@ -158,7 +160,7 @@ class Bootstrap:
             storage = Store(PooledStorage(storage, lambda _uri, _expiry: self._open("memory:"), virtual))
         confirms = _is_patched(NotifierDriver.send_confirm_notification)
         policy = SubscriptionPolicy(confirm=confirms, sealer=SecretSealer(lambda: share))
-        broker = make_broker(chosen, storage, clock, NO_EVENTS, policy)
+        broker = make_broker(chosen, storage, clock, NO_EVENTS, Subscribers(storage, clock, policy.keep))
         guard = "token" if self._conf.auth_strategy else ""
         return create_app(
             broker,
@@ -167,6 +169,7 @@ class Bootstrap:
             trusting=True,
             allowed_hosts=lambda: ("*",),
             pools=pools,
+            features=[SubscriptionsFeature(UseCases(broker, policy))],
             share=lambda: share,
             strategy=strategy_of(lambda: AuthOptions(strategy=guard), storage.documents, clock) if guard else None,
         )

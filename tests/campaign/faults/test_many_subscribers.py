@@ -5,7 +5,7 @@ import pytest
 
 from tests.servers import ZqServer, ask, soon, wait_for
 from tests.sink import CONFIG, BlackHoles, Sink
-from zq.delivery.senders import WHOLE
+from zq.subscriptions.delivery.senders import TIMEOUT
 
 SUBSCRIBERS = 1000
 QUEUES = 10
@@ -32,7 +32,7 @@ def test_a_thousand_subscribers_that_hang_delay_no_other_delivery(store_uri: str
             post(server, "jobs")
             wait_for(lambda: len(sink.came("/good")) > seen[-1], PATIENCE, "the delivery to the good subscriber")
 
-        soon(WHOLE, deliver)
+        soon(TIMEOUT, deliver)
         server.kill()  # a clean end would wait for the thousand
 
 
