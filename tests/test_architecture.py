@@ -138,7 +138,7 @@ MAY_IMPORT: dict[str, list[str]] = {
 }
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
-    "cachetools": ["zq.auth", "zq.core", "zq.sqs", "zq.serving.metrics", "zq.storage"],
+    "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.sqs", "zq.storage", "zq.subscriptions"],
     "aiohttp": ["zq.subscriptions.delivery"],
     "falcon": ["zq.console", "zq.figures", "zq.http", "zq.sqs", "zq.subscriptions"],
     "jwt": ["zq.auth"],
@@ -153,7 +153,7 @@ VENDORS: dict[str, list[str]] = {
     "sortedcontainers": ["zq.storage.memory"],
     "oslo_config": [
         *("zq.serving.settings", "zq.auth.policy"),
-        *(f"zq.{feature}.settings" for feature in ("console", "delivery", "sqs", "websocket")),
+        *(f"zq.{feature}.settings" for feature in ("console", "sqs", "subscriptions", "websocket")),
     ],
     "oslo_policy": ["zq.auth.policy"],
     "gunicorn": ["zq.serving"],

@@ -491,7 +491,7 @@ class TestNotices:
         api = compose(app=OPTIONS, require_confirmation=needed)
         source = Source(api.project, "queue", "jobs")
         api.put("/v2/queues/jobs", 201)
-        stored = SubscriptionDocuments(storage, clock, lambda _queue: None)
+        stored = SubscriptionDocuments(storage, clock)
         subscriber = f"http://pending-{needed}.me".lower()
         former = Subscription("0" * 32, subscriber, 600, clock.now(), secret=SEALER.seal("whsec_"), agreed=False)
         stored.change(source, lambda all: (all.replace(former), None))
