@@ -16,7 +16,8 @@ from falcon.testing import create_environ
 
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.http.app import App, create_app
+from zq.http.app import create_app
+from zq.http.application import App
 from zq.sqs.feature import sqs_feature
 from zq.sqs.json_protocol import MEDIA, TARGET
 from zq.sqs.settings import SqsOptions

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log: who was refused what, and who changed what (tenancy 9). One JSON object a line, of the logger
-``zq.audit``; never a body, a secret or a signature.
+"""The audit log: refused requests and changes (tenancy 9).
 
-Refusals beyond ``MOST`` in a second are counted, and their number is told ``DELAY`` after the first of them, whether or
-not another one comes.
+It has one JSON object per line, written by the logger ``zq.audit``; never a body, a secret or a signature. Refusals
+beyond ``MAX_PER_SECOND`` in a second are only counted. Their number is logged ``DELAY`` seconds after the first of
+them.
 """
 
 import logging
@@ -21,20 +21,25 @@ from msgspec import UNSET, UnsetType, structs
 
 from zq.errors import StartRefused
 
-# The logger; nothing of it goes anywhere else.
+# The logger. It does not propagate.
 LOGGER: Final = logging.getLogger("zq.audit")
-# Refusals that are logged in one second.
-MOST: Final = 100
-# Seconds after which the number of those that were only counted is told.
+# Maximum number of refusals logged in one second.
+MAX_PER_SECOND: Final = 100
+# Seconds after which the number of further refusals is logged.
 DELAY: Final = 1.0
 OFF: Final = "off"
 STDERR: Final = "stderr"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One line. ``route``: the path with the names of its parameters, as ``/v2/queues/{queue}/purge``; ``object``: what
-    it was about, as ``queue jobs``; ``why``: of a refusal, the sentence; of a token's rotation, its twin. ``messages``:
-    how many it was about, where that is known."""
+    """One line of the audit log.
+
+    Attributes:
+        route: The path with parameter names, such as ``/v2/queues/{queue}/purge``.
+        object: The object of the request, such as ``queue jobs``.
+        why: The error of a refusal; for a token's rotation, the other token.
+        messages: Number of messages affected, if known.
+    """
 
     time: str = ""
     request_id: str = ""
@@ -51,18 +56,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encoded(entry: Entry) -> bytes:
-    """An entry as JSON. Half of a pair of surrogates, which UTF-8 does not have, is escaped: the id of a credential may
-    have one."""
+    """Return the entry as JSON. Lone surrogates are escaped, because a credential id may contain them."""
     try:
         return msgspec.json.encode(entry)
     except UnicodeEncodeError:
         texts = {name: text for name, text in structs.asdict(entry).items() if isinstance(text, str)}
-        told = {name: text.encode(errors="backslashreplace").decode() for name, text in texts.items()}
-        return msgspec.json.encode(structs.replace(entry, **told))
+        escaped = {name: text.encode(errors="backslashreplace").decode() for name, text in texts.items()}
+        return msgspec.json.encode(structs.replace(entry, **escaped))
 
 
 def later(delay: float, task: Callable[[], None]) -> None:
-    """Run the task in a thread of its own, after so many seconds."""
+    """Run the task in a thread of its own after ``delay`` seconds."""
     timer = threading.Timer(delay, task)
     timer.daemon = True
     timer.name = "zq-audit"
@@ -70,7 +74,7 @@ def later(delay: float, task: Callable[[], None]) -> None:
 
 
 class Audit:
-    """Writes entries for whoever asks; safe to call from any thread."""
+    """The writer of audit entries. Thread-safe."""
 
     def __init__(
         self,
@@ -82,19 +86,19 @@ class Audit:
         self._lock = threading.Lock()
         self._second = 0
         self._count = 0
-        self._unsaid = 0
+        self._unlogged = 0
 
     @property
     def on(self) -> bool:
-        """Whether anybody reads it."""
+        """Whether the audit log is enabled."""
         return bool(LOGGER.handlers)
 
     def did(self, entry: Entry) -> None:
-        """Something was changed, or tried to be."""
+        """Log a change, or an attempt to change something."""
         LOGGER.info(entry)
 
     def unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
-        """A request was refused by what stands before the application."""
+        """Log a request that Keystone's middleware refused before it reached the application."""
         if self.on:
             why = "Keystone's middleware has refused it."
             self.refused(
@@ -102,30 +106,30 @@ class Audit:
             )
 
     def refused(self, entry: Entry) -> None:
-        """Something was refused; if that was the case too often in this second, it is only counted."""
+        """Log a refusal, or only count it if there were too many in this second."""
         with self._lock:
             second = int(self._monotonic())
             if second != self._second:
                 self._second, self._count = second, 0
             self._count += 1
-            counted = self._count > MOST
-            first = counted and self._unsaid == 0
-            self._unsaid += counted
+            counted = self._count > MAX_PER_SECOND
+            first = counted and self._unlogged == 0
+            self._unlogged += counted
         if first:
-            self._later(DELAY, self.tell_counted)
+            self._later(DELAY, self.log_counted)
         if not counted:
             LOGGER.info(entry)
 
-    def tell_counted(self) -> None:
-        """Tell how many refusals were only counted since this was told last, if there were any."""
+    def log_counted(self) -> None:
+        """Log the number of refusals that were only counted since the last call, if there were any."""
         with self._lock:
-            unsaid, self._unsaid = self._unsaid, 0
-        if unsaid:
-            LOGGER.info(Entry(outcome="refused", why=f"{unsaid} more refusals within a second are not listed"))
+            unlogged, self._unlogged = self._unlogged, 0
+        if unlogged:
+            LOGGER.info(Entry(outcome="refused", why=f"{unlogged} more refusals within a second are not listed"))
 
 
 class Line(logging.Formatter):
-    """An entry as JSON, with the moment at which it was told."""
+    """A log formatter that renders an entry as JSON with the time of the log record."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -134,9 +138,9 @@ class Line(logging.Formatter):
 
 
 def configure(target: str) -> None:
-    """Where it goes: ``stderr``, ``off``, or the path of a file, which is made as 0600 and may be rotated away.
+    """Set the target of the audit log: ``stderr``, ``off``, or the path of a file.
 
-    Raises ``StartRefused``.
+    The file is created with mode 0600 and may be rotated. Raises ``StartRefused``.
     """
     for former in LOGGER.handlers[:]:
         LOGGER.removeHandler(former)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens in a server, for observers: ``zq.serving.metrics`` is one, and none is needed."""
+"""Events in a server, for observers such as ``zq.serving.metrics``."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -11,94 +11,109 @@ from zq.model.topics import Entry, TopicRef
 
 
 class Events:
-    """Each method is called after what it is named after, by any thread; it must return at once and raise nothing.
+    """An observer of a server's events; this one ignores them, and subclasses override methods.
 
-    These do nothing: a listener overrides those that it wants to hear of.
+    Each method is called after the event, by any thread. It must return at once and must not raise.
     """
 
-    # The HTTP interface.
+    # HTTP requests.
 
     def answered(self, method: str, route: str, status: int, seconds: float, waited: bool) -> None:
-        """A request was answered. ``route``: the path's template, "" if there is none; ``waited``: it was to wait."""
+        """A request was answered.
+
+        ``route``: the path's template, "" if there is none. ``waited``: whether it was a long poll.
+        """
 
     # The store.
 
     def store_called(self, verb: str, seconds: float) -> None:
-        """A verb of the store, as ``messages.post``, took so long, whether it answered or raised."""
+        """A verb of the store, such as ``messages.post``, returned or raised after ``seconds``."""
 
     # The use cases.
 
     def posted(self, queue: QueueRef, drafts: Sequence[Draft]) -> None:
-        """Messages were stored for the first time."""
+        """Messages were stored, not repeated by an idempotency key."""
 
     def claimed(self, queue: QueueRef, claim: Claim, now: Seconds) -> None:
-        """A claim was made, not found again under its name."""
+        """A claim was created, not found by its name."""
 
     def popped(self, queue: QueueRef, messages: Messages, now: Seconds) -> None:
-        """Messages were removed from a queue without a claim."""
+        """Messages were popped from a queue."""
 
     def finished(self, queue: QueueRef, outcome: Outcome, count: int) -> None:
-        """Messages of a queue finished, as far as the answer said: popped ones come with ``popped`` instead.
+        """Messages of a queue finished, except popped ones (see ``popped``), as far as the answer reports them.
 
-        For a commit that settles claims of several queues, it is a queue without a name."""
+        For a commit that settles claims of several queues, the queue has no name.
+        """
 
     def committed(self, commit: Committed) -> None:
-        """A commit was made, or answered again."""
+        """A commit was made or repeated."""
 
     def published(self, topic: TopicRef, entries: Sequence[Entry]) -> None:
-        """Messages were published to a topic for the first time."""
+        """Messages were published to a topic, not repeated by an idempotency key."""
 
     def waiting(self, change: int) -> None:
-        """So many requests more (or fewer) wait for messages."""
+        """The number of requests that wait for messages changed by ``change``."""
 
     def woken(self, found: bool) -> None:
-        """A waiting request looked again, and found something or not."""
+        """A waiting request looked again; ``found``: whether it found something."""
 
     def turned_away(self) -> None:
-        """A request was to wait, and there was no slot for it."""
+        """A request should have waited, but no slot was free."""
 
     def streams(self, change: int) -> None:
-        """So many streams more (or fewer) are open."""
+        """The number of open streams changed by ``change``."""
 
     def streamed(self, count: int) -> None:
-        """A stream was sent so many messages."""
+        """``count`` messages were sent to a stream."""
 
     def stream_refused(self) -> None:
-        """There was no slot for a stream."""
+        """A stream was refused because no slot was free."""
 
     def stream_dropped(self) -> None:
-        """A stream's reader took nothing and was hung up on."""
+        """A stream's reader took nothing and was disconnected."""
 
     # Encryption.
 
     def unreadable(self) -> None:
-        """The body of a message could not be opened."""
+        """A message's body could not be decrypted."""
 
     # Active expiry.
 
     def expired(self, count: int, queue: QueueRef) -> None:
-        """So many expired messages of a queue were removed."""
+        """``count`` expired messages of a queue were deleted."""
 
     def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None:
-        """A round is over. ``exhausted``: it removed as much as a round may; ``rested``: seconds of it without work."""
+        """A round of active expiry ended.
+
+        Args:
+            removed: Number of messages deleted.
+            exhausted: Whether the round reached its maximum.
+            rested: Seconds of the round in which it slept.
+        """
 
     def throttled(self, ratio: float, share: float) -> None:
-        """How long requests took beside a round, relative to what they take otherwise; its share of the time."""
+        """Active expiry was throttled.
+
+        Args:
+            ratio: Duration of requests during a round, relative to their usual duration.
+            share: Fraction of the time in which the round may work.
+        """
 
 
-# The events of a server without observers.
+# Observer of a server without observers.
 NO_EVENTS: Final = Events()
 
 
 class Observers(Events):
-    """Observers that all learn of each event. An event costs nothing if no observer overrides its method."""
+    """Several observers that each receive every event. An event costs nothing if no observer overrides its method."""
 
     def __init__(self, *observers: Events) -> None:
         self._observers = list(observers)
         self._bind()
 
     def add(self, observer: Events) -> None:
-        """Tell this observer of all events from now on."""
+        """Add an observer."""
         self._observers.append(observer)
         self._bind()
 
@@ -119,7 +134,7 @@ def _in_turn(calls: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 class Refusal(StrEnum):
-    """Why an engine turned a request or a connection away, before the application saw it; the label of the metric."""
+    """Why an edge refused a request or a connection before the application saw it; a label of the metric."""
 
     HEAD = "head_timeout"
     BODY = "body_timeout"
@@ -131,18 +146,18 @@ class Refusal(StrEnum):
     MALFORMED = "malformed"
 
 
-# Counted for the process: an engine serves before there is an application, and so a listener.
+# Counted per process, because the edge accepts connections before the application, and so an observer, exists.
 _refused: dict[str, int] = dict.fromkeys(Refusal, 0)
 _counting = threading.Lock()
 
 
 def refused(reason: Refusal) -> None:
-    """An engine has turned away one more."""
+    """Count a request or connection that an edge refused."""
     with _counting:
         _refused[reason] += 1
 
 
 def refusals() -> Mapping[str, int]:
-    """How many engines have turned away so far in this process, by reason."""
+    """Return the number of refusals of edges in this process, by reason."""
     with _counting:
         return {str(reason): count for reason, count in _refused.items()}

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Turns that threads of a process take: large work is cut into slices, and gives way to light requests between them.
+"""Cooperative scheduling of threads: large work is cut into slices and yields to light requests between them.
 
-Python lets a thread keep the interpreter for 5 ms while others wait, several times what a light request needs. While
-large work is under way the whole process takes shorter turns, and its threads sleep between slices: long enough for a
-light request that is under way, as a multiple of the slice where others have sent light requests lately, and else for a
-moment. A sleep of no time would not do, since the thread takes the interpreter back before a waiting one wakes. Without
-large work nothing changes, so light requests pay nothing.
+Python lets a thread keep the interpreter lock for 5 ms while others wait, several times what a light request needs.
+While large work is in progress, the process uses a shorter switch interval, and the working threads sleep between
+slices: long enough for a light request in progress; for a multiple of the slice if other projects sent light requests
+lately; otherwise briefly. ``sleep(0)`` is not enough, because the thread takes the lock back before a waiting one
+wakes. Without large work nothing changes, so light requests pay nothing.
 """
 
 import sys
@@ -16,27 +16,28 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 T = TypeVar("T")
-# Items up to which work is not cut, and of a slice that the store reads.
+# Largest number of items that is not cut, and the size of a slice that is read from the store.
 SLICE: Final = 100
-# Items of a slice that the processor works on. A message takes 2 to 10 µs in most steps.
+# Size of a slice of computation. A message takes 2 to 10 µs in most steps.
 FINE_SLICE: Final = 25
-# Seconds of a thread's turn while large work is under way.
+# Switch interval in seconds while large work is in progress.
 SHORT_TURN: Final = 0.0002
-# Processor seconds of large work before which a sleep would cost more than it gives.
+# Processor seconds of work below which a sleep costs more than it gains.
 SHORTEST: Final = 0.0001
-# Seconds of the sleep while a light request is under way.
+# Seconds to sleep while a light request is in progress.
 YIELD: Final = 0.002
-# Where others have sent light requests lately, a sleep is so many times as long as the work before it, within a bound.
+# If other projects sent light requests lately: the sleep as a multiple of the work before it.
 REST: Final = 4.0
+# Maximum of that sleep in seconds.
 MAX_REST: Final = 0.02
-# Threads with large work, of many projects, beyond which each of them rests less.
+# Number of threads with large work above which each of them sleeps less.
 FULL_REST: Final = 4
-# Seconds of a sleep without them.
+# Seconds to sleep otherwise.
 PAUSE: Final = 0.00005
 
 
 class Company(IntEnum):
-    """Who is served beside large work."""
+    """Whether other projects are served at the same time as large work: no, lately, or now."""
 
     NONE = 0
     LATELY = 1
@@ -44,7 +45,7 @@ class Company(IntEnum):
 
 
 class _Work(threading.local):
-    """The large work of this thread, if it has begun some."""
+    """The large work of this thread."""
 
     is_large = False
     since = 0.0
@@ -52,7 +53,7 @@ class _Work(threading.local):
 
 
 class _Process:
-    """How many threads of this process have begun large work, and the turn that they will restore."""
+    """The number of threads with large work in this process, and the switch interval to restore."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -65,7 +66,7 @@ _process = _Process()
 
 
 def begin(company: Callable[[], Company]) -> None:
-    """This thread does large work until ``end``. ``company`` returns who is served beside it now."""
+    """Declare that this thread does large work until ``end``. ``company`` returns who else is being served."""
     if _work.is_large:
         return
     _work.is_large, _work.company, _work.since = True, company, time.thread_time()
@@ -77,7 +78,7 @@ def begin(company: Callable[[], Company]) -> None:
 
 
 def end() -> None:
-    """The large work of this thread is over."""
+    """Declare that the large work of this thread has ended."""
     if not _work.is_large:
         return
     _work.is_large = False
@@ -88,12 +89,12 @@ def end() -> None:
 
 
 def are_taken() -> bool:
-    """Return whether heavy work is under way in this process, which may hold the lock of a queue."""
+    """Return whether heavy work is in progress in this process; it may hold the lock of a queue."""
     return _process.count > 0
 
 
 def give_way() -> None:
-    """Let waiting threads go first; called between two slices."""
+    """Yield to waiting threads. Call this between two slices."""
     if not _work.is_large:
         time.sleep(PAUSE)
         return
@@ -111,8 +112,10 @@ def give_way() -> None:
 
 
 def slices(items: Sequence[T], size: int | None = None) -> Iterable[Sequence[T]]:
-    """Return the items in slices, and give way between them. By default up to ``SLICE`` items are one slice, and more
-    are cut finely."""
+    """Return the items in slices and yield to other threads between them.
+
+    By default, up to ``SLICE`` items are one slice, and more items are cut into slices of ``FINE_SLICE``.
+    """
     whole = size or SLICE
     return (items,) if len(items) <= whole else _slices(items, size or FINE_SLICE)
 

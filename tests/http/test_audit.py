@@ -11,7 +11,7 @@ import pytest
 from tests.http.scoped import Scoped
 from tests.servers import wait_for
 from zq import audit
-from zq.audit import MOST, Audit, Entry
+from zq.audit import MAX_PER_SECOND, Audit, Entry
 from zq.auth import open_tokens
 from zq.auth.tokens import Grant, Tokens
 from zq.clock import ManualClock
@@ -117,7 +117,7 @@ def test_refusals_beyond_a_hundred_a_second_are_counted(log: Path) -> None:
     writer = Audit(lambda: now[0], lambda *what: delayed.append(what))
     for second, more in ((7.0, 20), (8.0, 1)):
         now[0] = second
-        for _ in range(MOST + more):
+        for _ in range(MAX_PER_SECOND + more):
             writer.refused(Entry(outcome="refused", why="no"))
         writer.did(Entry(outcome="done"))
         assert lines(log)[-1]["outcome"] == "done", "what was done is always told"
@@ -126,16 +126,16 @@ def test_refusals_beyond_a_hundred_a_second_are_counted(log: Path) -> None:
         delayed.clear()
         tell()
         assert lines(log)[-1]["why"] == f"{more} more refusals within a second are not listed"
-    writer.tell_counted()
-    assert len(lines(log)) == 2 * (MOST + 2)
+    writer.log_counted()
+    assert len(lines(log)) == 2 * (MAX_PER_SECOND + 2)
 
 
 def test_what_was_counted_is_told_by_a_thread_of_its_own(log: Path) -> None:
     writer = Audit(lambda: 7.0)
-    for _ in range(MOST + 3):
+    for _ in range(MAX_PER_SECOND + 3):
         writer.refused(Entry(outcome="refused", why="no"))
-    wait_for(lambda: len(lines(log)) > MOST, 60, "the line with the number")
-    assert lines(log)[MOST]["why"] == "3 more refusals within a second are not listed"
+    wait_for(lambda: len(lines(log)) > MAX_PER_SECOND, 60, "the line with the number")
+    assert lines(log)[MAX_PER_SECOND]["why"] == "3 more refusals within a second are not listed"
 
 
 @pytest.mark.parametrize(("behind_proxy", "peer"), [(True, "192.0.2.7"), (False, "")])

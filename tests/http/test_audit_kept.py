@@ -16,7 +16,7 @@ from tests.servers import wait_for
 from zq.audit import Entry
 from zq.clock import ManualClock
 from zq.core import trail as module
-from zq.core.trail import MOST, MOST_TEXT, ROOM, Trail
+from zq.core.trail import MAX_PER_SECOND, MAX_TEXT, MAX_WAITING, Trail
 from zq.errors import Unavailable
 from zq.model.identity import Identity
 from zq.storage.api import Storage
@@ -179,12 +179,12 @@ def test_a_removal_tells_how_many_messages_went(
 def test_too_many_changes_are_counted(trail: Trail, caller: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one project, whose number is told; others are not touched by that."""
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 7.0))
-    for _ in range(MOST + 3):
+    for _ in range(MAX_PER_SECOND + 3):
         trail.put(Entry(project=caller.project, outcome="done"))
     trail.put(Entry(project="other", outcome="done", object="queue theirs"))
     trail.finish()
     entries = listed(caller, "?limit=100")
-    assert len(entries) == MOST + 1
+    assert len(entries) == MAX_PER_SECOND + 1
     assert entries[0]["why"] == "3 more changes within a second are not listed"
     assert [entry.object for entry in trail.list("other", "", None, "").items] == ["queue theirs"]
 
@@ -270,8 +270,7 @@ def test_a_writer_without_work_ends(trail: Trail, caller: Api, monkeypatch: pyte
 def test_memory_is_bounded_while_the_store_hangs(
     trail: Trail, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Entries beyond ``ROOM`` are lost, their number is told, and texts are cut; a clean end waits for no more than it
-    was told to."""
+    """Entries beyond ``MAX_WAITING`` are lost and counted, texts are cut, and ``finish`` waits as long as allowed."""
     release = threading.Event()
     written: list[bytes] = []
 
@@ -282,14 +281,14 @@ def test_memory_is_bounded_while_the_store_hangs(
 
     monkeypatch.setattr(trail._documents, "put", hanging)
     long = "é" * 100_000
-    for number in range(ROOM + 50):
+    for number in range(MAX_WAITING + 50):
         trail.put(Entry(project=f"p{number}", outcome="done", **dict.fromkeys(TEXTS, long)))
-    assert len(trail._waiting) <= ROOM
+    assert len(trail._waiting) <= MAX_WAITING
     trail.finish(0.01)
     assert "since the store is slow: 1" in caplog.text
     release.set()
     trail.finish(60)
-    assert ROOM <= len(written) // 2 <= ROOM + 1
-    assert max(map(len, written)) < 2 * len(TEXTS) * MOST_TEXT + 1000
+    assert MAX_WAITING <= len(written) // 2 <= MAX_WAITING + 1
+    assert max(map(len, written)) < 2 * len(TEXTS) * MAX_TEXT + 1000
     told = re.findall(r"waited to be written: (\d+)", caplog.text)
-    assert sum(map(int, told)) + len(written) // 2 == ROOM + 50
+    assert sum(map(int, told)) + len(written) // 2 == MAX_WAITING + 50

@@ -19,7 +19,7 @@ NOTHING = {"ready": 0, "claimed": 0, "delayed": 0, "backlog": 0, "oldest_ready_s
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, compose: Callable[..., Api]) -> Api:
     """A server that remembers no depth for longer than a test waits."""
-    monkeypatch.setattr(rules, "RECENT", 0.0)
+    monkeypatch.setattr(rules, "CACHE_TTL", 0.0)
     return compose()
 
 
@@ -74,7 +74,7 @@ def test_an_answer_is_remembered_for_a_second(compose: Callable[..., Api], monke
     assert api.get(DEPTH, 200).json["ready"] == 0
     api.send("jobs", 1)
     assert api.get(DEPTH, 200).json["ready"] == 0
-    now[0] += rules.RECENT
+    now[0] += rules.CACHE_TTL
     assert api.get(DEPTH, 200).json["ready"] == 1
 
 

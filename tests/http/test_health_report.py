@@ -11,7 +11,7 @@ from tests.http.api import Api
 from tests.http.stores import down
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.core.health import LEFT, PROJECT, Health
+from zq.core.health import ABANDONED_AFTER, PROJECT, Health
 from zq.errors import Unavailable
 from zq.http.app import create_app
 from zq.limits import PROJECT_ID
@@ -99,7 +99,7 @@ def test_a_step_that_fails_is_told_and_the_others_go_on(
 def test_what_a_killed_server_left_goes_with_the_next_probe(storage: Storage, clock: ManualClock) -> None:
     """A queue of a probe that runs elsewhere stays."""
     now = clock.now()
-    (old,), (young,) = new_ids(1, now - LEFT - 1), new_ids(1, now)
+    (old,), (young,) = new_ids(1, now - ABANDONED_AFTER - 1), new_ids(1, now)
     for name in (old, young):
         storage.queues.create(QueueRef(PROJECT, name), b"{}")
     Health(storage, clock).report()

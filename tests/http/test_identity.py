@@ -394,7 +394,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, compose: Compose, storage: Storag
     monkeypatch.setattr("zq.core.waiting.RECHECK", 0.1)
     monkeypatch.setattr("zq.core.publishing.RECHECK", 0.1)
     monkeypatch.setattr("zq.http.streams.HEARTBEAT", 0.1)
-    monkeypatch.setattr("zq.http.streams.LOOK", 0.05)
+    monkeypatch.setattr("zq.http.streams.CHECK_INTERVAL", 0.05)
     moments = iter(range(10, 10**9, 10))
     verifier = TokenVerifier(storage.documents, clock)
     return compose(app={"strategy": Bearers(verifier, bare=True, monotonic=lambda: float(next(moments)))})

@@ -222,7 +222,7 @@ def test_keys_are_rotated(compose: Compose) -> None:
 @pytest.mark.every_store
 def test_a_revocation_ends_all_that_was_signed(compose: Compose, monkeypatch: pytest.MonkeyPatch) -> None:
     """D3: of the project, on every server, of which none remembers anything here; what is signed later is valid."""
-    monkeypatch.setattr("zq.auth.signatures.FRESH", 0.0)
+    monkeypatch.setattr("zq.auth.signatures.CACHE_TTL", 0.0)
     here, elsewhere = compose(app=OPTIONS), compose(app=OPTIONS)
     neighbour = here.tenant("neighbour")
     before, others = share(here), share(neighbour)

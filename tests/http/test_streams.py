@@ -158,7 +158,7 @@ def test_a_gap_of_trimmed_messages_comes_first(compose: Any) -> None:
 def test_a_heartbeat_moves_the_place_to_resume(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader of a silent topic in a busy project does not fall behind: the id goes without an event."""
     monkeypatch.setattr(streams, "HEARTBEAT", 0.1)
-    monkeypatch.setattr(streams, "LOOK", 0.05)
+    monkeypatch.setattr(streams, "CHECK_INTERVAL", 0.05)
     with closing(Reader(api, f"{TOPIC}/stream")) as reader:
         (other,) = publish(api, "x", topic="other")
         assert any(block == f": heartbeat\nid: {other}" for block in reader.blocks())
@@ -245,7 +245,7 @@ def test_a_reader_that_does_not_accept_events_gets_406(api: Api) -> None:
 def test_a_reader_that_takes_nothing_is_hung_up_on(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection is ended from outside, for its own thread waits for it."""
     monkeypatch.setattr(broker_streams, "PATIENCE", 0.1)
-    monkeypatch.setattr(broker_streams, "LOOK", 0.05)
+    monkeypatch.setattr(broker_streams, "CHECK_INTERVAL", 0.05)
 
     class Connection:
         ended = False

@@ -18,7 +18,7 @@ from zq import audit
 from zq.audit import Audit
 from zq.auth import check, open_tokens
 from zq.auth.credentials import Bearers
-from zq.auth.tokens import ADMINS, DENIED, KIND, MOST_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
+from zq.auth.tokens import ADMINS, DENIED, KIND, MAX_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
 from zq.clock import ManualClock
 from zq.errors import NotFound, QuotaExceeded, StartRefused
 from zq.http.tokens import TokenItem
@@ -247,7 +247,7 @@ def test_lifetime_and_number_are_bounded(storage: Storage, clock: ManualClock, p
     tokens = Tokens(storage.documents, clock, max_days=5)
     grant = Grant(project=f"many{project_suffix}", days=90)
     assert tokens.create(grant).token.stored.expires == clock.now() + 5 * DAY
-    for _ in range(MOST_TOKENS - 1):
+    for _ in range(MAX_TOKENS - 1):
         tokens.create(grant)
     with pytest.raises(QuotaExceeded):
         tokens.create(grant)
@@ -460,7 +460,7 @@ def test_the_number_of_administrators_is_bounded(clock: ManualClock) -> None:
     """By a number of their own."""
     storage = connect("memory:")
     tokens = Tokens(storage.documents, clock, most=lambda _: 0)
-    for number in range(MOST_TOKENS):
+    for number in range(MAX_TOKENS):
         tokens.create(Grant(project=f"p{number}", roles=["admin"]))
     with pytest.raises(QuotaExceeded, match="tokens of administrators"):
         tokens.create(Grant(project="p", roles=["admin"]))

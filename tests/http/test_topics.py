@@ -17,7 +17,7 @@ from zq.core import Broker
 from zq.core.creation import TopicCreation, TopicStore
 from zq.core.data_keys import DataKeys
 from zq.core.quotas import NO_QUOTAS
-from zq.core.rules import RECENT, DefaultTtls
+from zq.core.rules import CACHE_TTL, DefaultTtls
 from zq.core.topics import Topics
 from zq.limits import Limits
 from zq.model.topics import TopicRef
@@ -226,9 +226,9 @@ def test_another_servers_change_counts_after_a_second(
     assert not there.create(news, b"{}"), "the first question has created it"
     there.delete(news)
     there.create(news, b'{"_default_message_ttl": 60}')
-    watch.time += RECENT * 0.99
+    watch.time += CACHE_TTL * 0.99
     assert (known_here.rules(news).ttl, known_there.rules(news).ttl) == (3600, 60)
-    watch.time += RECENT * 0.01
+    watch.time += CACHE_TTL * 0.01
     assert known_here.rules(news).ttl == 60
     here.delete(news)
     assert known_here.rules(news).ttl == 3600

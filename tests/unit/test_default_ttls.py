@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of default ttls by name of queue."""
 
-from zq.core.rules import MOST_CACHED, DefaultTtls
+from zq.core.rules import CACHE_SIZE, DefaultTtls
 
 TABLE = [("mqtt-*", 100), ("mqtt-slow", 200), ("a?c", 300), ("*.tmp", 400)]
 
@@ -26,6 +26,6 @@ def test_a_new_table_holds_for_names_that_were_asked_before() -> None:
 def test_more_names_than_are_remembered_are_answered_too() -> None:
     """Memory is bounded; answers are not."""
     default_ttls = DefaultTtls(3600, [("q1*", 100)])
-    names = [f"q{number}" for number in range(MOST_CACHED + 1000)]
+    names = [f"q{number}" for number in range(CACHE_SIZE + 1000)]
     assert {default_ttls.of(name) for name in names if name.startswith("q1")} == {100}
     assert default_ttls.of("q0") == default_ttls.of("q2") == 3600

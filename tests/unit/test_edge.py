@@ -9,7 +9,8 @@ from typing import Any
 from zq import turns
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.http.app import App, create_app
+from zq.http.app import create_app
+from zq.http.application import App
 from zq.http.pending import PendingAnswer
 from zq.serving.asgi import Answer, Edge, Limits
 from zq.storage import connect

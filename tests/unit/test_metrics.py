@@ -14,7 +14,7 @@ from zq.errors import Unavailable
 from zq.model import Claim, Committed, Draft, Message, Outcome, Page, Queue, QueueRef
 from zq.model.stats import Depth, Measure
 from zq.serving.metrics.collector import PAGE, Cached
-from zq.serving.metrics.counting import ENOUGH, Metrics, spread
+from zq.serving.metrics.counting import MAX_BUFFERED, Metrics, spread
 from zq.serving.metrics.definitions import Options
 
 NOW = 1000.0
@@ -171,7 +171,7 @@ def test_what_a_caller_makes_up_makes_no_new_lines(metrics: Metrics) -> None:
 
 def test_nothing_is_lost_when_threads_count_while_the_page_is_read(metrics: Metrics) -> None:
     """Some of the requests fall due to be added while others are noted."""
-    each, threads = 5 * ENOUGH, 4
+    each, threads = 5 * MAX_BUFFERED, 4
 
     def work() -> None:
         for _ in range(each):
@@ -364,7 +364,7 @@ def test_a_store_that_hangs_holds_up_no_request(store: Figures, metrics: Metrics
     with ThreadPoolExecutor(1) as pool:
         page = pool.submit(metrics.page)
         assert asked.wait(60)
-        for _ in range(2 * ENOUGH):
+        for _ in range(2 * MAX_BUFFERED):
             metrics.answered("GET", "/", 200, 0.001, False)
         assert not page.done()
         answer.set()

@@ -9,9 +9,9 @@ from zq.model import QueueRef
 from zq.model.expiry import Steps
 from zq.serving.maintenance.throttle import (
     ARREARS,
-    FEWEST,
     INCREASE,
-    MOST,
+    MAX_SHARE,
+    MIN_STEP,
     QUIET,
     SAMPLES,
     AdaptivePace,
@@ -80,7 +80,7 @@ def test_beside_requests_steps_are_small_and_rests_follow_the_share(world: World
     """At first the share is the least: a step of 2 ms is followed by 65 ms of rest."""
     world.requests(0.001)
     pace = world.round()
-    assert pace.step() == FEWEST
+    assert pace.step() == MIN_STEP
     world.now += 0.002
     world.requests(0.00115, 1)
     pace.step()
@@ -99,21 +99,21 @@ def test_the_size_of_a_step_follows_what_it_takes(world: World, work: float, lar
         world.now += work
         world.requests(0.001, 1)
     assert (sizes[-1] > sizes[0]) is larger
-    assert FEWEST <= min(sizes) <= max(sizes) <= 1000
+    assert MIN_STEP <= min(sizes) <= max(sizes) <= 1000
 
 
 def test_when_requests_suffer_the_share_falls_to_the_least_and_comes_back(world: World) -> None:
     """Twice as long as usual is suffering; as usual is not. It rises by a constant and falls by a factor."""
     world.requests(0.001)
     world.sweep(60, 0.001, lambda: world.requests(0.001))
-    assert world.monitor.share == MOST
+    assert world.monitor.share == MAX_SHARE
     world.sweep(60, 0.001, lambda: world.requests(0.002))
     assert world.monitor.share == INCREASE
     assert world.monitor.ratio == pytest.approx(2)
     world.sweep(0, 0.001)
     assert world.monitor.ratio == 1
     world.sweep(60, 0.001, lambda: world.requests(0.001))
-    assert world.monitor.share == MOST
+    assert world.monitor.share == MAX_SHARE
 
 
 def test_what_requests_take_during_a_round_is_not_taken_for_usual(world: World) -> None:
@@ -134,10 +134,10 @@ def test_too_few_requests_judge_nothing(world: World) -> None:
     world.monitor.begin()
     world.requests(1.0, SAMPLES - 1)
     world.monitor.judge()
-    assert world.monitor.share == MOST
+    assert world.monitor.share == MAX_SHARE
     world.requests(1.0, 1)
     world.monitor.judge()
-    assert world.monitor.share < MOST
+    assert world.monitor.share < MAX_SHARE
 
 
 def test_rounds_that_stay_behind_press_on_though_requests_suffer(world: World) -> None:
@@ -146,7 +146,7 @@ def test_rounds_that_stay_behind_press_on_though_requests_suffer(world: World) -
     world.monitor.end(exhausted=True)
     world.now += ARREARS + 1
     world.sweep(30, 0.001, lambda: world.requests(0.01))
-    assert world.monitor.share == MOST
+    assert world.monitor.share == MAX_SHARE
     world.sweep(60, 0.001, lambda: world.requests(0.01))
     assert world.monitor.share == INCREASE
 
@@ -163,7 +163,7 @@ def test_after_a_quiet_moment_a_sweep_goes_in_full_steps_again(world: World) -> 
     """A quarter of a second without a request."""
     world.requests(0.001)
     pace = world.round()
-    assert pace.step() == FEWEST
+    assert pace.step() == MIN_STEP
     world.now += QUIET
     assert pace.step() == 1000
 

@@ -139,10 +139,10 @@ def test_an_estimate_that_is_taken_back_is_no_negative_demand() -> None:
     account = Account(QUOTA, 64)
     account.enter(0.0)
     account.begin_heavy(float, 100, 1000)
-    assert account.asked() == (1, 100, 1000)
+    assert account.demand() == (1, 100, 1000)
     account.end_heavy(0.0, 100, 1000)
     account.leave(0.0, 1, 1)
-    assert account.asked() == (0, 0, 0)
+    assert account.demand() == (0, 0, 0)
 
 
 def test_heavy_requests_know_who_is_served_beside_them() -> None:
@@ -218,10 +218,10 @@ def test_what_was_refused_was_asked_for_too() -> None:
     """As large as what was let in; of a second in which nothing was let in, as before it."""
     account = Account(QUOTA, 64)
     assert served(account, 0.0, 30, messages=5, size=50) == 20
-    assert account.asked() == (30, 150, 1500)
+    assert account.demand() == (30, 150, 1500)
     assert served(account, 0.0, 4) == 0
-    assert account.asked() == (4, 20, 200)
-    assert account.asked() == (0, 0, 0)
+    assert account.demand() == (4, 20, 200)
+    assert account.demand() == (0, 0, 0)
 
 
 def test_nothing_is_written_while_nobody_is_near() -> None:
@@ -241,7 +241,7 @@ def test_nothing_is_written_while_nobody_is_near() -> None:
 
 def test_a_stream_pays_for_messages_and_is_held_back_in_debt(monkeypatch: pytest.MonkeyPatch) -> None:
     """It sends heartbeats until the debt is paid, and then what was published meanwhile; both ways of engines."""
-    monkeypatch.setattr(streams, "LOOK", 0.01)
+    monkeypatch.setattr(streams, "CHECK_INTERVAL", 0.01)
     storage, clock = connect("memory:", {}), ManualClock(1_700_000_000.0)
     broker = Broker(storage, clock, quota=Quota(messages=10, topics=0), rates=Rates(64, clock.now))
     caller = Scoped(lambda options: create_app(broker, **options), "").api()

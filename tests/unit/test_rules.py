@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from zq.core import rules
-from zq.core.rules import RECENT, RulesCache
+from zq.core.rules import CACHE_TTL, RulesCache
 from zq.limits import Limits
 from zq.model import ClaimRequest, Lease, Queue, QueueRef
 
@@ -62,10 +62,10 @@ def test_the_store_is_asked_once_in_a_while(rules_cache: RulesCache, store: Stor
     """Not by each delete; and what another server changed is obeyed within that time."""
     assert [rules_cache.recent(JOBS).history_ttl for _ in range(5)] == [0] * 5
     store.metadata = b'{"_history_ttl": 60}'
-    watch.time += RECENT * 0.99
+    watch.time += CACHE_TTL * 0.99
     assert rules_cache.recent(JOBS).history_ttl == 0
     assert store.asked == 1
-    watch.time += RECENT * 0.01
+    watch.time += CACHE_TTL * 0.01
     assert rules_cache.recent(JOBS).history_ttl == 60
     assert store.asked == 2
 
@@ -93,7 +93,7 @@ def test_an_answer_that_a_change_overtook_is_not_remembered(rules_cache: RulesCa
 
 def test_a_full_cache_drops_the_oldest_entries(store: Store, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """With ten queues too many, the cache has all but the first ten."""
-    monkeypatch.setattr(rules, "MOST_CACHED", 90)
+    monkeypatch.setattr(rules, "CACHE_SIZE", 90)
     rules_cache = RulesCache(Limits(), store, watch)
     queues = [QueueRef("acme", f"q{number}") for number in range(100)]
     for queue in queues:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tests.blocks import only
 from tests.rotation import SEED
-from zq.auth.signatures import FRESH, Signatures, derived, key_of, moment, scope_of, shown, signature
+from zq.auth.signatures import CACHE_TTL, Signatures, derived, key_of, moment, scope_of, shown, signature
 from zq.clock import ManualClock
 from zq.model.identity import ShareOptions
 from zq.storage import connect
@@ -90,7 +90,7 @@ def test_a_revocation_holds_everywhere_within_five_seconds() -> None:
             "HTTP_URL_EXPIRES": shown(expires),
         }
         elsewhere.sign("p", [path], ["GET"], expires)  # has read the number
-        passed[0] += FRESH - 0.1
+        passed[0] += CACHE_TTL - 0.1
         identity = elsewhere.authenticate("p", env, "peer")
         assert identity is not None
         assert elsewhere.authenticate("p", env, "peer") is identity, "the same object, by which rights are remembered"

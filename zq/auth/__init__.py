@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How callers prove who they are: the strategies of ``auth_strategy``. Each comes to an ``Identity``.
+"""Authentication: the strategies of the option ``auth_strategy``. Each one yields an ``Identity``.
 
-Nothing of a strategy that is not chosen is imported: libraries for JSON Web Tokens and Keystone are large.
+The modules of a strategy are imported only if it is chosen, because the libraries for JSON Web Tokens and Keystone are
+large.
 """
 
 import logging
@@ -34,11 +35,9 @@ def open_tokens(
     audit: Audit,
     most: Callable[[str], int] = default_bound,
 ) -> Tokens:
-    """Return the tokens of all projects, with the bootstrap token of the deployment, which the audit log records.
+    """Return the tokens of all projects, and adopt the bootstrap token, which is audited.
 
-    ``most``: see ``Tokens``.
-
-    Raises ``StartRefused``.
+    ``most``: see ``Tokens``. Raises ``StartRefused``.
     """
     denied_for = options.jwt.max_age + 2 * options.jwt.leeway
     tokens = Tokens(documents, clock, options.token_max_days, denied_for, most)
@@ -54,7 +53,7 @@ def open_tokens(
 
 
 def _bootstrap_token(path: str) -> str:
-    """The token in this file. Raises ``StartRefused``."""
+    """Return the token in this file. Raises ``StartRefused``."""
     option = "[auth] bootstrap_token_file"
     text = read_private(option, path).decode("ascii", "replace").strip()
     if parse(text) is None:
@@ -80,7 +79,7 @@ def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clo
 
 
 def check(options: AuthOptions) -> None:
-    """Refuse options by which nothing, or anything, would be valid. Raises ``StartRefused``."""
+    """Raise ``StartRefused`` for options under which no credential, or any credential, would be valid."""
     if options.strategy == "proxy":
         read_secrets(options.proxy_secret_file)
     if "jwt" in options.strategy:
@@ -92,7 +91,7 @@ def check(options: AuthOptions) -> None:
 
 
 def check_jwt(options: JwtOptions) -> None:
-    """The same of options on JSON Web Tokens."""
+    """Raise ``StartRefused`` for invalid or missing options of JSON Web Tokens."""
     for name in ("issuer", "audience", "jwks"):
         if not getattr(options, name):
             raise StartRefused(f"[auth] jwt_{name} must be set: auth_strategy = jwt needs it.")
@@ -107,7 +106,7 @@ def check_jwt(options: JwtOptions) -> None:
 def strategy_of(
     options: Callable[[], AuthOptions], documents: DocumentController, clock: Clock, path: str | None = None
 ) -> "Bearers | Keystone | ProxySecrets | None":
-    """The strategy that the options name; None for the empty one. ``path``: the configuration file.
+    """Return the configured strategy, or ``None`` for the empty one. ``path``: the configuration file.
 
     Raises ``StartRefused``.
     """

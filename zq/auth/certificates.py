@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of clients as credentials (tenancy 9): a file says whom their subjects are.
+"""Client certificates as credentials (tenancy 9): a file maps their subjects to identities.
 
-    ["CN=billing,O=Acme"]
-    project = "acme"
-    roles = ["member"]
-    scopes = ["produce:orders.*"]
+["CN=billing,O=Acme"]
+project = "acme"
+roles = ["member"]
+scopes = ["produce:orders.*"]
 
-The engine verified the certificate, and left its subject and its end in the environment.
+The edge verifies the certificate and passes its subject and expiry in the environment.
 """
 
 import tomllib
@@ -26,7 +26,7 @@ OPTION: Final = "[auth] certificates"
 
 
 class Holder(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a subject may do; without ``scopes`` all of the project."""
+    """The rights of a subject. Without ``scopes`` it may access the whole project."""
 
     project: str
     roles: tuple[str, ...] = (MEMBER,)
@@ -34,7 +34,10 @@ class Holder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Certificates:
-    """Whom certificates are; ``path``: the file, as it is configured now. Raises ``StartRefused``."""
+    """The identities of certificate subjects, read from a file.
+
+    ``path`` returns the path that is currently configured. Raises ``StartRefused``.
+    """
 
     def __init__(self, path: Callable[[], str], clock: Clock) -> None:
         self._path = path
@@ -42,11 +45,11 @@ class Certificates:
         self._holders = read_holders(path())
 
     def reload(self) -> None:
-        """Read the file again. Raises ``StartRefused``, and what it said stays."""
+        """Read the file again. Raises ``StartRefused``; then the former content stays in use."""
         self._holders = read_holders(self._path())
 
     def identity(self, env: Mapping[str, Any]) -> Identity | None:
-        """Who asks by a certificate, if that is known and still valid."""
+        """Return the identity of the request's certificate, or ``None`` if it is unknown or has expired."""
         subject, until = env.get(CERTIFICATE) or ("", 0.0)
         found = self._holders.get(subject)
         if found is None or until <= self._clock.now():
@@ -55,7 +58,7 @@ class Certificates:
 
 
 def read_holders(path: str) -> dict[str, Identity]:
-    """By subject. Raises ``StartRefused``."""
+    """Read the file and return identities by subject. Raises ``StartRefused``."""
     try:
         with open(path, "rb") as file:
             given = msgspec.convert(tomllib.load(file), dict[str, Holder])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bearer credentials: found in a request, remembered for seconds, and refused before any look-up to who guesses."""
+"""Bearer credentials: extraction from requests, caching of look-ups, and a limit of failures per address."""
 
 import math
 import threading
@@ -15,13 +15,13 @@ from zq.auth.certificates import Certificates
 from zq.errors import NotAuthenticated, TooManyRequests, Unavailable
 from zq.model.identity import Identity
 
-# Credentials, and addresses of callers, that one process remembers; of more the oldest are forgotten.
-MOST: Final = 10_000
-# Seconds for which a credential that is not valid is remembered.
+# Maximum number of credentials, and of addresses, in a cache; the oldest entries are dropped.
+CACHE_SIZE: Final = 10_000
+# Seconds for which an invalid credential is cached.
 NEGATIVE: Final = 1.0
-# Failures a second of one address beyond which nothing is looked up for it any more.
+# Failures per second of one address above which its credentials are not looked up.
 FAILURES: Final = 10.0
-# Failures that may come at once.
+# Failures allowed in a burst.
 BURST: Final = 50
 BEARER: Final = "bearer "
 CHALLENGE: Final = 'Bearer realm="zq"'
@@ -30,7 +30,13 @@ NEEDED: Final = "A credential is needed: Authorization: Bearer <token>."
 
 
 class Known(Struct, frozen=True):
-    """What a credential was found to be; None = not valid. ``until``: of the monotonic clock; ``why``: not valid."""
+    """The cached result of a look-up.
+
+    Attributes:
+        identity: The identity; ``None`` if the credential is not valid.
+        until: Expiry of the cache entry on the monotonic clock.
+        why: Why the credential is not valid.
+    """
 
     identity: Identity | None
     until: float
@@ -38,50 +44,50 @@ class Known(Struct, frozen=True):
 
 
 class Verifier(Protocol):
-    """Looks credentials of one form up."""
+    """The verification of credentials of one form."""
 
     def takes(self, text: str) -> bool:
-        """Whether a credential may be one of these, by its form."""
+        """Return whether the text has the form of this verifier's credentials."""
         ...
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Who it is, and for how many seconds that may be remembered; or why it is not valid, for the audit log.
+        """Return the identity and the seconds for which to cache it; or, for the audit log, why it is not valid.
 
-        Raises ``Unavailable`` if that cannot be found out.
+        Raises ``Unavailable``.
         """
         ...
 
 
 class FailureLimit:
-    """Counts failures by address: ``FAILURES`` a second, ``BURST`` at once."""
+    """A limit of failures per address: ``FAILURES`` a second, with a burst of ``BURST``."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # By address: the moment at which its failures are paid off.
-        self._debts: FIFOCache[str, float] = FIFOCache(MOST)
+        # The time at which the failures of an address are paid off (GCRA).
+        self._debts: FIFOCache[str, float] = FIFOCache(CACHE_SIZE)
 
     def exceeded(self, peer: str) -> bool:
-        """Whether the address has failed too often."""
+        """Return whether the address has exceeded the limit."""
         return self._debts.get(peer, 0.0) - self._monotonic() > (BURST - 0.5) / FAILURES
 
     def check(self, peer: str) -> None:
-        """Raise ``TooManyRequests`` if the address has failed too often."""
+        """Raise ``TooManyRequests`` if the address has exceeded the limit."""
         if self.exceeded(peer):
             raise TooManyRequests("Too many requests without a valid credential came from this address.")
 
     def count(self, peer: str) -> None:
-        """It has failed once more."""
+        """Count a failure of the address."""
         with self._lock:
             now = self._monotonic()
             self._debts[peer] = max(self._debts.get(peer, 0.0), now) + 1 / FAILURES
 
 
 class Bearers:
-    """The strategies ``token``, ``jwt`` and both: the first verifier that takes a credential decides.
+    """The strategies ``token``, ``jwt`` and both: the first verifier that accepts the credential's form decides.
 
-    ``bare``: a credential may stand in ``X-Auth-Token`` too, as OpenStack's clients send it. Without one a client's
-    certificate counts, where ``certificates`` say whom it is.
+    ``bare``: whether ``X-Auth-Token`` may contain the credential, as OpenStack clients send it. If a request has no
+    credential, its client certificate counts if ``certificates`` are given.
     """
 
     def __init__(
@@ -97,13 +103,13 @@ class Bearers:
         self._monotonic = monotonic
         self._failures = FailureLimit(monotonic)
         self._lock = threading.Lock()
-        # By the digest of a header's value: no secret is kept. A plain dictionary, for every request looks into it.
-        # An entry whose time is over stays: a credential that was valid is looked up again whatever its address did.
+        # Keys are digests, so that no secret is kept. A plain dictionary, because every request reads it. Expired
+        # entries stay: a credential that was valid is looked up again even if its address exceeded the limit.
         self._valid: dict[bytes, Known] = {}
-        self._invalid: FIFOCache[bytes, Known] = FIFOCache(MOST)
+        self._invalid: FIFOCache[bytes, Known] = FIFOCache(CACHE_SIZE)
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
-        """Who asks. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``."""
+        """Return the caller's identity. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``."""
         value: str | None = env.get("HTTP_AUTHORIZATION") or (env.get("HTTP_X_AUTH_TOKEN") if self._bare else None)
         if not value:
             if self.certificates is not None and (holder := self.certificates.identity(env)) is not None:
@@ -121,7 +127,10 @@ class Bearers:
         return identity
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Whether ``authenticate`` would return, counting nothing; None if the store must be asked."""
+        """Return whether ``authenticate`` would succeed, or ``None`` if the store must be read.
+
+        Does not count as an attempt.
+        """
         value: str | None = env.get("HTTP_AUTHORIZATION") or (env.get("HTTP_X_AUTH_TOKEN") if self._bare else None)
         if not value:
             return self.certificates is not None and self.certificates.identity(env) is not None
@@ -155,13 +164,17 @@ class Bearers:
                     self._valid[key] = structs.replace(known, until=-math.inf)
 
     def _text(self, env: Mapping[str, Any], value: str) -> str:
-        """The credential itself; "" if the header has none of ours."""
+        """Return the credential in the header's value; "" if the scheme is not ``Bearer``."""
         if "HTTP_AUTHORIZATION" not in env or not env["HTTP_AUTHORIZATION"]:
             return value
         return value[len(BEARER) :].strip() if value[: len(BEARER)].lower() == BEARER else ""
 
     def _look_up(self, key: bytes, text: str, peer: str) -> Known:
-        """Raises ``TooManyRequests`` for a credential that was never valid here, ``Unavailable``."""
+        """Verify the credential and cache the result.
+
+        Raises ``TooManyRequests`` if the address has exceeded the limit and the credential was never valid in this
+        process, ``Unavailable``.
+        """
         if key not in self._valid:
             self._failures.check(peer)
         now = self._monotonic()
@@ -175,7 +188,7 @@ class Bearers:
                 known = self._invalid[key] = Known(None, now + NEGATIVE, found)
             else:
                 self._valid.pop(key, None)
-                if len(self._valid) >= MOST:
+                if len(self._valid) >= CACHE_SIZE:
                     del self._valid[next(iter(self._valid))]  # the oldest
                 known = self._valid[key] = Known(found[0], now + found[1])
         return known

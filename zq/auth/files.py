@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of secrets that the operator keeps: others must not be able to read them."""
+"""Secret files of the operator, which other users must not be able to read."""
 
 import os
 import stat
@@ -7,18 +7,18 @@ from typing import Final
 
 from zq.errors import StartRefused
 
-# What such a file may be allowed to: its owner, and its group to read.
+# Allowed modes: the owner may read and write, the group may read.
 MODES: Final = (0o600, 0o640, 0o400, 0o440)
-# Bytes that are read of one.
-MOST: Final = 65536
+# Maximum bytes read from a file.
+MAX_SIZE: Final = 65536
 
 
 def read_private(option: str, path: str) -> bytes:
-    """What the file holds that this option names. Raises ``StartRefused``."""
+    """Return the content of the file that the option names. Raises ``StartRefused``."""
     try:
         with open(path, "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = file.read(MOST)
+            content = file.read(MAX_SIZE)
     except OSError as error:
         raise StartRefused(f"{option} cannot be read: {path}: {error.strerror}.") from error
     if mode not in MODES:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys by which an issuer signs JSON Web Tokens: from a file, or fetched by https in the background.
+"""Key sets (JWKS) of issuers of JSON Web Tokens, read from a file or fetched by HTTPS in the background.
 
-A fetch goes to public addresses only, looked up once, and follows nothing (attack E1): the address comes from the
-operator, the name behind it may be anybody's.
+A fetch connects only to public addresses, resolves the name once, and follows no redirects (attack E1): the URL comes
+from the operator, but the DNS name may be under the control of others.
 """
 
 import json
@@ -24,17 +24,17 @@ from zq.errors import StartRefused, Unavailable
 from zq.model.addresses import is_public
 
 LOG = logging.getLogger(__name__)
-# Bytes of a set of keys.
+# Maximum bytes of a key set.
 MAX_SIZE: Final = 262_144
-# Seconds for a fetch.
+# Timeout of a fetch in seconds.
 TIMEOUT: Final = 5.0
-# Seconds after which a set is fetched though nothing asks for it.
+# Seconds between regular fetches.
 REFRESH: Final = 600.0
-# Seconds between two fetches that unknown keys, or failures, ask for.
+# Minimum seconds between fetches after a failure or for an unknown key.
 HURRY: Final = 60.0
-# Bits of the smallest RSA key.
+# Minimum bits of an RSA key.
 MIN_RSA: Final = 2048
-# What kind of key, and on which curves, each algorithm needs.
+# The key type and curves that each algorithm needs.
 FITS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", ())),
     "ES256": ("EC", ("P-256",)),
@@ -45,7 +45,7 @@ FITS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 class Key(Struct, frozen=True):
-    """One key of a set. ``algorithm``: the only one that it is for; "" = any that fits."""
+    """One key of a set. ``algorithm``: the only algorithm that the key may be used with; "" = any that fits."""
 
     id: str
     kind: str
@@ -54,13 +54,13 @@ class Key(Struct, frozen=True):
     key: Any
 
     def fits(self, algorithm: str) -> bool:
-        """Whether it may have signed by this algorithm."""
+        """Return whether the key can verify signatures of this algorithm."""
         kind, curves = FITS.get(algorithm, ("", ()))
         return self.kind == kind and (not curves or self.curve in curves) and self.algorithm in ("", algorithm)
 
 
 def parse(raw: bytes) -> list[Key]:
-    """The keys of a set that can verify signatures; others are left out. Raises ``ValueError`` if it is no set."""
+    """Return the keys of a set that can verify signatures, without others. Raises ``ValueError`` for an invalid set."""
     document = json.loads(raw)
     if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
         raise ValueError("it is no JSON Web Key Set")
@@ -71,7 +71,7 @@ def _key(given: dict[str, Any]) -> Key | None:
     if given.get("kty") not in ("RSA", "EC", "OKP") or given.get("use", "sig") != "sig" or "d" in given:
         return None
     try:
-        made = jwt.PyJWK({name: value for name, value in given.items() if name != "alg"}, _usual(given)).key
+        made = jwt.PyJWK({name: value for name, value in given.items() if name != "alg"}, _reading_algorithm(given)).key
     except (jwt.PyJWTError, ValueError, TypeError, KeyError):
         return None
     if given["kty"] == "RSA" and made.key_size < MIN_RSA:
@@ -79,14 +79,14 @@ def _key(given: dict[str, Any]) -> Key | None:
     return Key(str(given.get("kid", "")), given["kty"], str(given.get("crv", "")), str(given.get("alg", "")), made)
 
 
-def _usual(given: dict[str, Any]) -> str:
-    """An algorithm by which the library reads a key of this kind."""
+def _reading_algorithm(given: dict[str, Any]) -> str:
+    """Return an algorithm with which the library can read a key of this type."""
     fitting = [name for name, (kind, curves) in FITS.items() if kind == given["kty"]]
     return next((name for name in fitting if given.get("crv") in FITS[name][1]), fitting[0])
 
 
 class KeySet:
-    """The keys of one issuer, as they were last had. ``source``: a file, or an https URL. Raises ``StartRefused``."""
+    """The keys of one issuer, as last read. ``source``: a file or an https URL. Raises ``StartRefused``."""
 
     def __init__(
         self,
@@ -110,12 +110,14 @@ class KeySet:
             raise StartRefused(f"[auth] jwt_jwks must be a file with a JSON Web Key Set: {source} is none.")
 
     def start(self) -> None:
-        """Keep the set fresh from now on."""
+        """Start refreshing the set in the background."""
         threading.Thread(target=self._run, name="zq-jwks", daemon=True).start()
 
     def find(self, id: str, algorithm: str) -> list[Key]:
-        """The keys that may have signed; without an ``id``, all that fit. Raises ``Unavailable`` if none were had for
-        too long."""
+        """Return the keys that may have made a signature; without ``id``, all that fit the algorithm.
+
+        Raises ``Unavailable`` if the set is older than allowed.
+        """
         if self._had is None or self._monotonic() - self._had > REFRESH + self._max_stale:
             self._wanted.set()
             raise Unavailable("The keys of the issuer cannot be had now. Try again later.")
@@ -125,7 +127,7 @@ class KeySet:
         return found
 
     def refresh(self) -> bool:
-        """Have the set anew; False, and the former one stays, if that fails."""
+        """Read the set again. Return ``False``, and keep the former set, if that fails."""
         self._asked = self._monotonic()
         self._wanted.clear()
         try:
@@ -137,7 +139,10 @@ class KeySet:
         return True
 
     def pause(self, had: bool) -> float:
-        """Seconds after which to have the set anew: soon, if something wants it, but never sooner than ``HURRY``."""
+        """Return the seconds until the next refresh. ``had``: whether the last one succeeded.
+
+        The interval is ``HURRY`` after a failure and for an unknown key, else ``REFRESH``.
+        """
         hurried = self._wanted.is_set() or not had
         return max(0.0, self._asked + (HURRY if hurried else REFRESH) - self._monotonic())
 
@@ -159,13 +164,13 @@ def _read(path: str) -> bytes:
 
 
 def fetched(url: str) -> bytes:
-    """What stands at an https URL. Raises ``OSError``, ``HTTPException``, ``ValueError``."""
+    """Return the content of an https URL. Raises ``OSError``, ``HTTPException``, ``ValueError``."""
     parts = urlsplit(url)
     if parts.username is not None or not parts.hostname:
         raise ValueError("the URL must name a host, and no user")
     deadline = time.monotonic() + TIMEOUT
     connection = _Pinned(parts.hostname, parts.port or 443, timeout=TIMEOUT, context=ssl.create_default_context())
-    watch = threading.Timer(TIMEOUT, connection.hang_up)  # a timeout of the socket is one of each piece
+    watch = threading.Timer(TIMEOUT, connection.hang_up)  # a socket's timeout applies to each read separately
     watch.daemon = True
     watch.start()
     try:
@@ -173,7 +178,7 @@ def fetched(url: str) -> bytes:
         connection.request("GET", f"{target}?{parts.query}" if parts.query else target, headers={"Accept": "*/*"})
         reply = connection.getresponse()
         if reply.status != 200:
-            raise ValueError(f"status {reply.status}")  # redirects too
+            raise ValueError(f"status {reply.status}")  # redirects, too
         return _whole(reply, connection, deadline)
     except (OSError, HTTPException) as error:
         if time.monotonic() >= deadline:
@@ -201,7 +206,7 @@ def _whole(reply: Any, connection: HTTPSConnection, deadline: float) -> bytes:
 
 
 class _Pinned(HTTPSConnection):
-    """Goes to the address that was judged: the name is looked up once."""
+    """A connection to the address that was checked: the name is resolved only once."""
 
     def connect(self) -> None:
         addresses = [each[4][0] for each in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)]
@@ -214,7 +219,7 @@ class _Pinned(HTTPSConnection):
         self.sock.do_handshake()
 
     def hang_up(self) -> None:
-        """End what another thread waits for."""
+        """Shut the socket down, which ends a blocking read in another thread."""
         if self.sock is not None:
             with suppress(OSError):
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy ``jwt``: JSON Web Tokens of an issuer that the operator trusts, checked as RFC 8725 says."""
+"""The strategy ``jwt``: JSON Web Tokens of a trusted issuer, verified as RFC 8725 requires."""
 
 import logging
 import threading
@@ -19,20 +19,20 @@ from zq.model.scopes import parse
 from zq.storage.api import DocumentController
 
 LOG = logging.getLogger(__name__)
-# Seconds for which a token that was valid is not verified again.
+# Maximum seconds for which a valid token is cached.
 POSITIVE: Final = 300.0
-# Seconds between two looks at the list of those that were revoked.
+# Seconds between two reads of the list of revoked tokens.
 DENIED_EVERY: Final = 5.0
-# Denied tokens in one step of a look.
+# Revoked tokens read at a time.
 STEP: Final = 500
-# Keys without an id that are tried.
+# Maximum number of keys tried for a token without a key id.
 MAX_TRIED: Final = 10
-# Characters of an id, or of a user, that are kept.
+# Maximum number of characters of a token id or user.
 MAX_TEXT: Final = 256
 
 
 class JwtVerifier:
-    """Verifies JSON Web Tokens."""
+    """The verifier of JSON Web Tokens."""
 
     def __init__(self, options: JwtOptions, keys: KeySet, documents: DocumentController, clock: Clock) -> None:
         self._options = options
@@ -40,26 +40,26 @@ class JwtVerifier:
         self._documents = documents
         self._clock = clock
         self._denied: frozenset[str] | None = None
-        """None = not read yet."""
+        """Ids of revoked tokens; ``None`` = not read yet."""
         self._forget: list[Callable[[Collection[str]], object]] = []
 
     def listen(self, forget: Callable[[Collection[str]], object]) -> None:
-        """Call ``forget`` with the names of the revoked credentials whenever these are read."""
+        """Call ``forget`` with the names of the revoked credentials each time they are read."""
         self._forget.append(forget)
 
     def start(self) -> None:
-        """Heed revocations from now on."""
+        """Start refreshing the keys and the revocations in the background."""
         self._keys.start()
         threading.Thread(target=self._run, name="zq-jwt", daemon=True).start()
 
     def takes(self, text: str) -> bool:
-        """Whether it has the form of a signed token: what is encrypted has more parts."""
+        """Return whether the text has the form of a signed token. Encrypted tokens have more parts."""
         return text.count(".") == 2
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Who it is, and for how long that may be remembered; or why not.
+        """Return the identity and the seconds for which to cache it; or, as text, why the token is not valid.
 
-        Raises ``Unavailable`` without keys, or if nobody knows what was revoked.
+        Raises ``Unavailable`` if the keys or the revocations are not available.
         """
         if self._denied is None:
             self.read_denied()
@@ -69,9 +69,10 @@ class JwtVerifier:
             return f"{type(error).__name__}: {str(error)[:MAX_TEXT]}"
 
     def read_denied(self) -> None:
-        """Read which tokens were revoked; those that are remembered are forgotten. Raises ``Unavailable``.
+        """Read the revoked tokens, and drop them from caches. Raises ``Unavailable``.
 
-        Each time, for one may have been verified by what was read before, and remembered after.
+        They are dropped on each read, because a token may have been verified with the former list and cached
+        afterwards.
         """
         found: set[str] = set()
         after, now = "", self._clock.now()
@@ -81,10 +82,13 @@ class JwtVerifier:
         self._denied = frozenset(found)
         if found:
             for forget in self._forget:
-                forget({named(id) for id in found})
+                forget({credential_name(id) for id in found})
 
     def _claims(self, text: str) -> Mapping[str, Any]:
-        """What a token says that is signed, and is for us. Raises ``ValueError``, ``PyJWTError``."""
+        """Return the token's claims if it is signed by the issuer for this audience.
+
+        Raises ``ValueError``, ``PyJWTError``.
+        """
         header, options = jwt.get_unverified_header(text), self._options
         algorithm, kind = header.get("alg"), str(header.get("typ", ""))
         if algorithm not in options.algorithms or "crit" in header or "cty" in header or "enc" in header:
@@ -111,10 +115,13 @@ class JwtVerifier:
         return claims
 
     def _identity(self, claims: Mapping[str, Any]) -> tuple[Identity, float]:
-        """Who it is. Raises ``ValueError``, ``Invalid``."""
+        """Return the identity in the claims, and the seconds for which to cache it.
+
+        Raises ``ValueError``, ``Invalid``.
+        """
         options, now = self._options, self._clock.now()
-        expires, begins = _moment(claims["exp"]), _moment(claims.get("nbf", 0))
-        issued = _moment(claims.get("iat", now))
+        expires, begins = _time(claims["exp"]), _time(claims.get("nbf", 0))
+        issued = _time(claims.get("iat", now))
         if expires + options.leeway <= now or max(begins, issued) > now + options.leeway:
             raise ValueError("it has expired, or is not valid yet")
         if expires - issued > options.max_age:
@@ -134,7 +141,7 @@ class JwtVerifier:
             user=user,
             roles=frozenset(role.lower() for role in roles or ()) or frozenset({MEMBER}),
             scopes=None if scopes is None else tuple(scopes),
-            credential=named(id if isinstance(id, str) else user),
+            credential=credential_name(id if isinstance(id, str) else user),
             expires=expires + options.leeway,
         )
         return identity, min(POSITIVE, expires + options.leeway - now)
@@ -145,18 +152,18 @@ class JwtVerifier:
                 self.read_denied()
             except ZqError as error:
                 LOG.debug("Which tokens were revoked cannot be read now: %s", error)
-            except Exception:  # the edge of this thread: if it ended, no revocation would be heeded any more
+            except Exception:  # the thread must go on, otherwise revocations would no longer take effect
                 LOG.exception("Which tokens were revoked cannot be read now.")
             time.sleep(DENIED_EVERY)
 
 
-def named(id: str) -> str:
-    """What names the credential of this id."""
+def credential_name(id: str) -> str:
+    """Return the name of the credential with this token id."""
     return f"jwt:{id}"[:MAX_TEXT]
 
 
 def at_path(claims: Mapping[str, Any], path: str) -> Any:
-    """The claim of this name, or the one to which the names between the dots lead; None if there is none."""
+    """Return the claim with this name, or the nested claim at the dotted path; ``None`` if there is none."""
     if path in claims:
         return claims[path]
     found: Any = claims
@@ -167,15 +174,18 @@ def at_path(claims: Mapping[str, Any], path: str) -> Any:
     return found
 
 
-def _moment(value: Any) -> float:
-    """A moment of a claim. Raises ``ValueError``."""
+def _time(value: Any) -> float:
+    """Return a time claim as seconds. Raises ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
         raise ValueError("no moment")
     return float(value)
 
 
 def _words(value: Any) -> list[str] | None:
-    """Words of a claim: a list, or a text with blanks between; None if there is none. Raises ``ValueError``."""
+    """Return a claim's list of words, or the words of a text separated by spaces; ``None`` if it is absent.
+
+    Raises ``ValueError``.
+    """
     if value is None:
         return None
     words = value.split() if isinstance(value, str) else value

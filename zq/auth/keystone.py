@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy ``keystone``: keystonemiddleware around the application, with ``[keystone_authtoken]`` as it stands.
+"""The strategy ``keystone``: keystonemiddleware in front of the application, configured by ``[keystone_authtoken]``.
 
-The middleware says in headers who asks, and nothing else may: what a client says there is taken away before, and what
-the middleware says is taken away behind, when it has become an identity.
+The middleware passes the identity in headers. Such headers of a client are removed before the middleware; the
+middleware's own headers are converted to an ``Identity`` and removed after it.
 """
 
 import logging
@@ -17,24 +17,24 @@ from keystoneauth1.exceptions import ClientException
 from keystonemiddleware.auth_token import AuthProtocol, ksm_exceptions
 from webob.exc import HTTPException
 
-from zq.auth.credentials import MOST, FailureLimit
+from zq.auth.credentials import CACHE_SIZE, FailureLimit
 from zq.clock import Clock
 from zq.errors import NotAuthenticated, StartRefused, TooManyRequests, Unavailable, ZqError
 from zq.limits import PROJECT_ID
 from zq.model.identity import MEMBER, Identity
 
 LOG = logging.getLogger(__name__)
-# The key of the environment under which the middleware's finding goes to the application.
+# Environment key of the middleware's result: an identity or an error.
 FOUND: Final = "zq.keystone"
-# The key of a request that was found out about once.
+# Environment key that is set once the application has read the result.
 ASKED: Final = "zq.keystone.asked"
 # Paths that need no token.
 OPEN: Final = frozenset({"/", "/healthz", "/readyz"})
-# Seconds for which the middleware may remember a token.
+# Maximum seconds for which the middleware may cache a token.
 MAX_CACHED: Final = 300
 CHALLENGE: Final = "Keystone"
-# What begins the headers in which the middleware says who asks.
-SAID: Final = (
+# Prefixes of the middleware's identity headers.
+IDENTITY_HEADERS: Final = (
     *("HTTP_X_PROJECT_", "HTTP_X_TENANT", "HTTP_X_USER", "HTTP_X_DOMAIN", "HTTP_X_SERVICE_", "HTTP_X_IS_ADMIN"),
     *("HTTP_X_ROLES", "HTTP_X_ROLE", "HTTP_X_IDENTITY_STATUS"),
 )
@@ -42,22 +42,25 @@ Application = Callable[..., Iterable[bytes]]
 
 
 class Keystone:
-    """Both sides of the middleware: ``wrapped`` is before it, ``authenticate`` behind. Raises ``StartRefused``."""
+    """The adapter around the middleware: ``wrapped`` is in front of it, ``authenticate`` behind it.
+
+    Raises ``StartRefused``.
+    """
 
     def __init__(self, path: str | None, clock: Clock) -> None:
-        """``path``: the configuration file; the environment counts too."""
+        """Load the middleware with the configuration file ``path`` and the environment."""
         self._clock = clock
         self._failures = FailureLimit()
         self._lock = threading.Lock()
-        # Digests of tokens that the middleware found valid when it was asked last.
-        self._valid: FIFOCache[bytes, None] = FIFOCache(MOST)
+        # Digests of tokens that the middleware accepted when it last checked them.
+        self._valid: FIFOCache[bytes, None] = FIFOCache(CACHE_SIZE)
         self._app: Application = lambda _, __: ()
         self._refused: Callable[[Mapping[str, Any], str], None] = lambda _, __: None
         conf = {"oslo_config_project": "zq", "oslo_config_file": path, "delay_auth_decision": False}
         try:
             self._middleware = AuthProtocol(self._behind, conf)
             cached = self._middleware._conf.get("token_cache_time")
-        except Exception as error:  # it loads a plugin that the file names, and that raises what it likes
+        except Exception as error:  # it loads a plugin named in the file, which may raise anything
             raise StartRefused(f"[keystone_authtoken] cannot be used: {error}.") from error
         if not 0 <= cached <= MAX_CACHED:
             raise StartRefused(f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED}; it is {cached}.")
@@ -88,7 +91,7 @@ class Keystone:
             try:
                 if _digest(environ) not in self._valid:
                     self._failures.check(peer)
-                return self._middleware(environ, self._beginning(environ, start_response, peer))  # type: ignore[no-any-return]
+                return self._middleware(environ, self._counting(environ, start_response, peer))  # type: ignore[no-any-return]
             except TooManyRequests as error:
                 environ[FOUND] = error
             except ClientException as error:
@@ -104,9 +107,11 @@ class Keystone:
         return self._middleware
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
-        """Who asks, as the middleware has found. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``.
+        """Return the identity that the middleware found.
 
-        Of a request that goes on for long the middleware is asked again each time.
+        Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``.
+
+        For a long-running request, the middleware validates the token again on each call.
         """
         found = env.get(FOUND)
         if isinstance(found, ZqError):
@@ -114,16 +119,16 @@ class Keystone:
         if not isinstance(found, Identity) or (found.expires is not None and found.expires <= self._clock.now()):
             raise NotAuthenticated(None, CHALLENGE)
         if ASKED in env:
-            # As the middleware finds it.
-            self._ask_again(env.get("HTTP_X_AUTH_TOKEN") or env.get("HTTP_X_STORAGE_TOKEN", ""))
+            # The middleware reads the token from the same headers.
+            self._validate_again(env.get("HTTP_X_AUTH_TOKEN") or env.get("HTTP_X_STORAGE_TOKEN", ""))
         elif isinstance(env, MutableMapping):
             env[ASKED] = True
         return found
 
-    def _ask_again(self, token: str) -> None:
-        """Raise ``NotAuthenticated`` if a token is not valid any more, as soon as the middleware knows it.
+    def _validate_again(self, token: str) -> None:
+        """Raise ``NotAuthenticated`` if the token is no longer valid, as soon as the middleware knows that.
 
-        While Keystone cannot be asked, what was found stays.
+        While Keystone is unavailable, the token counts as valid.
         """
         try:
             self._middleware.fetch_token(token)
@@ -133,24 +138,24 @@ class Keystone:
             LOG.debug("A token is taken for valid, since Keystone cannot be asked: %r", error)
 
     def known(self, _env: Mapping[str, Any], _peer: str) -> bool:
-        """Yes: the middleware, which stands before all else, finds out more, and asks Keystone for it."""
+        """Return ``True``, because the middleware in front of the application has already checked the token."""
         return True
 
     look_up = known
 
     def _behind(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """What the middleware calls for a request with a valid token."""
+        """Run the application for a request with a valid token. The middleware calls this."""
         environ[FOUND] = identity(environ)
         with self._lock:
             self._valid[_digest(environ)] = None
-        for name in [name for name in environ if name.startswith(SAID)]:
+        for name in [name for name in environ if name.startswith(IDENTITY_HEADERS)]:
             del environ[name]
         return self._app(environ, start_response)
 
-    def _beginning(
+    def _counting(
         self, environ: Mapping[str, Any], start_response: Callable[..., Any], peer: str
     ) -> Callable[..., Any]:
-        """Counts failures, and ends the connection where the middleware leaves a body unread."""
+        """Wrap ``start_response``: count failures, and close the connection if the middleware leaves a body unread."""
 
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
             if status.startswith(("401", "503")) and FOUND not in environ:
@@ -173,7 +178,7 @@ def _digest(environ: Mapping[str, Any]) -> bytes:
 
 
 def identity(environ: MutableMapping[str, Any]) -> Identity | None:
-    """Who asks, by the middleware's headers; None for a token without a project that we can have."""
+    """Return the identity in the middleware's headers; ``None`` for a token without a valid project id."""
     project = environ.get("HTTP_X_PROJECT_ID") or ""
     if environ.get("HTTP_X_IDENTITY_STATUS") != "Confirmed" or PROJECT_ID.fullmatch(project) is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of master keys, which encrypt the keys of bodies (contract 7.9) and secrets that the store keeps."""
+"""Key files: master keys, which encrypt the data keys of bodies (contract 7.9) and secrets that the store keeps."""
 
 import binascii
 import re
@@ -11,14 +11,16 @@ from typing import Final
 from zq.auth.files import read_private
 from zq.errors import StartRefused
 
+# The option that names the file.
 OPTION: Final = "[transport] message_encryption_key_file"
 # Bytes of a key.
 SIZE: Final = 32
+# A key's id.
 ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}", re.ASCII)
 
 
 class MasterKeys:
-    """A file of keys, whose content goes to ``use`` whenever it is read."""
+    """A key file; ``use`` is called with its keys whenever it is read."""
 
     def __init__(self, path: str, use: Callable[[Mapping[str, bytes]], object], option: str = OPTION) -> None:
         self._path = path
@@ -26,14 +28,14 @@ class MasterKeys:
         self._option = option
 
     def reload(self) -> None:
-        """Read the file anew. Raises ``StartRefused``; what it said stays then."""
+        """Read the file again. Raises ``StartRefused``; then the former keys stay in use."""
         self._use(read_keys(self._path, self._option))
 
 
 def read_keys(path: str, option: str = OPTION) -> dict[str, bytes]:
-    """The keys of the file by their ids, in its order; none for no file. Raises ``StartRefused``.
+    """Return the keys of the file by id, in the file's order; none if ``path`` is "". Raises ``StartRefused``.
 
-    A line is an id, a blank, and 32 bytes in base64; blank lines and those that begin with # say nothing.
+    Each line has an id, a space and 32 bytes in base64. Blank lines and lines that begin with # are ignored.
     """
     keys: dict[str, bytes] = {}
     if not path:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which roles a rule asks for (tenancy 4): the table, or a file of oslo.policy's in its place.
+"""The roles that each rule requires (tenancy 4): a table, or a file of oslo.policy instead.
 
-``oslo.policy`` takes a file that it cannot use silently: what it cannot parse denies, and what nobody asks for is
-accepted. So a file is checked here first, and refused as a whole. Its library is imported for a file only.
+``oslo.policy`` silently accepts files that it cannot use: an unparsable rule denies, an unknown rule is ignored. So a
+file is first validated here, and refused as a whole. The library is imported only for a file.
 """
 
 import logging
@@ -20,16 +20,21 @@ from zq.model.identity import ADMIN, Identity
 from zq.model.scopes import Verb
 
 LOG = logging.getLogger(__name__)
-# Decisions that one process remembers.
-MOST_REMEMBERED: Final = 10_000
+# Maximum number of cached decisions.
+CACHE_SIZE: Final = 10_000
 EVERYONE: Final = ""
 ADMINISTRATORS: Final = f"role:{ADMIN}"
 
 
 class Rule(Struct, frozen=True):
-    """Who may: a check as oslo.policy writes it. ``verb``: what a scope must allow besides; None = nothing, or more
-    than one thing, which the resource knows. ``most``: the greatest of those; ``/v2/me`` tells the rule to nobody
-    else. ``everywhere``: on all of the project, not on one name."""
+    """The requirements of a rule.
+
+    Attributes:
+        check: The roles, in the syntax of oslo.policy.
+        verb: The scope verb that a scoped credential needs; ``None`` = none, or several, which the resource checks.
+        everywhere: Whether the scope must cover the whole project rather than one name.
+        most: The greatest of several verbs. ``/v2/me`` lists the rule only for callers that have it.
+    """
 
     check: str = EVERYONE
     verb: Verb | None = None
@@ -75,23 +80,26 @@ RULES: Final[dict[str, Rule]] = {
     **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete", "admin:rekey"),
     **_administration("admin:tokens", "admin:server", "admin:sqs_keys"),
 }
-"""Every rule that a route may name; a rule that is not here is denied.
+"""Every rule that a route may name. Rules that are not listed are denied.
 
-The rules of features are here, too: a policy file is checked as a whole before any feature exists, and a file that
+The rules of features are listed, too: a policy file is checked as a whole before any feature exists, and a file that
 names the rule of a feature is valid for a server without it.
 """
 
-# What a check may ask of a caller.
+# Attributes of a caller that a check may use.
 CREDENTIALS: Final = frozenset({"project_id", "user_id"})
 _TARGET: Final = re.compile(r"%\((\w*)\)s")
 _CHECKS: Final = frozenset({"TrueCheck", "FalseCheck", "AndCheck", "OrCheck", "NotCheck", "RoleCheck", "RuleCheck"})
 
-# (rule, roles, user, project) -> allowed.
+# Decides by rule, roles, user and project whether a request is allowed.
 Decide = Callable[[str, frozenset[str], str, str], bool]
 
 
 class Policy:
-    """Tells whether a caller's roles allow a rule. ``path``: a policy file; "" = the table. Raises ``StartRefused``."""
+    """The decision whether a caller's roles allow a rule.
+
+    ``path``: a policy file; "" = the table. Raises ``StartRefused``.
+    """
 
     def __init__(self, path: str = "") -> None:
         self._texts: dict[str, str] | None = None
@@ -99,24 +107,24 @@ class Policy:
         self.load(path)
 
     def listen(self, changed: Callable[[], object]) -> None:
-        """Call ``changed`` whenever other rules begin to hold."""
+        """Call ``changed`` whenever the rules change."""
         self._listeners.append(changed)
 
     def load(self, path: str) -> bool:
-        """Take over what the file says now; whether that is something else than before.
+        """Load the file and return whether its rules differ from the former ones.
 
-        A file that is not right is refused as a whole: ``StartRefused``.
+        Raises ``StartRefused`` for an invalid file; then nothing changes.
         """
         texts = _read(path) if path else None
         decide = _by_table if texts is None else _by_file(path, texts)
-        self._decide: Decide = lru_cache(maxsize=MOST_REMEMBERED)(decide)
+        self._decide: Decide = lru_cache(maxsize=CACHE_SIZE)(decide)
         for changed in self._listeners:
             changed()
         former, self._texts = self._texts, texts
         return former != texts
 
     def reload(self, path: str, audit: Audit) -> None:
-        """Take over what the file says now; one that is not right changes nothing, and the log says why."""
+        """Load the file again. If it is invalid, nothing changes, and the logs say why."""
         try:
             changed = self.load(path)
         except StartRefused as refusal:
@@ -142,7 +150,7 @@ def _by_file(path: str, given: Mapping[str, str]) -> Decide:
         from oslo_policy.policy import Enforcer, Rules
     except ImportError as error:
         raise _missing() from error
-    # All rules are given, so that it neither reads a file nor watches one.
+    # With all rules given, the library neither reads nor watches a file.
     enforcer = Enforcer(ConfigOpts(), rules=Rules(checks), use_conf=False)
 
     def decide(rule: str, roles: frozenset[str], user: str, project: str) -> bool:
@@ -157,7 +165,7 @@ def _missing() -> StartRefused:
 
 
 def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Every rule's check, by the file and else by the table. Raises ``StartRefused``."""
+    """Return every rule's check, from the file or else from the table. Raises ``StartRefused``."""
     texts = {name: rule.check for name, rule in RULES.items()} | dict(given)
     try:
         from oslo_policy.policy import RuleDefault
@@ -177,21 +185,21 @@ def _read(path: str) -> dict[str, str]:
     except ImportError as error:
         raise _missing() from error
     try:
-        told = parse_file_contents(Path(path).read_text(encoding="utf-8"))
+        given = parse_file_contents(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise _refusal(path, " ".join(str(error).split())) from error
-    if not isinstance(told, dict):
+    if not isinstance(given, dict):
         raise _refusal(path, "it must map names of rules to checks")
-    for name, text in told.items():
+    for name, text in given.items():
         if name not in RULES:
             raise _refusal(path, f"{str(name)[:80]!r} is no rule; api-ref/policy.md lists them")
         if not isinstance(text, str):
             raise _refusal(path, f"the rule {name} must be a text in quotes")
-    return told
+    return given
 
 
 def _faults(check: Any, text: str) -> Iterator[str]:
-    """What is wrong with a check that oslo.policy has made of a text."""
+    """Yield the errors of a check that oslo.policy parsed from a text."""
     parts = list(_parts(check))
     kinds = [type(part).__name__ for part in parts]
     if kinds.count("FalseCheck") != text.split().count("!"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy ``proxy``: a proxy has authenticated the caller and says who it is, beside a secret that both know."""
+"""The strategy ``proxy``: an authenticating proxy passes the caller's identity in headers, with a shared secret."""
 
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
@@ -12,25 +12,25 @@ from zq.errors import NotAuthenticated, StartRefused
 HEADER: Final = "HTTP_X_ZQ_PROXY_SECRET"
 CHALLENGE: Final = "ZQ-Proxy"
 NEEDED: Final = "A credential is needed: X-ZQ-Proxy-Secret, which the proxy adds."
-# Bytes of the shortest secret.
-LEAST: Final = 32
+# Minimum bytes of a secret.
+MIN_LENGTH: Final = 32
 
 
 class ProxySecrets:
-    """Whether a request came through the proxy; who asks is in its headers then."""
+    """The check that a request came through the proxy, so that its identity headers can be trusted."""
 
     def __init__(self, path: Callable[[], str]) -> None:
-        """``path``: the file of the secrets, as it is configured now. Raises ``StartRefused``."""
+        """Read the secrets; ``path`` returns the path that is currently configured. Raises ``StartRefused``."""
         self._path = path
         self._failures = FailureLimit()
         self._secrets = read_secrets(path())
 
     def reload(self) -> None:
-        """Read the file again. Raises ``StartRefused``, and the former secrets stay."""
+        """Read the file again. Raises ``StartRefused``; then the former secrets stay in use."""
         self._secrets = read_secrets(self._path())
 
     def check(self, env: Mapping[str, Any], peer: str) -> None:
-        """Raise ``NotAuthenticated``, ``TooManyRequests`` unless the secret is there."""
+        """Raise ``NotAuthenticated`` or ``TooManyRequests`` unless the request has a valid secret."""
         if self.known(env):
             return
         self._failures.check(peer)
@@ -38,17 +38,17 @@ class ProxySecrets:
         raise NotAuthenticated(None if env.get(HEADER) else NEEDED, CHALLENGE)
 
     def known(self, env: Mapping[str, Any]) -> bool:
-        """Whether the secret is there."""
+        """Return whether the request has a valid secret."""
         given = env.get(HEADER, "").encode("latin-1")
-        return True in [compare_digest(given, secret) for secret in self._secrets]  # all of them, whichever fits
+        return True in [compare_digest(given, secret) for secret in self._secrets]  # compare with all, in constant time
 
 
 def read_secrets(path: str) -> tuple[bytes, ...]:
-    """The lines of the file. Raises ``StartRefused``."""
+    """Return the lines of the file. Raises ``StartRefused``."""
     option = "[auth] proxy_secret_file"
     if not path:
         raise StartRefused(f"{option} must name a file: auth_strategy = proxy needs it.")
     lines = tuple(line.strip() for line in read_private(option, path).splitlines() if line.strip())
-    if not 1 <= len(lines) <= 2 or min(map(len, lines)) < LEAST:
-        raise StartRefused(f"{option} must hold one or two lines of at least {LEAST} bytes each: {path} does not.")
+    if not 1 <= len(lines) <= 2 or min(map(len, lines)) < MIN_LENGTH:
+        raise StartRefused(f"{option} must hold one or two lines of at least {MIN_LENGTH} bytes each: {path} does not.")
     return lines

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pre-signed URLs: a credential for some paths of one queue, for those who have no account (contract 10).
+"""Pre-signed URLs: credentials for some paths of one queue, for clients without an account (contract 10).
 
-The signed text joins paths, methods, project and expiry in a way that could be read in several, so no part is accepted
-that holds what joins them. Nothing of a signature is stored but the number of a project's revocations, from which the
-key is derived: a revocation ends all that was signed before, within five seconds everywhere.
+The signed text joins paths, methods, project and expiry. Parts that contain a separator are refused, because the text
+would be ambiguous. The store holds only the number of a project's revocations, from which the key is derived: a
+revocation invalidates all earlier signatures, on every server within five seconds.
 """
 
 import hmac
@@ -29,9 +29,9 @@ from zq.model.identity import Identity, ShareOptions
 from zq.model.scopes import Verb
 from zq.storage.api import DocumentController
 
-# What of a queue may be shared.
+# Paths below a queue that may be shared.
 PATHS: Final = ("messages", "subscriptions", "claims")
-# The methods that may be, each with what it may do to that queue.
+# Methods that may be shared, with the scope verbs that each grants.
 METHODS: Final = {
     "GET": (Verb.OBSERVE,),
     "HEAD": (Verb.OBSERVE,),
@@ -40,35 +40,36 @@ METHODS: Final = {
     "PATCH": (Verb.CONSUME,),
     "DELETE": (Verb.CONSUME, Verb.MANAGE),
 }
-# The kind of the documents that count a project's revocations.
+# Kind of the documents that count the revocations of a project.
 KIND: Final = "share-epoch"
-# Seconds for which a signature, and a project's number of revocations, are not looked up again.
-FRESH: Final = 5.0
-# Signatures, and projects, that one process remembers.
-MOST: Final = 10_000
+# Seconds for which signatures and numbers of revocations are cached.
+CACHE_TTL: Final = 5.0
+# Maximum number of signatures, and of projects, in a cache.
+CACHE_SIZE: Final = 10_000
+# The signed text. The separator is a backslash and an n, as in Zaqar.
 TEXT: Final = "\\n".join(["{paths}", "{methods}", "{project}", "{expires}"])
 _PATH: Final = re.compile(rf"/v2/queues/({limits.LONG_QUEUE_NAME.pattern})/(?:{'|'.join(PATHS)})", re.ASCII)
-# What a subscriber is asked to confirm by: for this and nothing else.
+# The path that confirms a subscription; its signature covers nothing else.
 _CONFIRM: Final = re.compile(
     rf"/v2/(?:queue|topic)s/{limits.LONG_QUEUE_NAME.pattern}/subscriptions/[0-9a-f]{{32}}/confirm", re.ASCII
 )
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
-# Where the environment has them.
+# Environment keys of the parts.
 FIELDS: Final = ("HTTP_URL_SIGNATURE", "HTTP_URL_PATHS", "HTTP_URL_METHODS", "HTTP_URL_EXPIRES")
-# Stands for what was malformed, so that a signature is computed for it, too.
+# Replaces malformed parts, so that checking them takes as long as checking valid ones.
 NOTHING: Final = ("-", ("/v2/queues/-/messages",), frozenset({"GET"}), 0.0)
 
 
 def scope_of(queue: str, methods: Iterable[str]) -> str:
-    """The scope of those who hold a signature for these methods."""
+    """Return the scope that a signature for these methods grants."""
     verbs = {verb for method in methods for verb in METHODS[method]}
     return f"{'+'.join(sorted(verbs))}:queue/{queue}"
 
 
 def moment(text: str) -> Seconds:
-    """Return the moment of an ISO 8601 date and time, in UTC if it names no zone, without its fraction.
+    """Parse an ISO 8601 date and time to the second; without a zone it is UTC.
 
-    Raises ``ValueError``, also for a moment outside the years 1 to 9999 of UTC, which ``shown`` cannot write.
+    Raises ``ValueError``, also for a time outside the years 1 to 9999 of UTC, which ``shown`` cannot format.
     """
     if _MOMENT.fullmatch(text) is None:
         raise ValueError("no date and time")
@@ -81,18 +82,18 @@ def moment(text: str) -> Seconds:
 
 
 def shown(expires: Seconds) -> str:
-    """The form that is signed."""
+    """Return the time in the signed format."""
     return datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def derived(secret: bytes, label: str) -> bytes:
-    """A key for one use: HKDF-SHA256 (RFC 5869) without salt, 32 bytes."""
+    """Derive a 32-byte key for one use: HKDF-SHA256 (RFC 5869) without salt."""
     extracted = hmac.digest(bytes(32), secret, "sha256")
     return hmac.digest(extracted, label.encode() + b"\x01", "sha256")
 
 
 def signature(key: bytes, paths: Iterable[str], methods: Iterable[str], project: str, expires: str) -> str:
-    """Contract 10.2, in lower-case hex."""
+    """Return the signature of contract 10.2 in lower-case hex."""
     text = TEXT.format(
         paths=",".join(sorted(paths)), methods=",".join(sorted(methods)), project=project, expires=expires
     )
@@ -100,7 +101,7 @@ def signature(key: bytes, paths: Iterable[str], methods: Iterable[str], project:
 
 
 class Share(Struct, frozen=True):
-    """What a signature is for, found right. ``until``: of the monotonic clock, when it is to be looked at again."""
+    """A valid signature. ``until``: time of the monotonic clock after which it is verified again."""
 
     identity: Identity
     paths: tuple[str, ...]
@@ -109,7 +110,10 @@ class Share(Struct, frozen=True):
     until: float
 
     def covers(self, method: str, path: str) -> bool:
-        """Whether it is for this request: exactly a signed path, or below one; never what confirms a subscription."""
+        """Return whether the signature permits the request: a signed path or one below it.
+
+        A path that confirms a subscription must be signed itself.
+        """
         return (
             method in self.methods
             and any(path == each or path.startswith(f"{each}/") for each in self.paths)
@@ -118,7 +122,10 @@ class Share(Struct, frozen=True):
 
 
 class Signatures:
-    """Signs and verifies for all projects. ``options`` is asked each time, for keys may change meanwhile."""
+    """Signing and verification of URLs for all projects.
+
+    ``options`` is called for each operation, because the keys may change.
+    """
 
     def __init__(
         self,
@@ -133,12 +140,12 @@ class Signatures:
         self._monotonic = monotonic
         self._failures = FailureLimit(monotonic)
         self._lock = threading.Lock()
-        self._shares: FIFOCache[tuple[str, ...], Share] = FIFOCache(MOST)
-        # By project: the number of its revocations, and until when that is believed.
-        self._epochs: FIFOCache[str, tuple[int, float]] = FIFOCache(MOST)
+        self._shares: FIFOCache[tuple[str, ...], Share] = FIFOCache(CACHE_SIZE)
+        # By project: the number of its revocations, and the expiry of this cache entry.
+        self._epochs: FIFOCache[str, tuple[int, float]] = FIFOCache(CACHE_SIZE)
 
     def sign(self, project: str, paths: Iterable[str], methods: Iterable[str], expires: Seconds) -> str:
-        """The signature, by the first key. Raises ``Invalid`` if there is none, ``Unavailable``."""
+        """Return the signature made with the first key. Raises ``Invalid`` if there is no key, ``Unavailable``."""
         secrets = self.options().secrets
         if not secrets:
             raise Invalid("No URL can be signed here: [signed_url] secret_key is not set.")
@@ -146,22 +153,25 @@ class Signatures:
         return signature(key, paths, methods, project, shown(expires))
 
     def sign_confirmation(self, project: str, path: str, expires: Seconds) -> str:
-        """A signature for PUT on the path that confirms a subscription; "" without a key. Raises ``Unavailable``."""
+        """Return a signature for PUT on the path that confirms a subscription; "" without a key.
+
+        Raises ``Unavailable``.
+        """
         secrets = self.options().secrets
         key = confirming_key_of(secrets[0], project, self._epoch(project)[0]) if secrets else b""
         return signature(key, [path], ["PUT"], project, shown(expires)) if secrets else ""
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None:
-        """Whom a signed request is from that names this project; None if its signature is not one for it.
+        """Return the identity of a signed request for this project; ``None`` if the signature is not valid for it.
 
-        Raises ``Unavailable``, and ``TooManyRequests`` for an address that guesses.
+        Raises ``Unavailable``, ``TooManyRequests`` if the address sent too many invalid signatures.
         """
         if not self.options().secrets:
             return None
         values = (project, *[env.get(name, "") for name in FIELDS])
         share = self._fresh(values)
         if share is None:
-            # A signature that was right is verified again, whatever others behind its address did.
+            # A signature that was valid is verified again even if its address exceeded the limit.
             if values not in self._shares:
                 self._failures.check(peer)
             share = self._verified(values)
@@ -171,7 +181,10 @@ class Signatures:
         return share.identity
 
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Whether ``authenticate`` would find somebody, counting nothing; None if the store must be asked."""
+        """Return whether ``authenticate`` would succeed, or ``None`` if the store must be read.
+
+        Does not count as an attempt.
+        """
         values = (project, *[env.get(name, "") for name in FIELDS])
         share = self._fresh(values)
         if share is not None:
@@ -180,14 +193,14 @@ class Signatures:
         return None if self.options().secrets and not limited else False
 
     def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Verify the signature; return None if the store does not answer."""
+        """Verify the signature. Return ``None`` if the store is unavailable."""
         try:
             return self._covers(self._verified((project, *[env.get(name, "") for name in FIELDS])), env)
         except Unavailable:
             return None
 
     def revoke(self, project: str) -> None:
-        """End all that was signed for the project so far. Raises ``MetadataConflict``, ``Unavailable``."""
+        """Invalidate all signatures made for the project so far. Raises ``MetadataConflict``, ``Unavailable``."""
         ref = DocumentRef("", KIND, project)
         for _ in range(10):
             now = self.clock.now()
@@ -199,7 +212,7 @@ class Signatures:
         raise MetadataConflict("Others revoke what the project has signed at the same time. Try again.")
 
     def forget(self) -> None:
-        """Look everything up again."""
+        """Drop all caches."""
         with self._lock:
             self._epochs.clear()
             for values, share in list(self._shares.items()):
@@ -217,7 +230,7 @@ class Signatures:
         )
 
     def _verified(self, values: tuple[str, ...]) -> Share | None:
-        """What a signature is for. Each refusal takes as long, whatever is wrong."""
+        """Verify a signature. A refusal takes the same time for every reason."""
         project, given, *_ = values
         parts = _read(values)
         named, paths, methods, expires = parts or NOTHING
@@ -242,11 +255,11 @@ class Signatures:
         return share
 
     def _epoch(self, project: str) -> tuple[int, float]:
-        """How often the project has revoked, and until when that is believed."""
+        """Return the project's number of revocations, and the expiry of the cache entry."""
         known: tuple[int, float] | None = self._epochs.get(project)
         if known is not None and known[1] > self._monotonic():
             return known
-        until = self._monotonic() + FRESH
+        until = self._monotonic() + CACHE_TTL
         document = self._documents.get(DocumentRef("", KIND, project), self.clock.now())
         with self._lock:
             self._epochs[project] = known = (int(document.value) if document else 0, until)
@@ -254,17 +267,17 @@ class Signatures:
 
 
 def key_of(secret: str, project: str, epoch: int) -> bytes:
-    """The key for a project's shares: the secret itself, as Zaqar has it, until the project revokes."""
+    """Return the key of a project's signatures. Until its first revocation this is the secret itself, as in Zaqar."""
     return derived(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
 
 
 def confirming_key_of(secret: str, project: str, epoch: int) -> bytes:
-    """The key for what confirms a project's subscriptions."""
+    """Return the key of signatures that confirm a project's subscriptions."""
     return derived(secret.encode(), f"confirm {epoch} {project}")
 
 
 def _read(values: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str], Seconds] | None:
-    """Project, paths, methods and expiry; None if one of them is not as ``share`` gives them out."""
+    """Return project, paths, methods and expiry; ``None`` if one of them is malformed."""
     project, _, paths, methods, expires = values
     try:
         limits.project_id(project)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy ``token``: tokens of our own, which the store holds without their secrets.
+"""The strategy ``token``: zq's own tokens, stored without their secrets.
 
-    zq_<id>_<secret>_<crc>     10, 43 and 6 characters of 0-9 A-Z a-z; crc: CRC-32 of all before its underscore
+zq_<id>_<secret>_<crc>     10, 43 and 6 characters of 0-9 A-Z a-z; crc: CRC-32 of all before its underscore
 
-The documents, as JSON where they hold something; each expires with its token:
+They are documents, JSON unless empty. Each expires with its token:
 
-    ("", "token", id)          what the token is, with the SHA-256 of its secret
-    (project, "token", id)     empty: the index for listings, written first and removed last
-    ("", "token-admin", id)    the same of administrators' tokens, which are the deployment's and no project's
-    ("", "token-used", id)     when it was used, to the hour
-    ("", "token-revoked", id)  empty, and stays: an administrator's token of this id was revoked, or rotated
-    ("", "token-denied", jti)  empty: a JSON Web Token of this id was revoked
+("", "token", id)          the token, with the SHA-256 of its secret
+(project, "token", id)     empty: index entry for listings, written first and deleted last
+("", "token-admin", id)    empty: index entry of an administrator's token, which belongs to no project
+("", "token-used", id)     time of the last use, to the hour
+("", "token-revoked", id)  empty, never expires: an administrator's token of this id was revoked or rotated
+("", "token-denied", jti)  empty: a JSON Web Token of this id was revoked
 """
 
 import hashlib
@@ -35,11 +35,12 @@ from zq.model.identity import ADMIN, MEMBER, Identity
 from zq.model.quotas import PROJECT
 from zq.storage.api import DocumentController
 
+# Kind of the documents of tokens, and of the index entries of a project.
 KIND: Final = "token"
 ADMINS: Final = "token-admin"
 REVOKED: Final = "token-revoked"
 USED: Final = "token-used"
-# Of documents whose names are ids of JSON Web Tokens that were revoked.
+# Kind of the documents that deny JSON Web Tokens by id.
 DENIED: Final = "token-denied"
 ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ID_LENGTH: Final = 10
@@ -47,23 +48,29 @@ SECRET_LENGTH: Final = 43
 CRC_LENGTH: Final = 6
 FORM: Final = re.compile(r"(zq_([0-9A-Za-z]{10})_([0-9A-Za-z]{43}))_([0-9A-Za-z]{6})", re.ASCII)
 TOKEN_ID: Final = re.compile(r"[0-9A-Za-z]{10}", re.ASCII)
-# Seconds for which a token that was valid is not looked up again.
+# Seconds for which a valid token is cached.
 POSITIVE: Final = 5.0
-# Seconds between two notes of one process that a token was used.
-NOTED: Final = 3600.0
-# Seconds that a token lives on when it was rotated.
+# Seconds after which a process records the use of a token again.
+USE_INTERVAL: Final = 3600.0
+# Seconds after which a rotated token expires.
 ROTATED: Final = 86400
+# Seconds of a day.
 DAY: Final = 86400
-# Days that a token lives, unless it says otherwise.
+# Default lifetime of a token in days.
 DEFAULT_DAYS: Final = 90
-# Live tokens of one project, by default, and of administrators.
-MOST_TOKENS: Final = 100
-# Tokens looked at in one step of a walk through those of administrators.
+# Default maximum of live tokens of a project, and maximum of administrators' tokens.
+MAX_TOKENS: Final = 100
+# Administrators' tokens read at a time.
 STEP: Final = 100
 
 
 class Stored(Struct, frozen=True):
-    """A token as its document has it. ``hash``: SHA-256 of the secret, in hex; ``by``: which credential made it."""
+    """A token as stored.
+
+    Attributes:
+        hash: SHA-256 of the secret in hex.
+        by: The credential that created the token.
+    """
 
     hash: str
     project: str
@@ -77,7 +84,7 @@ class Stored(Struct, frozen=True):
 
 
 class Token(NamedTuple):
-    """A token as it is shown. ``used``: to the hour; None = never."""
+    """A token as shown. ``used``: time of the last use to the hour; ``None`` = never."""
 
     id: str
     stored: Stored
@@ -85,14 +92,19 @@ class Token(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A new token, and the text that is shown this once."""
+    """A new token and its text, which is shown only once."""
 
     token: Token
     text: str
 
 
 class Grant(Struct, frozen=True, kw_only=True):
-    """What a new token is to give. ``roles`` empty: that of a member; ``expires``: it ends then at the latest."""
+    """The terms of a new token.
+
+    Attributes:
+        roles: If empty, the role of a member.
+        expires: Latest expiry, in addition to ``days``.
+    """
 
     project: str
     name: str = ""
@@ -105,7 +117,7 @@ class Grant(Struct, frozen=True, kw_only=True):
 
 
 def encode(number: int, length: int) -> str:
-    """A number in base 62, so many characters."""
+    """Return the number in base 62 with ``length`` digits."""
     digits = []
     for _ in range(length):
         number, digit = divmod(number, len(ALPHABET))
@@ -114,13 +126,13 @@ def encode(number: int, length: int) -> str:
 
 
 def write(id: str, secret: str) -> str:
-    """The text of a token."""
+    """Return the text of a token."""
     text = f"zq_{id}_{secret}"
     return f"{text}_{encode(zlib.crc32(text.encode()), CRC_LENGTH)}"
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """Id and secret, if form and checksum fit."""
+    """Return id and secret of a token's text; ``None`` if its form or checksum is wrong."""
     found = FORM.fullmatch(text)
     if found is None or encode(zlib.crc32(found[1].encode()), CRC_LENGTH) != found[4]:
         return None
@@ -128,21 +140,24 @@ def parse(text: str) -> tuple[str, str] | None:
 
 
 def digest(secret: str) -> str:
-    """What is stored of a secret."""
+    """Return the stored form of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def default_bound(_project: str) -> int:
-    """Return the bound of live tokens of a project without quotas."""
-    return MOST_TOKENS
+    """Return the maximum number of live tokens of a project on a server without quotas."""
+    return MAX_TOKENS
 
 
 class Tokens:
-    """The tokens of all projects. ``denied_for``: seconds that a JSON Web Token lives at most.
+    """The tokens of all projects.
 
-    A token with the role that administers the deployment is no project's own, whichever it gives access to: nobody
-    finds it by a project, and it takes no project's room.
-    ``most``: live ones of this project, asked at each creation; 0 = any number.
+    A token with the role of an administrator belongs to no project, whichever project it gives access to: it is not
+    listed for a project and does not count towards its quota.
+
+    Args:
+        denied_for: Maximum lifetime of a JSON Web Token in seconds.
+        most: Returns the maximum number of live tokens of a project; called for each creation; 0 = no limit.
     """
 
     def __init__(
@@ -158,11 +173,11 @@ class Tokens:
         self._max_live = most
         self._denied_for = denied_for
         self._creating = threading.Lock()
-        """Held while a token is counted and stored: of one process none is refused for another that is refused."""
+        """Held while a token is counted and stored, so that creations in one process do not refuse each other."""
         self.max_days = max_days
 
     def create(self, grant: Grant, secret: str = "", id: str = "") -> Made:
-        """Make a token. Raises ``QuotaExceeded``. ``id`` and ``secret``: of one that was made elsewhere."""
+        """Create a token. ``id`` and ``secret``: those of a token made elsewhere. Raises ``QuotaExceeded``."""
         now = self._clock.now()
         id = id or encode(int.from_bytes(os.urandom(16)), ID_LENGTH)
         secret = secret or encode(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
@@ -183,7 +198,7 @@ class Tokens:
         return Made(Token(id, stored), write(id, secret))
 
     def get(self, id: str, project: str | None = None) -> Token:
-        """The token, if it is the project's (None: any). Raises ``NotFound``."""
+        """Return the token if it belongs to the project (``None`` = any project). Raises ``NotFound``."""
         now = self._clock.now()
         stored = self._read(id, now)
         if stored is None or not _is_of(stored, project):
@@ -192,18 +207,18 @@ class Tokens:
         return Token(id, stored, None if used is None else msgspec.json.decode(used.value, type=float))
 
     def list(self, project: str, after: str, limit: int) -> Page[Token]:
-        """Tokens of the project, or with "" of all, by their ids, behind ``after``."""
+        """Return a page of the project's tokens ("" = all tokens) with ids greater than ``after``."""
         page = self._documents.list(project, KIND, "", after, limit, self._clock.now())
         tokens = []
         for entry in page.items:
             try:
                 tokens.append(self.get(entry.ref.name, project or None))
-            except NotFound:  # an index entry whose token was not written, or is gone
+            except NotFound:  # an index entry whose token was not written yet, or was deleted
                 continue
         return Page(tokens, page.next)
 
     def revoke(self, id: str, project: str | None = None) -> bool:
-        """End the token, on every server within seconds; False if there is none."""
+        """Delete the token; it is refused on every server within seconds. Return ``False`` if it does not exist."""
         now = self._clock.now()
         stored = self._read(id, now)
         if stored is None or not _is_of(stored, project):
@@ -214,13 +229,12 @@ class Tokens:
         return True
 
     def deny(self, jti: str) -> None:
-        """Refuse a JSON Web Token by its id, on every server within seconds, for as long as one may live."""
+        """Refuse a JSON Web Token by its id, on every server within seconds, until it must have expired."""
         now = self._clock.now()
         self._documents.put(DocumentRef("", DENIED, jti), b"{}", now, expires=now + self._denied_for)
 
     def rotate(self, id: str, project: str | None = None, by: str = "", expires: Seconds | None = None) -> Made:
-        """Make a twin, which lives as long as this one was to, but no longer than ``expires``; this one ends within a
-        day.
+        """Create a successor with the same lifetime (at most until ``expires``). The old token ends within a day.
 
         Raises ``NotFound``, ``QuotaExceeded``.
         """
@@ -242,7 +256,7 @@ class Tokens:
         return twin
 
     def _shorten(self, id: str) -> None:
-        """Let the token end within a day, unless it is revoked meanwhile."""
+        """Let the token end within a day, unless it is revoked at the same time."""
         ref = DocumentRef("", KIND, id)
         now = self._clock.now()
         while (document := self._documents.get(ref, now)) is not None:
@@ -254,19 +268,19 @@ class Tokens:
                 return
 
     def _remember_end(self, id: str, stored: Stored, now: Seconds) -> None:
-        """Let no later start adopt an administrator's token again."""
+        """Record the end of an administrator's token, so that no later start adopts it again."""
         if ADMIN in stored.roles:
             self._documents.put(DocumentRef("", REVOKED, id), b"{}", now)
 
     def was_revoked(self, text: str) -> bool:
-        """Whether this was an administrator's token, which was revoked or rotated."""
+        """Return whether this is an administrator's token that was revoked or rotated."""
         parts = parse(text)
         return (
             parts is not None and self._documents.get(DocumentRef("", REVOKED, parts[0]), self._clock.now()) is not None
         )
 
     def has_admin(self) -> bool:
-        """Whether any token administers the deployment."""
+        """Return whether an administrator's token exists."""
         after: str | None = ""
         while after is not None:
             now = self._clock.now()
@@ -277,10 +291,11 @@ class Tokens:
         return False
 
     def adopt(self, text: str, project: str) -> bool:
-        """Store a token that was made elsewhere as an administrator's, unless there is one or this was revoked; whether
-        it was.
+        """Store a token made elsewhere as an administrator's, unless one exists or it was revoked.
 
-        Raises ``ValueError`` if it is no token.
+        Return whether it was stored.
+
+        Raises ``ValueError`` if the text is not a token.
         """
         parts = parse(text)
         if parts is None:
@@ -298,12 +313,12 @@ class Tokens:
         return None if document is None else _stored(document)
 
     def _put(self, id: str, stored: Stored, now: Seconds) -> None:
-        """Store the token, if there is room for it. Raises ``QuotaExceeded``.
+        """Store the token. Raises ``QuotaExceeded``.
 
-        Its entry in the index is counted after it is written, and taken back if it is one too many: so two servers that
-        make a token at once cannot both find room for the last one. Both may be refused then.
+        Tokens are counted again after the index entry was written, and the entry is deleted if there is one too many.
+        So two servers that create a token at once never exceed the limit, but both may be refused.
         """
-        index, most = _index(id, stored), MOST_TOKENS
+        index, most = _index(id, stored), MAX_TOKENS
         refusal = QuotaExceeded(f"There may be {most} tokens of administrators; revoke one first.")
         if index.project:
             most = self._max_live(stored.project)
@@ -319,17 +334,17 @@ class Tokens:
         self._documents.put(DocumentRef("", KIND, id), msgspec.json.encode(stored), now, expires=stored.expires)
 
     def _count(self, index: DocumentRef, most: int, now: Seconds) -> int:
-        """Live tokens in the index that has this entry, counted up to ``most``."""
+        """Return the number of live tokens in this entry's index, up to ``most``."""
         return len(self._documents.list(index.project, index.kind, "", "", most, now).items)
 
 
 def _is_of(stored: Stored, project: str | None) -> bool:
-    """Whether it is one of the project's own; None: of anybody's."""
+    """Return whether the token belongs to the project (``None`` = any)."""
     return project is None or (project == stored.project and ADMIN not in stored.roles)
 
 
 def _index(id: str, stored: Stored) -> DocumentRef:
-    """The token's entry in the index that listings go by."""
+    """Return the token's index entry, which listings use."""
     return DocumentRef("", ADMINS, id) if ADMIN in stored.roles else DocumentRef(stored.project, KIND, id)
 
 
@@ -338,7 +353,7 @@ def _stored(document: Document) -> Stored:
 
 
 class TokenVerifier:
-    """Looks tokens up."""
+    """The verifier of zq's own tokens."""
 
     def __init__(
         self, documents: DocumentController, clock: Clock, monotonic: Callable[[], float] = time.monotonic
@@ -347,15 +362,18 @@ class TokenVerifier:
         self._clock = clock
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # By id: the moment of the monotonic clock from which its use is to be noted again.
+        # By id: the time of the monotonic clock after which the next use is recorded.
         self._noted: FIFOCache[str, float] = FIFOCache(10_000)
 
     def takes(self, text: str) -> bool:
-        """Whether it looks like a token of ours."""
+        """Return whether the text looks like a token of zq."""
         return text.startswith("zq_")
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Who it is, and for how long that may be remembered; or why not. Raises ``Unavailable``."""
+        """Return the identity and the seconds for which to cache it; or, as text, why the token is not valid.
+
+        Raises ``Unavailable``.
+        """
         parts = parse(text)
         if parts is None:
             return "Its form or its checksum does not fit."
@@ -367,7 +385,7 @@ class TokenVerifier:
         stored = _stored(document)
         if not compare_digest(digest(secret), stored.hash) or stored.expires <= now:
             return f"The token {id} has another secret, or is expired."
-        self._note(id, stored, now)
+        self._record_use(id, stored, now)
         identity = Identity(
             project=stored.project,
             user=stored.user,
@@ -378,16 +396,16 @@ class TokenVerifier:
         )
         return identity, min(POSITIVE, stored.expires - now)
 
-    def _note(self, id: str, stored: Stored, now: Seconds) -> None:
-        """Remember, now and then, that the token was used."""
+    def _record_use(self, id: str, stored: Stored, now: Seconds) -> None:
+        """Record the use of the token, at most once per ``USE_INTERVAL`` in this process."""
         moment = self._monotonic()
         with self._lock:
             if self._noted.get(id, 0.0) > moment:
                 return
-            self._noted[id] = moment + NOTED
+            self._noted[id] = moment + USE_INTERVAL
         hour = b"%d" % (now // 3600 * 3600)
         try:
             self._documents.put(DocumentRef("", USED, id), hour, now, expires=stored.expires)
-        except Unavailable:  # whoever asks need not suffer for it
+        except Unavailable:  # the request succeeds nevertheless
             with self._lock:
                 self._noted.pop(id, None)

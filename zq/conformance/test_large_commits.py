@@ -326,7 +326,7 @@ def test_what_nobody_carries_on_is_finished_by_whoever_looks_twice(job: Job):
 
 def test_who_carries_on_what_was_left_does_not_wait_for_itself(job: Job, monkeypatch: pytest.MonkeyPatch):
     """Its own progress is no sign of another at work: each look after the second one goes on."""
-    monkeypatch.setattr(carrying, "SHARE", 0.0)  # one slice a look
+    monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice a look
     looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     looking.resume()

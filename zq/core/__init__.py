@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The use cases: every rule, default and limit of zq lives here, once."""
+"""Use cases: the only place for zq's rules, defaults and limits."""
 
 from collections.abc import Mapping, Sequence
 
@@ -39,14 +39,18 @@ NO_FOLLOWERS = Followers()
 
 
 class Broker:
-    """The use cases on one store.
+    """The use cases of one store.
 
-    ``patience``: seconds that the caller of a large commit waits for its end. ``quota``: the defaults of a project's
-    quotas; None if the server has no authentication, and so cannot bound a project. ``share``: the percentage of
-    waiters and streams that one project may hold. ``encryption_keys``: see ``DataKeys``. ``max_counted``: see
-    ``Queues``. ``followers``: the followers of queues and topics, if the server has a feature for them. ``pools``: the
-    stores of pools, if the deployment has any. ``audit_ttl``: seconds for which an entry of the audit trail is kept.
-    ``extensions``: the rules of features.
+    Args:
+        patience: Seconds that the client of a large commit waits for its end.
+        quota: Default quotas of a project; ``None`` if the server has no authentication and cannot limit projects.
+        share: Percentage of waiters and streams that one project may hold.
+        encryption_keys: Master keys, see ``DataKeys``.
+        max_counted: Largest message count per state, see ``Queues``.
+        followers: The followers of queues and topics, if the server has a feature for them.
+        pools: The stores of all pools, if the deployment has pools.
+        audit_ttl: Seconds for which an audit entry is kept.
+        extensions: The rules that features add.
     """
 
     def __init__(
@@ -156,11 +160,11 @@ class Broker:
         self.removal = Removal(storage, clock, self.queues, self.topics, followers, owned_documents)
 
     def resume(self) -> None:
-        """Go on with what no server carries on: to be called every second."""
+        """Continue commits and deletions that no server is working on. Call this every second."""
         self.transactions.resume()
         self.removal.resume(self.quotas)
 
     def end_waiting(self) -> None:
-        """Answer all who wait and end all streams, for the server ends. May be called twice."""
+        """Answer all waiting requests and end all streams, because the server stops. Idempotent."""
         self.waiters.close()
         self.streams.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on what queues hold, for who looks and takes nothing: messages of one state; where a message is."""
+"""Read-only use cases: list messages of one state, and find a message by its id."""
 
 import re
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from zq.limits import DEFAULT_PAGE, MAX_BODY_NUMBER, Limits, within
 from zq.model import Browsed, Located, Message, Page, Position, QueueRef, State
 from zq.storage.api import Storage
 
-# A marker of a listing of one state.
+# Marker of a listing of one state.
 POSITION: Final = re.compile(r"[0-9]{1,19}\.[0-9]{1,19}\.[0-9]{1,19}", re.ASCII)
-# So many times as much as an answer may have is read for one that has only where bodies begin.
+# If an answer shows only the start of each body, this multiple of its size limit is read from the store.
 READ_FOR_STARTS: Final = 4
 
 
 class Browsing:
-    """What a caller can look at."""
+    """Use cases of browsing: list messages by state, and locate a message."""
 
     def __init__(self, storage: Storage, clock: Clock, limits: Limits, sealing: Sealing) -> None:
         self._storage = storage
@@ -33,8 +33,11 @@ class Browsing:
         self._sealing = sealing
 
     def browse(self, queue: QueueRef, state: str, marker: str, limit: int | None, starts: bool) -> Seen[Page[Message]]:
-        """A page of messages of one state, behind the marker; those that cannot be opened are left out. Of ``starts``
-        it may read more bytes than it answers."""
+        """Return a page of messages of one state after the marker, without messages that cannot be decrypted.
+
+        ``starts``: whether the answer shows only the start of each body; then more bytes are read than an answer may
+        have.
+        """
         if state not in set(State):
             raise InvalidParameter(f"state must be {', '.join(State)}.")
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
@@ -49,9 +52,10 @@ class Browsing:
         return Seen(Page(shown, None if position is None else ".".join(map(str, position))), now)
 
     def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> Seen[Located]:
-        """Where the project's message of this id is, or its latest record, if the caller may see that queue.
+        """Find the message of this id in the project, or its latest history entry.
 
-        Raises ``MessageNotFound``, ``MessageUnreadable``.
+        ``may_see`` returns whether the caller may read the queue of a given name. Raises ``MessageNotFound``, also if
+        the caller may not read the queue, and ``MessageUnreadable``.
         """
         now = self._clock.now()
         found = self._storage.locate(project, message, now)
@@ -62,7 +66,7 @@ class Browsing:
 
 
 def _position(marker: str) -> Position:
-    """Where a listing of one state goes on. Raises ``InvalidParameter``."""
+    """Parse the marker of a listing of one state. Raises ``InvalidParameter``."""
     if not marker:
         return Position()
     if not POSITION.fullmatch(marker):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on claims (contract 8)."""
+"""Use cases of claims (contract 8)."""
 
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable
@@ -33,17 +33,20 @@ from zq.model import (
 from zq.model.hidden import HIDDEN
 from zq.storage.api import Storage
 
-# Messages of a claim without ``limit``.
+# Default of ``limit``.
 DEFAULT_CLAIM = 10
-# Of a paused queue no message may be handed out once more: the store still answers with a claim that lives under the
-# name, checks the fence, and tells of metadata by which the queue is paused no longer.
-NEVER = 0
-# How often one request asks the store for claims: a page of the store may be short.
-LOOKS = 4
+# Claim limit of messages in a paused queue: no message is delivered. The store is called nevertheless, because it
+# returns a live claim of the same name, checks the fence, and reports metadata that end the pause.
+NO_CLAIMS = 0
+# Maximum number of store pages read for one page of claims, because a page of the store may be short.
+MAX_STORE_PAGES = 4
 
 
 class ClaimAnswer(Struct, frozen=True):
-    """A claim as of ``now``; None if there is nothing to claim. ``existed``: it lived already under its name."""
+    """A claim as of ``now``, or ``None`` if there was nothing to claim.
+
+    ``existed``: whether a live claim of the requested name existed already.
+    """
 
     claim: Claim | None
     now: Seconds
@@ -51,12 +54,12 @@ class ClaimAnswer(Struct, frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether there was anything."""
+        """Whether there is a claim."""
         return self.claim is not None
 
 
 class Claims:
-    """What a caller can do with claims."""
+    """Use cases of claims: create, get, list, renew and release."""
 
     def __init__(
         self, storage: Storage, clock: Clock, limits: Limits, rules_cache: RulesCache, events: Events, sealing: Sealing
@@ -70,7 +73,7 @@ class Claims:
         self._events = events
 
     def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None, holder: Holder) -> ClaimAnswer:
-        """Claim up to ``limit`` messages, or as many as an answer carries."""
+        """Claim up to ``limit`` messages, as far as they fit in one answer."""
         (claim,) = new_ids(1, self._clock.now())
         request = ClaimRequest(self._lease(claim, terms), self._size(limit), holder=holder)
         return self.claim(queue, lambda _rules: request)
@@ -78,16 +81,16 @@ class Claims:
     def create_named(
         self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None, holder: Holder
     ) -> ClaimAnswer:
-        """The live claim of this name as it is; else a new one, if there is anything to claim."""
+        """Return the live claim of this name; if there is none, claim messages under the name."""
         lease = self._lease(claim_name(name), terms)
         request = ClaimRequest(lease, self._size(limit), named=True, fence=fence, holder=holder)
         return self.claim(queue, lambda _rules: request)
 
     def claim(self, queue: QueueRef, wanted: Callable[[Rules], ClaimRequest]) -> ClaimAnswer:
-        """Claim by the rules that this server remembers, or by those that the store says have come in their place.
+        """Claim messages under the cached rules; if the store has newer rules, under these.
 
-        ``wanted``: what to ask for by these rules; what they say of every claim is added. Where they pause claims,
-        there is nothing to claim.
+        ``wanted`` builds the request for given rules; the options that rules set for every claim are added to it. While
+        claims are paused, there is nothing to claim.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -101,7 +104,7 @@ class Claims:
                 expected=rules.metadata,
             )
             if rules.claims_paused:
-                asked = structs.replace(asked, limit=1, max_claims=NEVER, most_bytes=0)
+                asked = structs.replace(asked, limit=1, max_claims=NO_CLAIMS, most_bytes=0)
             made = redelivery.claim(self._storage, queue, asked, letters, now, self._rules_cache.admit_moves)
             if made.metadata is None:
                 break
@@ -111,9 +114,10 @@ class Claims:
         return ClaimAnswer(made.claim and self._opened(queue, made.claim, now), now, made.existing)
 
     def _opened(self, queue: QueueRef, claim: Claim, now: Seconds) -> Claim | None:
-        """The claim with those of its messages that can be opened; None if there are none.
+        """Release the messages that cannot be decrypted and return the claim with the others; ``None`` if none is left.
 
-        The others leave it at once, so that whoever settles all of the claim settles what he has seen.
+        They are released at once so that a consumer that settles the whole claim settles only messages that it
+        received.
         """
         shown = self._sealing.opened(queue, claim.messages)
         if shown is claim.messages:
@@ -126,40 +130,46 @@ class Claims:
         return structs.replace(claim, messages=shown) if shown else None
 
     def get(self, queue: QueueRef, claim: str) -> Seen[Claim]:
-        """A live claim. Raises ``ClaimNotFound``, and ``MessageUnreadable`` if one of its messages cannot be opened any
-        more."""
+        """Return a live claim.
+
+        Raises ``ClaimNotFound``, ``MessageUnreadable`` if one of its messages can no longer be decrypted.
+        """
         now = self._clock.now()
         found = self._claims.get(queue, claim, now)
         shown = [self._sealing.opened_one(queue, message) for message in found.messages]
         return Seen(structs.replace(found, messages=shown), now)
 
     def list(self, project: str, queue: str, marker: str, limit: int | None) -> Seen[Page[ClaimSummary]]:
-        """A page of live claims of the project, or of its queue of that name; "" = of all queues but zq's own.
+        """Return a page of live claims of a project, or of one of its queues.
 
-        It may be short, or empty, though there are more, where the store looked at much that is none.
+        ``queue`` = "" lists the claims of all queues except zq's internal ones. A page may be short or empty even if
+        more claims follow, because the number of entries read for one page is limited.
         """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_CLAIMS)
-        after, now = _opened(marker), self._clock.now()
+        after, now = _decode_marker(marker), self._clock.now()
         found: list[ClaimSummary] = []
-        for _ in range(LOOKS):
+        for _ in range(MAX_STORE_PAGES):
             page = self._claims.list(project, after, size - len(found), now, queue)
             found += [claim for claim in page.items if not claim.queue.startswith(HIDDEN)]
             after = page.next or ""
             if not after or len(found) == size:
                 break
-        return Seen(Page(found, _sealed(after) if after else None), now)
+        return Seen(Page(found, _encode_marker(after) if after else None), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
-        """Start a live claim anew; omitted terms are the server's defaults (contract 8.3).
+        """Restart the ttl and grace of a live claim; omitted terms have the server's defaults (contract 8.3).
 
         Raises ``ClaimNotFound``, ``Fenced``.
         """
-        grace = min(max(0, self._grace(terms)), self._limits.max_claim_grace)  # no refusal here, just no overflow
+        grace = min(max(0, self._grace(terms)), self._limits.max_claim_grace)  # capped, not refused
         lease = Lease(claim, self._ttl(terms), grace)
         self._claims.renew(queue, lease, self._clock.now(), fence)
 
     def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
-        """Give back what the claim holds after ``delay`` seconds, as ``Release`` has it; an unknown claim is fine."""
+        """Return the claim's messages to the queue after ``delay`` seconds (see ``Release``).
+
+        Ignore an unknown claim.
+        """
         if delay is not None:
             within("delay", delay, MIN_DELAY, self._limits.max_message_delay)
         self._claims.release(queue, claim, self._clock.now(), delay)
@@ -182,13 +192,13 @@ class Claims:
         return self._limits.default_claim_grace if terms.grace is UNSET else terms.grace
 
 
-def _sealed(after: str) -> str:
-    """Where the store goes on, as a marker that means nothing to a caller."""
+def _encode_marker(after: str) -> str:
+    """Return the store's position as an opaque marker."""
     return urlsafe_b64encode(after.encode()).decode().rstrip("=")
 
 
-def _opened(marker: str) -> str:
-    """The same back again. Raises ``InvalidParameter``."""
+def _decode_marker(marker: str) -> str:
+    """Return the store's position of a marker. Raises ``InvalidParameter``."""
     try:
         padded = marker.encode("ascii") + b"=" * (-len(marker) % 4)
         return b64decode(padded, b"-_", validate=True).decode("utf-8", "replace")

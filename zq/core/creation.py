@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of queues and topics that are created on first use (contract 7.2, 13)."""
+"""Creation of queues and topics on first use, and their rules (contract 7.2, 13)."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ NO_METADATA: Final = b"{}"
 
 
 class QueueCreation:
-    """The rules of queues, with creation of queues that do not exist."""
+    """The rules of queues, and the creation of missing queues."""
 
     def __init__(
         self, queues: QueueController, quotas: AnyQuotas, rules_cache: RulesCache, followers: Followers
@@ -35,7 +35,7 @@ class QueueCreation:
         self._followers = followers
 
     def rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules as stored now, and create the queue if it does not exist.
+        """Return the queue's rules as stored now; create the queue if it does not exist.
 
         Raises ``QuotaExceeded`` if the project has too many queues.
         """
@@ -59,8 +59,13 @@ class Topic(Struct, frozen=True):
 
 
 class TopicRules(Struct, frozen=True):
-    """The rules for messages published in a topic: their default ttl in seconds, the bound of one post in bytes, and
-    whether the store gets encrypted bodies."""
+    """The rules for messages published in a topic.
+
+    Attributes:
+        ttl: Default ttl in seconds.
+        max_post_size: Maximum size of one post in bytes.
+        encrypts: Whether bodies are stored encrypted.
+    """
 
     ttl: int
     max_post_size: int
@@ -68,7 +73,7 @@ class TopicRules(Struct, frozen=True):
 
 
 class TopicCreation:
-    """The rules of topics, at most a second old, with creation of topics that do not exist."""
+    """The rules of topics, at most a second old, and the creation of missing topics."""
 
     def __init__(
         self,
@@ -86,7 +91,7 @@ class TopicCreation:
         self._sealed = ReadThroughCache(self.stored_sealed_since, monotonic)
 
     def rules(self, topic: TopicRef) -> TopicRules:
-        """Return the topic's rules from the cache, and create the topic if it does not exist.
+        """Return the topic's rules from the cache; create the topic if it does not exist.
 
         Raises ``QuotaExceeded`` if the project has too many topics.
         """
@@ -98,11 +103,11 @@ class TopicCreation:
         self._sealed.forget(topic)
 
     def sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the moment since which all bodies of the topic have been encrypted; 0 if it may hold plain ones."""
+        """Return the time since which all bodies of the topic are encrypted; 0 if it may contain plain ones. Cached."""
         return self._sealed.get(topic)
 
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return that moment as the store has it now."""
+        """Return the time since which all bodies of the topic are encrypted, as stored now."""
         stored = self._topics.get(topic)
         return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 
@@ -111,7 +116,7 @@ class TopicCreation:
         while stored is None and not self._created(topic):
             stored = self._topics.get(topic)  # another server has created it
         metadata = wire.json_object(stored.metadata) if stored else {}
-        # queue_ttl is a table of names of queues, not of topics, so a topic has the default for all.
+        # The option queue_ttl matches names of queues, not of topics.
         ttl = metadata.get("_default_message_ttl") or self._default_ttls.default
         return TopicRules(ttl, post_size(metadata, self._limits), bool(metadata.get(ENCRYPTS)))
 
@@ -148,8 +153,8 @@ class TopicStore:
         return Page([_topic(document) for document in page.items], page.next)
 
     def delete(self, topic: TopicRef) -> None:
-        # The document goes first: a server that dies in between leaves messages without a topic, not a topic that lost
-        # its messages.
+        # The document is deleted first: a server that dies in between leaves messages without a topic, not a topic
+        # without its messages.
         self._documents.delete(_document_ref(topic), self._clock.now())
         self._topics.purge(topic)
 

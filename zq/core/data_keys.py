@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keys by which bodies are encrypted: each project has some of its own, random, which stand in the store, wrapped
-by a master key of the operator's file. So another master key needs these few documents written anew, and no message.
+"""Data keys: random keys per project that encrypt message bodies.
+
+They are stored, wrapped by a master key from the operator's file. To change the master key, only these few documents
+are written again; messages stay as they are.
 """
 
 import logging
@@ -19,31 +21,42 @@ from zq.model.documents import Document, DocumentRef
 from zq.storage.api import DocumentController
 
 LOG = logging.getLogger(__name__)
-# The kind of the documents, of no project, by project.
+# Kind of the deployment's documents, one for each project.
 KIND: Final = "data_keys"
-# Bytes of a key, and of what GCM draws for each use.
+# Bytes of a key.
 SIZE: Final = 32
+# Bytes of a random GCM nonce.
 NONCE: Final = 12
-# What the keys that wrap are derived for.
+# HKDF label of the wrapping keys.
 LABEL: Final = b"zq data keys 1"
-# Projects whose keys one process remembers, and for how many seconds.
-MOST: Final = 10_000
-REMEMBERED: Final = 60.0
-TRIES: Final = 20
-PAGE: Final = 100
+# Maximum number of projects in the cache.
+CACHE_SIZE: Final = 10_000
+# Seconds for which a project's keys are cached.
+CACHE_TTL: Final = 60.0
+# Attempts of a compare-and-set.
+MAX_ATTEMPTS: Final = 20
+# Documents per page of ``rekey``.
+PAGE_SIZE: Final = 100
 NO_KEY: Final = "This server cannot encrypt what this queue stores: it has no message_encryption_key_file."
 
 
 class ProjectKeys(Struct, frozen=True, array_like=True):
-    """A project's keys as stored. ``keys``: by number, the id of the master key and what it has wrapped; the ``last``
-    one is the newest."""
+    """A project's keys as stored.
+
+    Attributes:
+        last: Number of the newest key.
+        keys: By key number: the id of the master key, and the key wrapped by it.
+    """
 
     last: int
     keys: dict[int, tuple[str, bytes]]
 
 
 class Rekeyed(Struct, frozen=True):
-    """``left``: of the projects, those with a key that no known master key opens."""
+    """The result of rekeying.
+
+    ``left``: number of projects with a key that cannot be unwrapped with the master keys of this server.
+    """
 
     projects: int
     left: int
@@ -53,7 +66,10 @@ _decoder: Final = msgspec.msgpack.Decoder(ProjectKeys)
 
 
 class DataKeys:
-    """Of all projects. ``masters``: of 32 bytes by their ids; the first one wraps, all unwrap."""
+    """The data keys of all projects.
+
+    ``masters``: 32-byte master keys by id. The first one wraps; all can unwrap.
+    """
 
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
         self._documents = documents
@@ -62,18 +78,18 @@ class DataKeys:
         self.replace(masters)
 
     def replace(self, masters: Mapping[str, bytes]) -> None:
-        """Use these from now on."""
+        """Use these master keys from now on."""
         with self._lock:
             self._masters = dict(masters)
-            self._known: TTLCache[str, tuple[int, dict[int, Any]]] = TTLCache(MOST, REMEMBERED)
+            self._known: TTLCache[str, tuple[int, dict[int, Any]]] = TTLCache(CACHE_SIZE, CACHE_TTL)
 
     @property
     def enabled(self) -> bool:
-        """Whether there is a master key."""
+        """Whether the server has a master key."""
         return bool(self._masters)
 
     def sealing(self, project: str) -> tuple[str, Any]:
-        """The id and the cipher of the newest key that can be opened; one is made if there is none.
+        """Return the id and the cipher of the project's newest usable key; create a key if there is none.
 
         Raises ``Unavailable``.
         """
@@ -86,35 +102,35 @@ class DataKeys:
         return str(newest), ciphers[newest]
 
     def opening(self, project: str, id: str) -> Any:
-        """The cipher of the key; None if it is not there, or no known master key opens it."""
+        """Return the cipher of the key; ``None`` if the key does not exist or cannot be unwrapped."""
         number = int(id) if id.isascii() and id.isdigit() and len(id) < 10 else 0
         if not self._masters or not number:
             return None
         last, ciphers = self._ciphers(project)
-        if number > last:  # another server has made it since
+        if number > last:  # another server has created it since
             with self._lock:
                 self._known.pop(project, None)
             ciphers = self._ciphers(project)[1]
         return ciphers.get(number)
 
     def rekey(self) -> Rekeyed:
-        """Wrap every key by the first master key, and seal by a new one in every project. Raises ``Invalid``."""
+        """Wrap every key with the first master key, and create a new data key for every project. Raises ``Invalid``."""
         if not self._masters:
             raise Invalid("This server has no message_encryption_key_file.")
         projects = left = 0
         after = ""
         while True:
-            page = self._documents.list("", KIND, "", after, PAGE, self._clock.now())
+            page = self._documents.list("", KIND, "", after, PAGE_SIZE, self._clock.now())
             for document in page.items:
                 held = self._change(document.ref.name)
                 first = next(iter(self._masters))
                 projects, left = projects + 1, left + any(master != first for master, _ in held.keys.values())
-            if page.next is None or len(page.items) < PAGE:
+            if page.next is None or len(page.items) < PAGE_SIZE:
                 return Rekeyed(projects, left)
             after = page.next
 
     def _ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
-        """The number of the last key, and the ciphers of those that can be opened."""
+        """Return the number of the newest key, and the ciphers of all usable keys by number."""
         with self._lock:
             known = self._known.get(project)
         if known is None:
@@ -132,8 +148,8 @@ class DataKeys:
         return known
 
     def _change(self, project: str) -> ProjectKeys:
-        """Have a new key, and those that can be opened wrapped by the first master key."""
-        for _ in range(TRIES):
+        """Create a new key, and wrap all usable keys with the first master key."""
+        for _ in range(MAX_ATTEMPTS):
             stored = self._stored(project)
             held = _decoder.decode(stored.value) if stored else ProjectKeys(0, {})
             keys = {number: self._rewrapped(project, number, *kept) for number, kept in held.keys.items()}
@@ -170,7 +186,7 @@ class DataKeys:
         return key
 
     def _rewrapped(self, project: str, number: int, id: str, wrapped: bytes) -> tuple[str, bytes]:
-        """As it was, if no known master key opens it."""
+        """Return the key wrapped with the first master key; unchanged if it cannot be unwrapped."""
         key = self._unwrapped(project, number, id, wrapped)
         return (id, wrapped) if key is None else self._wrapped(project, number, key)
 
@@ -189,5 +205,5 @@ def _wrapping(master: bytes) -> Any:
 
 
 def _bound_to(id: str, project: str, number: int) -> bytes:
-    """What the tag of a wrapped key covers besides; no part can hold the byte between them."""
+    """Return the additional authenticated data of a wrapped key. No part can contain the separator."""
     return b"\x00".join(part.encode() for part in (id, project, str(number)))

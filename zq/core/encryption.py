@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encryption of bodies and extras in the store, each by itself (contract 7.9).
+"""Encryption of message bodies and attributes in the store (contract 7.9).
 
-A sealed body begins with a byte that no JSON text begins with, so that no posted body is mistaken for a sealed one, and
-each message shows whether it is sealed. Then follow the length of the id of the project's key, the id, 12 random
-bytes, and the body as AES-256-GCM has encrypted it, with its tag of 16 bytes. The tag covers the project and the
-message's id, too: a body that was put into another message's place cannot be opened. In a topic it covers the topic and
-random bytes that stand beside the body.
+An encrypted body begins with a byte that no JSON text begins with. So clients cannot post a body that looks encrypted,
+and no other field says whether a body is. The layout is: that byte, the length of the data key's id, the id, a nonce of
+12 random bytes, and the AES-256-GCM ciphertext with its tag of 16 bytes. The tag also covers the project and the
+message id: a body that was copied to another message cannot be decrypted. In a topic it covers the topic and random
+bytes that are stored with the body.
 
-A queue or topic that was created with encryption stores the moment since which all bodies have been encrypted. A plain
-body in it was written past the server, and is as unreadable as a body that cannot be opened.
+A queue or topic that was created with encryption has the time since which all its bodies are encrypted. A plain body in
+it was not written by a server, and is treated like one that cannot be decrypted.
 """
 
 import logging
@@ -28,21 +28,22 @@ from zq.model import HistoryEntry, Message, Messages, QueueRef, Seconds
 from zq.model.topics import Published, TopicRef
 
 LOG = logging.getLogger(__name__)
-# The first byte of a sealed body: the version of the form. JSON begins with a blank, a bracket, a quote, a digit, a
-# minus sign or a letter.
+# First byte of an encrypted body: the version of the layout. JSON begins with white space, a bracket, a quote, a digit,
+# a minus sign or a letter.
 MARK: Final = b"\x01"
+# Bytes of the authentication tag.
 TAG: Final = 16
 # Random bytes to which each body of a topic is bound.
 SEAL: Final = 16
-# Seconds within which a server may not know yet that a new queue or topic encrypts: its posts may be plain till then.
+# Seconds for which a server may post plain bodies to a new encrypting queue or topic, because its cache is older.
 SETTLED: Final = 5.0
-# Seconds after which a message is ready again that was claimed or popped and could not be opened.
+# Delay in seconds of a message that was claimed or popped and could not be decrypted.
 SET_ASIDE: Final = 60
 UNREADABLE: Final = "The message's body is encrypted, and cannot be opened with the keys of this server."
 
 
 class Sealing:
-    """Seals and opens bodies."""
+    """Encryption and decryption of message bodies."""
 
     def __init__(
         self,
@@ -53,8 +54,11 @@ class Sealing:
         stored_queue_since: Callable[[QueueRef], Seconds] = lambda _queue: 0.0,
         stored_topic_since: Callable[[TopicRef], Seconds] = lambda _topic: 0.0,
     ) -> None:
-        """``queue_since`` and ``topic_since`` return the moment since which all bodies have been encrypted, 0 for none,
-        as a cache has it; the other two ask the store, since another server may have turned encryption off."""
+        """Initialize with functions that return the time since which all bodies are encrypted (0 = some may be plain).
+
+        ``queue_since`` and ``topic_since`` may be cached; ``stored_queue_since`` and ``stored_topic_since`` read the
+        store, because another server may have turned encryption off.
+        """
         self.keys = keys
         self._events = events
         self._since_of = queue_since
@@ -66,14 +70,14 @@ class Sealing:
         return self._since_of(queue) if self.keys.enabled else 0.0
 
     def seal(self, project: str, id: str, body: bytes) -> bytes:
-        """Return the sealed body for the message of this id. Raises ``Unavailable`` if there is no key."""
+        """Encrypt a body for the message with this id. Raises ``Unavailable`` if there is no key."""
         key, cipher = self.keys.sealing(project)
         nonce = os.urandom(NONCE)
         sealed: bytes = cipher.encrypt(nonce, body, _bound_to(key, project, id))
         return MARK + bytes([len(key)]) + key.encode() + nonce + sealed
 
     def open(self, project: str, id: str, body: bytes) -> bytes:
-        """Return the body as it was posted, whether it is sealed or not. Raises ``MessageUnreadable``."""
+        """Return the body as it was posted; a plain body is returned unchanged. Raises ``MessageUnreadable``."""
         if body[:1] != MARK:
             return body
         end = 2 + body[1] if len(body) > 1 else 0
@@ -91,25 +95,28 @@ class Sealing:
         return opened
 
     def stored(self, project: str, id: str, body: bytes, *, seals: bool, checksum: bool) -> tuple[bytes, str]:
-        """Return the body in its stored form, and its checksum or "" (contract 7.10)."""
+        """Return the body to store and its checksum ("" unless ``checksum``).
+
+        ``seals``: encrypt the body (contract 7.10).
+        """
         if not seals:
             return body, wire.checksum(body) if checksum else ""
         sealed = self.seal(project, id, body)
         return sealed, wire.checksum(b'"' + b64encode(sealed) + b'"') if checksum else ""
 
     def stored_extra(self, project: str, id: str, extra: bytes, *, seals: bool) -> bytes:
-        """Return the extra in its stored form; an empty one is not sealed."""
+        """Return the attributes to store, encrypted if ``seals``. Empty attributes stay empty."""
         return self.seal(project, extra_of(id), extra) if seals and extra else extra
 
     def opened(self, queue: QueueRef, messages: Messages) -> Messages:
-        """Return the messages as they were posted, without those that cannot be opened."""
+        """Return the messages as they were posted, without those that cannot be decrypted."""
         marked = [1 for message in messages if message.body[:1] == MARK or message.extra[:1] == MARK]
         if not marked and not self._queue_since(queue):
             return messages
         return [shown for message in messages if (shown := self.opened_or_none(queue, message)) is not None]
 
     def opened_or_none(self, queue: QueueRef, message: Message) -> Message | None:
-        """Return a message as it was posted, or None if it cannot be opened."""
+        """Return a message as it was posted, or ``None`` if it cannot be decrypted."""
         try:
             return self.opened_one(queue, message)
         except MessageUnreadable:
@@ -130,14 +137,14 @@ class Sealing:
         return structs.replace(message, body=body, extra=self.open(project, extra_of(message.id), message.extra))
 
     def opened_entries(self, queue: QueueRef, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
-        """Return history entries as ``opened`` does messages."""
+        """Return history entries as they were posted, without those that cannot be decrypted."""
         if not any(is_sealed(entry.message) for entry in entries) and not self._queue_since(queue):
             return entries
         shown = [(entry, self.opened_or_none(queue, entry.message)) for entry in entries]
         return [structs.replace(entry, message=message) for entry, message in shown if message is not None]
 
     def opened_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
-        """Return messages of topics as ``opened`` does those of a queue."""
+        """Return messages of topics as they were posted, without those that cannot be decrypted."""
         if not self.keys.enabled and not [1 for message in messages if message.entry.body[:1] == MARK]:
             return messages
         shown = []
@@ -178,33 +185,34 @@ class Sealing:
 
 
 def id_in_topic(topic: str, seal: bytes) -> str:
-    """Return to what a body of a topic is bound: it has no id before it is stored.
+    """Return the identity to which a topic's body is bound, because such a message has no id before it is stored.
 
-    ``seal``: of the entry; bodies of earlier versions have none. No id of a message, or name of a topic, has a slash.
+    ``seal``: random bytes of the entry; entries of earlier versions have none. The slash prevents collisions with
+    message ids and topic names.
     """
     return f"topic/{topic}/{seal.hex()}" if seal else f"topic/{topic}"
 
 
 def _is_later(created: Seconds, since: Seconds) -> bool:
-    """Return whether a message came when every server knew for certain that the bodies are to be encrypted."""
+    """Return whether a message was posted when every server knew that its body must be encrypted."""
     return bool(since) and created > since + SETTLED
 
 
 def extra_of(id: str) -> str:
-    """Return the id to which the extra of a message is bound, so that it cannot take the place of a body."""
+    """Return the identity to which a message's attributes are bound, so that they cannot be stored as its body."""
     return f"extra/{id}"
 
 
 def is_sealed(message: Message) -> bool:
-    """Return whether the body, or the extra, is encrypted in the store."""
+    """Return whether the message's body or attributes are encrypted in the store."""
     return message.body[:1] == MARK or message.extra[:1] == MARK
 
 
 def is_plain(message: Message) -> bool:
-    """Return whether the body, or the extra, is not encrypted in the store."""
+    """Return whether the message's body or attributes are stored unencrypted."""
     return message.body[:1] != MARK or (bool(message.extra) and message.extra[:1] != MARK)
 
 
 def _bound_to(key: str, project: str, id: str) -> bytes:
-    """Return the data that the tag covers besides the body; no part can contain the separator."""
+    """Return the additional authenticated data of a body. No part can contain the separator."""
     return MARK + b"\x00".join(part.encode() for part in (key, project, id))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report on the health of the store: it is used as tenants use it, in a queue of nobody's (contract 5)."""
+"""Health report: probes the store with real operations on a temporary queue (contract 5)."""
 
 import logging
 import threading
@@ -17,21 +17,23 @@ from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, Seconds, 
 from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
-# No project id may hold a comma, so no header and no token can name this one.
+# Project of the probe's queues. Project ids cannot contain a comma, so no client can access it.
 PROJECT: Final = "zq,health"
-# Messages that a probe posts, and claims.
+# Messages posted by a probe.
 POSTED: Final = 100
+# Messages claimed by a probe.
 CLAIMED: Final = 10
-# Seconds for which a report is everybody's answer.
-SHARED: Final = 1.0
-# Seconds after which a probe's queue is one that its server has left behind.
-LEFT: Final = 60.0
-# Queues left behind that one probe removes.
-MOST_LEFT: Final = 100
-# Queues whose messages are counted, and up to which number in each state of each.
+# Seconds for which a report is cached.
+REPORT_TTL: Final = 1.0
+# Age in seconds after which a probe's queue is considered abandoned.
+ABANDONED_AFTER: Final = 60.0
+# Maximum number of abandoned queues that one probe deletes.
+MAX_ABANDONED: Final = 100
+# Maximum number of queues whose messages are counted.
 COUNTED_QUEUES: Final = 1000
+# Maximum number of messages counted in each state of a queue.
 COUNTED: Final = 10_000
-# What a probe tries, in this order.
+# Operations of a probe, in this order.
 OPERATIONS: Final = (
     *("create_queue", "post_messages", "claim_messages", "list_messages"),
     *("delete_messages", "delete_claim", "bulk_delete_messages", "delete_queue"),
@@ -39,7 +41,10 @@ OPERATIONS: Final = (
 
 
 class Operation(Struct, frozen=True):
-    """How one operation went. ``ref``: by which the log names the failure; None if it succeeded."""
+    """The outcome of one probe operation.
+
+    ``ref``: identifies the failure in the log; ``None`` if the operation succeeded.
+    """
 
     succeeded: bool
     seconds: float
@@ -47,7 +52,7 @@ class Operation(Struct, frozen=True):
 
 
 class Volume(Struct, frozen=True):
-    """The messages of all projects, as far as they are counted."""
+    """The number of messages in all projects, up to the counting limits."""
 
     free: int
     claimed: int
@@ -55,22 +60,24 @@ class Volume(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """What the store does. ``operation_status`` is by the names of contract 5."""
+    """The health of one store. ``operation_status`` has the operation names of contract 5."""
 
     storage_reachable: bool
     operation_status: dict[str, Operation]
     message_volume: Volume
 
 
-# The open stores of pools by name; None for a store that does not answer.
+# Returns the open stores of pools by name; a store is ``None`` if it is unreachable.
 Pools = Callable[[], Mapping[str, Storage | None]]
-# By the names of pools; and whether the catalogue answers, by ``catalog_reachable``.
+# Reports by pool name, and whether the catalog is reachable under ``catalog_reachable``.
 PoolsReport = dict[str, Report | bool]
 
 
 class Health:
-    """The health of the store, or of the stores of all pools. One probe runs at a time; requests meanwhile and within a
-    second after it share its report."""
+    """The health of the store, or of the stores of all pools.
+
+    Only one probe runs at a time. Requests that arrive during a probe or within a second after it get the same report.
+    """
 
     def __init__(
         self,
@@ -88,22 +95,25 @@ class Health:
         self._pools = pools
 
     def report(self) -> Report | PoolsReport:
-        """The report, at most ``SHARED`` seconds old. Raises ``Unavailable`` if the store does not answer at all."""
+        """Return a report, at most ``REPORT_TTL`` seconds old. Raises ``Unavailable`` if the store is unreachable."""
         with self._lock:
             if self._until <= self._monotonic():
                 try:
-                    self._last = self._made()
+                    self._last = self._make_report()
                 except Unavailable as absence:
                     self._last = absence
-                self._until = self._monotonic() + SHARED
+                self._until = self._monotonic() + REPORT_TTL
             last = self._last
         if isinstance(last, Unavailable):
             raise Unavailable(str(last)) from last
         return last
 
     def check_ready(self) -> None:
-        """Raise ``Unavailable`` with the reason if the store does not answer, if its clock and the server's differ too
-        much, or if its answers are too slow to tell its time."""
+        """Raise ``Unavailable`` with the reason unless the store is reachable and its time is known well enough.
+
+        The clocks of server and store must not differ too much, and the store must answer quickly enough to measure
+        that.
+        """
         self._storage.ping()
         drift, uncertainty = self._clock.drift(), self._clock.uncertainty()
         if abs(drift) > MAX_DRIFT:
@@ -115,40 +125,41 @@ class Health:
             )
 
     def store_answers(self) -> bool:
-        """Return whether the store reads and writes now."""
+        """Return whether the store can be read and written now."""
         try:
             self._storage.ping()
         except Unavailable:
             return False
         return True
 
-    def _made(self) -> Report | PoolsReport:
+    def _make_report(self) -> Report | PoolsReport:
         self._storage.ping()
         if self._pools is None:
-            return self._probed(self._storage)
-        return {name: self._of_pool(name, store) for name, store in self._pools().items()} | {"catalog_reachable": True}
+            return self._probe(self._storage)
+        reports = {name: self._probe_pool(name, store) for name, store in self._pools().items()}
+        return reports | {"catalog_reachable": True}
 
-    def _of_pool(self, name: str, store: Storage | None) -> Report:
+    def _probe_pool(self, name: str, store: Storage | None) -> Report:
         if store is not None:
             try:
-                return self._probed(store)
+                return self._probe(store)
             except Unavailable as absence:
                 LOG.debug("The pool %s is not probed: %s", name, absence)
         ref = str(uuid4())
         LOG.error("Health probe %s: the pool %s does not answer.", ref, name)
         return Report(False, dict.fromkeys(OPERATIONS, Operation(False, 0.0, ref)), Volume(0, 0, 0))
 
-    def _probed(self, store: Storage) -> Report:
+    def _probe(self, store: Storage) -> Report:
         now = self._clock.now()
-        _remove_left(store, now)
+        _delete_abandoned(store, now)
         volume = _volume(store, now)
         return Report(True, Probe(store, self._clock).run(), volume)
 
 
-def _remove_left(store: Storage, now: Seconds) -> None:
-    """Remove the queues of probes whose servers ended before they could."""
-    for queue in store.queues.list(PROJECT, "", MOST_LEFT).items:
-        if int(queue.ref.name[:12], 16) / 1000 < now - LEFT:
+def _delete_abandoned(store: Storage, now: Seconds) -> None:
+    """Delete the queues of probes whose servers died before they could."""
+    for queue in store.queues.list(PROJECT, "", MAX_ABANDONED).items:
+        if int(queue.ref.name[:12], 16) / 1000 < now - ABANDONED_AFTER:
             store.queues.delete(queue.ref)
 
 
@@ -162,7 +173,7 @@ def _volume(store: Storage, now: Seconds) -> Volume:
 
 
 class Probe:
-    """One run of all operations on a queue of its own, whose name tells when it began."""
+    """One run of all operations on a temporary queue. The queue's name contains the start time."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
@@ -172,7 +183,7 @@ class Probe:
         self._status: dict[str, Operation] = {}
 
     def run(self) -> dict[str, Operation]:
-        """How each operation went; one that fails keeps none of the others from being tried."""
+        """Run all operations, also after a failure, and return their outcomes."""
         storage, queue, ids = self._storage, self._queue, self._ids
         drafts = [Draft(id, b'"probe"', MIN_TTL, 0, "") for id in ids]
         request = ClaimRequest(Lease(self._claim, MIN_TTL, 0), CLAIMED)
@@ -191,7 +202,7 @@ class Probe:
         began, ref = time.monotonic(), None
         try:
             operation(self._clock.now())
-        except Exception as error:  # the report is on whatever a store does
+        except Exception as error:  # the report covers every failure of a store
             ref = str(uuid4())
             known = isinstance(error, ZqError)
             LOG.error("Health probe %s: %s failed: %s", ref, name, error if known else "", exc_info=not known)
@@ -199,6 +210,6 @@ class Probe:
 
 
 def _some(found: Any) -> None:
-    """Raise ``Unavailable`` if there is nothing."""
+    """Raise ``Unavailable`` if ``found`` is empty."""
     if not found:
         raise Unavailable("The store has nothing of what was posted.")

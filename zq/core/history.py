@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on history: read it, and post copies of what finished (extensions 5)."""
+"""Use cases of history: list finished messages and replay them (extensions 5)."""
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -20,18 +20,21 @@ from zq.model import Draft, HistoryEntry, Page, QueueRef, Seconds, Span, new_ids
 from zq.storage.api import Storage
 from zq.wire.extensions import ReplayTerms, moment
 
-# Copies that a replay posts at a time, at most.
+# Maximum number of copies that a replay posts in one step.
 CHUNK = 100
-# Bytes of the copies that a replay posts at a time, at most, but for one copy.
+# Maximum number of body bytes in one step of a replay; a step has at least one copy nevertheless.
 CHUNK_BYTES = 4_000_000
-# A moment after all that can be written down: the year 10000.
+# The start of the year 10000, later than every time that ISO 8601 can express.
 LATEST: Seconds = 253_402_300_800.0
 
 
 class ReplayDryRun(Struct, frozen=True):
-    """How many copies a replay would post, of how many records that were looked at (``counted``).
+    """The expected effect of a replay.
 
-    ``lost``: where ids were named, those that the history does not have, in the order of naming.
+    Attributes:
+        would_replay: Number of copies that the replay would post.
+        counted: Number of history entries that were inspected.
+        lost: If ids were requested, the ids that the history does not have, in the order of the request.
     """
 
     would_replay: int
@@ -40,7 +43,7 @@ class ReplayDryRun(Struct, frozen=True):
 
 
 class History:
-    """What a caller can do with finished messages."""
+    """Use cases of history: list finished messages, and post copies of them."""
 
     def __init__(
         self,
@@ -62,16 +65,19 @@ class History:
         self._quotas = quotas
 
     def list(self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str) -> Seen[Page[HistoryEntry]]:
-        """A page in the order of finishing. ``since``, ``until``: ISO 8601 or ""."""
+        """Return a page of history entries in the order in which they finished.
+
+        ``since`` and ``until`` are ISO 8601 or "".
+        """
         size, span = self._page_size(limit), _span(since or None, until or None)
         return self._page(queue, marker, size, span)
 
     def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> Seen[Page[HistoryEntry]]:
-        """A page of living and finished messages in the order of sequence."""
+        """Return a page of live and finished messages in the order of sequence."""
         return self._page(queue, marker, self._page_size(limit), None)
 
     def _page(self, queue: QueueRef, marker: int, size: int, span: Span | None) -> Seen[Page[HistoryEntry]]:
-        """A page without those entries whose bodies cannot be opened."""
+        """Return a page without the entries whose bodies cannot be decrypted."""
         now = self._clock.now()
 
         def read(marker: int, limit: int, most_bytes: int) -> tuple[Sequence[HistoryEntry], int | None]:
@@ -83,9 +89,9 @@ class History:
         return Seen(Page(list(shown), None if position is None else str(position)), now)
 
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
-        """Post copies of finished messages to the queue, as the caller; how many.
+        """Post copies of finished messages to the queue in the name of ``client``. Return their number.
 
-        Each post of at most ``CHUNK`` is all or nothing. Raises ``Invalid``, ``MessageNotFound``, ``QueuePaused``.
+        Each step of at most ``CHUNK`` copies is atomic. Raises ``Invalid``, ``MessageNotFound``, ``QueuePaused``.
         """
         self._check(terms)
         if terms.ids is not UNSET:
@@ -94,7 +100,7 @@ class History:
         return self._replay_span(queue, client, terms)
 
     def dry_run(self, queue: QueueRef, terms: ReplayTerms) -> ReplayDryRun:
-        """What ``replay`` would do, without a limit to as many as are counted. Nothing is changed.
+        """Return what ``replay`` would do, and change nothing. Without a limit, ``MAX_BATCH`` entries are inspected.
 
         Raises ``Invalid``, ``QueuePaused``.
         """
@@ -116,18 +122,18 @@ class History:
         return ReplayDryRun(would_replay, counted)
 
     def _openable(self, queue: QueueRef, records: Sequence[HistoryEntry]) -> int:
-        """How many of them can be posted."""
+        """Return how many of the entries can be decrypted."""
         return sum(self._sealing.opened_or_none(queue, record.message) is not None for record in records)
 
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[HistoryEntry]]:
-        """The records of the ids, in pages."""
+        """Yield the entries of the ids in pages."""
         for start in range(0, len(ids), MAX_IDS):
             if start:
                 turns.give_way()
             yield self._history.get(queue, ids[start : start + MAX_IDS], self._clock.now())
 
     def _spanned(self, queue: QueueRef, span: Span) -> Iterator[Sequence[HistoryEntry]]:
-        """The records of a time, in pages."""
+        """Yield the entries of a time span in pages."""
         marker = 0
         while True:
             page = self._history.list(queue, marker, CHUNK, span, self._clock.now(), CHUNK_BYTES)
@@ -138,7 +144,7 @@ class History:
             turns.give_way()
 
     def _check(self, terms: ReplayTerms) -> None:
-        """Refuse what does not go together."""
+        """Raise ``Invalid`` for terms that contradict each other."""
         spanned = [given for given in (terms.since, terms.until, terms.limit) if given is not UNSET]
         if (terms.ids is UNSET) == (not spanned):
             raise Invalid("Give either ids, or at least one of since, until and limit.")
@@ -158,7 +164,7 @@ class History:
         self._rules_cache.check_posts(queue)
         copies: set[str] = set()
         for page in self._spanned(queue, span):
-            # Copies that finish while this goes on are no part of it.
+            # Exclude copies made by this replay that have finished since.
             found = [record for record in page if record.message.id not in copies][: limit - len(copies)]
             for chunk in _chunks(found):
                 copies.update(self._post(queue, client, chunk))
@@ -167,7 +173,10 @@ class History:
         return len(copies)
 
     def _post(self, queue: QueueRef, client: str, records: Sequence[HistoryEntry]) -> Sequence[str]:
-        """The ids of new copies; there is none of what cannot be opened. Copies are sealed anew, for their ids are."""
+        """Post copies and return their ids, without entries that cannot be decrypted.
+
+        A copy has a new id and encryption is bound to the id, so its body is encrypted again.
+        """
         rules, now = self._rules_cache.recent(queue), self._clock.now()
         ids, ttl = new_ids(len(records), now), self._rules_cache.ttl(queue, rules)
         drafts = []
@@ -203,21 +212,21 @@ def _given(text: str | UnsetType) -> str | None:
 
 
 def _span(since: str | None, until: str | None) -> Span:
-    """The moments meant; all time where none is given."""
+    """Parse both times; a missing time leaves that side of the span open."""
     return Span(_moment("since", since, 0.0), _moment("until", until, LATEST))
 
 
 def _moment(name: str, text: str | None, default: Seconds) -> Seconds:
     if text is None:
         return default
-    told = moment(text)
-    if told is None:
+    parsed = moment(text)
+    if parsed is None:
         raise InvalidParameter(f"{name} must be a date and time as 2026-01-31T12:00:00Z (in a URL + is %2B).")
-    return min(told, LATEST)
+    return min(parsed, LATEST)
 
 
 def _chunks(records: Sequence[HistoryEntry]) -> Iterator[list[HistoryEntry]]:
-    """Records in groups that one post can take."""
+    """Split entries into groups, each for one post."""
     chunk: list[HistoryEntry] = []
     size = 0
     for record in records:

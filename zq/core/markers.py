@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Markers of listings that end at a name which the caller must not see.
+"""Page markers that do not reveal the name at which a page ended.
 
-Such a marker is the name, sealed with a key that only the store has: every server can go on from it, and it tells a
-caller neither the name nor its length. It begins with a character that no name has.
+Such a marker is the name, encrypted with a key that is in the store, so that every server can read it. It reveals
+neither the name nor its length. It begins with a character that names cannot contain.
 """
 
 import os
@@ -17,33 +17,40 @@ from zq.limits import MAX_NAME
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
 
+# The document that holds the key.
 KEY: Final = DocumentRef("", "marker-key", "1")
+# First character of an encrypted marker.
 SEALED: Final = "~"
-# Bytes of the key, of what shows that a marker was made here, and of a piece of the mask.
+# Bytes of the key.
 KEY_LENGTH: Final = 32
+# Bytes of the tag that authenticates a marker.
 TAG_LENGTH: Final = 16
-PIECE: Final = 64
+# Bytes of one block of the mask.
+BLOCK_LENGTH: Final = 64
 
 
 class Markers:
-    """Seals names and opens them again. ``about``: what they were sealed for, and are good for alone."""
+    """Encryption and decryption of page markers.
 
-    def __init__(self, documents: DocumentController, clock: Clock, longest: int = MAX_NAME) -> None:
-        """``longest``: characters of a name at most."""
+    A marker is valid only for the listing that the argument ``about`` identifies.
+    """
+
+    def __init__(self, documents: DocumentController, clock: Clock, max_name_length: int = MAX_NAME) -> None:
+        """Use a marker length that fits names of up to ``max_name_length`` characters."""
         self._documents = documents
         self._clock = clock
-        self._length = longest
+        self._length = max_name_length
 
     def seal(self, about: str, name: str) -> str:
-        """A marker that goes on behind the name. Raises ``Unavailable``."""
+        """Return a marker that continues after ``name``. Raises ``Unavailable``."""
         key, plain = self._key(), name.encode().ljust(self._length, b"\0")
         tag = _tag(key, about, plain)
         return SEALED + urlsafe_b64encode(tag + _masked(key, tag, plain)).decode().rstrip("=")
 
     def open(self, about: str, marker: str) -> str:
-        """The name behind which a listing goes on: what was sealed, or the marker as it is.
+        """Return the name after which the listing continues. A marker that is not encrypted is returned unchanged.
 
-        Raises ``InvalidParameter``, ``Unavailable``.
+        Raises ``InvalidParameter`` if the marker was not created for this listing, ``Unavailable``.
         """
         if not marker.startswith(SEALED):
             return marker
@@ -59,7 +66,7 @@ class Markers:
         raise InvalidParameter(f"marker begins with {SEALED}, but is of no link of this listing.")
 
     def _key(self) -> bytes:
-        """The key, which the first server that needs it makes."""
+        """Return the key; create it if the store has none."""
         while (document := self._documents.get(KEY, self._clock.now())) is None:
             self._documents.put(KEY, os.urandom(KEY_LENGTH), self._clock.now(), expected="")
         return document.value
@@ -70,7 +77,7 @@ def _tag(key: bytes, about: str, plain: bytes) -> bytes:
 
 
 def _masked(key: bytes, tag: bytes, text: bytes) -> bytes:
-    """The text under a mask that the tag chooses; masked again, it is what it was."""
-    seeds = (tag + b"\1" * at for at in range(-(-len(text) // PIECE)))
-    mask = b"".join(blake2b(seed, digest_size=PIECE, key=key, person=b"marker mask").digest() for seed in seeds)
+    """Return ``text`` XOR a mask derived from ``tag``. Applied twice, it returns the original text."""
+    seeds = (tag + b"\1" * at for at in range(-(-len(text) // BLOCK_LENGTH)))
+    mask = b"".join(blake2b(seed, digest_size=BLOCK_LENGTH, key=key, person=b"marker mask").digest() for seed in seeds)
     return bytes(one ^ other for one, other in zip(text, mask, strict=False))

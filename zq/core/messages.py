@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on messages (contract 7)."""
+"""Use cases of messages (contract 7)."""
 
 import re
 from collections.abc import Sequence
@@ -49,18 +49,18 @@ from zq.model.quotas import Work
 from zq.storage.api import Storage
 from zq.turns import SLICE, slices
 
-# An id of a message, which no marker that is a sequence can be: no sequence has so many digits.
+# A message id. No marker matches it, because sequences have fewer digits.
 MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
-# Metadata that no queue has: a post that expects them stores nothing, and finds out whether its key is known.
+# Metadata that no queue has. A post that expects them stores nothing and only looks up its idempotency key.
 NO_METADATA: Final = b"none"
-# Bytes of bodies that no stage can keep to: the same for staging.
+# A size limit that every stage exceeds. Staging under it stores nothing and only looks up its idempotency key.
 NO_ROOM: Final = -1
-# What is to be delivered of a stage may be so many times as large as a stage.
+# Maximum size of the notices of a stage, as a multiple of the maximum size of a stage.
 COPIES_SIZE: Final = 2
 
 
 class Messages:
-    """The use cases of messages."""
+    """Use cases of messages: post, stage, list, get, delete and pop."""
 
     def __init__(
         self,
@@ -90,10 +90,10 @@ class Messages:
         self._events = events
 
     def rules(self, queue: QueueRef, size: int) -> Rules:
-        """Return the rules for a post of ``size`` bytes, and create a missing queue (contract 7.2, step 1).
+        """Return the rules for a post of ``size`` bytes; create the queue if it is missing (contract 7.2, step 1).
 
-        Remembered rules save a round trip to the store: the post finds out whether they still hold. The store is
-        queried only if the remembered rules would refuse the post.
+        Cached rules save a round trip, because the store checks in the post whether they are current. If the cached
+        rules would refuse the post, the current rules are read from the store.
         """
         remembered = self._rules_cache.remembered(queue)
         if remembered is not None and size <= remembered.max_post_size and not remembered.posts_paused:
@@ -150,10 +150,10 @@ class Messages:
         idempotency_key: IdempotencyKey | None = None,
         hops: int = 0,
     ) -> Applied[int]:
-        """Store all messages of the JSON body ``raw`` or none in a stage, invisibly, and return their number.
+        """Store all messages of the JSON body ``raw`` or none in a stage, and return their number (extensions 9).
 
-        Extensions 9. Only the commit creates a missing queue. Raises ``Invalid``, ``StageFull``, ``KeyReused``,
-        ``QueuePaused``.
+        Staged messages are invisible until a commit publishes them; only the commit creates a missing queue. Raises
+        ``Invalid``, ``StageFull``, ``KeyReused``, ``QueuePaused``.
         """
         posted = wire.posted(raw)
         stage = free_name("stage", stage)
@@ -169,7 +169,7 @@ class Messages:
             with self._quotas.admit_work(queue.project, Work.STAGE, stage) as refusal:
                 self._stage(queue, stage, drafts, now, refusal or self.refusal(queue, drafts, rules), idempotency_key)
         except Repeated as first:
-            # Whoever staged them may have ended before he staged what is to be delivered of them.
+            # The server that staged the messages may have died before it staged the notices.
             again = self._drafts(posted, client, queue, rules, now, first.answer)
             self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
             return Applied(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
@@ -187,7 +187,7 @@ class Messages:
         hops: int,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage what is to be delivered of staged messages, once: a commit publishes both."""
+        """Stage the subscribers' notices for staged messages, at most once. A commit publishes both."""
         copies = self.copies(queue, drafts, rules, now, hops)
         if copies is None:
             return
@@ -214,7 +214,7 @@ class Messages:
         refusal: ZqError | None,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """As the store's ``stage``. Raises the refusal, but not for what was staged before."""
+        """Stage the drafts. Raise ``refusal`` unless the request repeats an earlier one."""
         limits = self._limits
         size = limits.max_stage_bytes if refusal is None else NO_ROOM
         most = limits.max_stage_messages
@@ -225,8 +225,8 @@ class Messages:
         except StageFull as full:
             if refusal is not None:
                 raise refusal from None
-            told = f"{most} messages and {limits.max_stage_bytes} bytes of bodies"
-            raise StageFull(f"A stage may hold at most {told}.") from full
+            bounds = f"{most} messages and {limits.max_stage_bytes} bytes of bodies"
+            raise StageFull(f"A stage may hold at most {bounds}.") from full
 
     def list(
         self,
@@ -239,7 +239,7 @@ class Messages:
         include_claimed: bool = False,
         include_delayed: bool = False,
     ) -> Listed:
-        """A page of those behind the marker; without ``echo`` none that the client has posted."""
+        """Return a page of messages after the marker; without ``echo``, exclude messages that the client posted."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -257,15 +257,17 @@ class Messages:
             rules = self._rules_cache.remember(queue, page.metadata)
 
     def get(self, queue: QueueRef, message: str) -> Seen[Message]:
-        """One message. Raises ``MessageNotFound``, ``MessageUnreadable``."""
+        """Return one message. Raises ``MessageNotFound``, ``MessageUnreadable``."""
         now = self._clock.now()
         for found in self._messages.get(queue, [message], now):
             return Seen(self._sealing.opened_one(queue, found), now)
         raise MessageNotFound("There is no such message in the queue.")
 
     def get_many(self, queue: QueueRef, ids: Sequence[str]) -> Seen[MessageList]:
-        """Those of the ids that exist and can be opened. Raises ``MessageNotFound`` if none exists, and
-        ``MessageUnreadable`` if none of those that do can be opened."""
+        """Return the messages with these ids, without those that do not exist or cannot be decrypted.
+
+        Raises ``MessageNotFound`` if none exists, ``MessageUnreadable`` if none that exists can be decrypted.
+        """
         count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = self._messages.get(queue, ids, now)
@@ -277,31 +279,36 @@ class Messages:
         return Seen(shown, now)
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
-        """Remove one message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
+        """Delete one message. Raises ``MessageClaimed`` if it is claimed and ``claim`` is "", ``ClaimNotHeld``."""
         claims = (claim,) if claim else ()
         self._messages.delete(queue, (message,), self._clock.now(), claims, self._rules_cache.recent(queue).history_ttl)
         self._events.finished(queue, Outcome.DELETED, 1)
 
     def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
-        """Remove messages by id, claimed or not; where the server wants claim ids, only under these, else none."""
+        """Delete messages by id.
+
+        If the server requires claim ids, each message must be held by one of ``claims``; otherwise ``claims`` is
+        ignored and claimed messages are deleted, too. Raises ``Invalid``, ``ClaimNotHeld``.
+        """
         count_within("ids", len(ids), self._limits.max_messages_per_page)
         if self._delete_with_claim_id and not claims:
             raise Invalid("claim_ids is missing: this server deletes by ids only together with their claims.")
         holders = claims if self._delete_with_claim_id else None
         history = self._rules_cache.recent(queue).history_ttl
-        # Records take the bodies along. Under claims all messages go, or none.
+        # History entries contain bodies, so steps are smaller. With claims, the deletion is all or nothing.
         step = len(ids) if holders is not None else MAX_IDS if history else SLICE
         try:
             for part in slices(ids, step):
                 self._messages.delete(queue, part, self._clock.now(), holders, history)
-        except MessageClaimed:  # by none of them: this verb has one refusal (contract 7.7)
+        except MessageClaimed:  # bulk deletion has one error for both cases (contract 7.7)
             raise ClaimNotHeld from None
         self._events.finished(queue, Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> Seen[MessageList]:
-        """Remove and return up to ``limit`` ready messages, or as many as an answer carries.
+        """Delete and return up to ``limit`` ready messages, as far as they fit in one answer.
 
-        What cannot be opened is put back, or stays in the queue's history, from where it can be replayed.
+        Messages that cannot be decrypted are posted again; if the queue keeps a history, they remain there for a
+        replay.
         """
         within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
@@ -316,7 +323,7 @@ class Messages:
         return Seen(shown, now)
 
     def _popped(self, queue: QueueRef, limit: int) -> tuple[Rules, Seconds, MessageList]:
-        """What was popped when by which rules: as ``Claims`` claims, nothing while these pause claims."""
+        """Pop messages and return the rules, the time and the messages; return no messages while claims are paused."""
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         if rules.claims_paused:
             rules = self._rules_cache.fresh(queue)
@@ -324,13 +331,15 @@ class Messages:
             now, most_bytes = self._clock.now(), self._limits.max_answer_bytes
             try:
                 return rules, now, self._messages.pop(queue, limit, now, rules.history_ttl, most_bytes, rules.metadata)
-            except OtherMetadata as told:
-                rules = self._rules_cache.remember(queue, told.metadata)
+            except OtherMetadata as change:
+                rules = self._rules_cache.remember(queue, change.metadata)
         return rules, self._clock.now(), []
 
     def _put_back(self, queue: QueueRef, messages: MessageList, now: Seconds) -> None:
-        """Post again what was popped and could not be shown: the same ids and bodies, after a while, so that no pop
-        meets them again and again."""
+        """Post popped messages again that could not be decrypted, with their ids and bodies.
+
+        They are delayed, so that the next pops do not return them again.
+        """
         drafts = []
         for message in messages:
             ttl = max(1, int(message.expires - now))
@@ -340,8 +349,10 @@ class Messages:
         self._messages.post(queue, drafts, now)
 
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
-        """The sequence that a marker means: its own, or that of the message whose id it is, by which openstacksdk goes
-        on; None if it means none."""
+        """Return the sequence after which a page continues, or ``None`` if the marker is not valid.
+
+        A marker is a sequence or, as openstacksdk sends it, a message id.
+        """
         if MESSAGE_ID.fullmatch(marker):
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
         return int(marker[:40]) if marker.isascii() and marker.isdigit() else None
@@ -360,8 +371,10 @@ class Messages:
         raise refusal
 
     def refusal(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
-        """Reserve the project's storage for the drafts. Return the refusal if posts are paused or a quota is used up,
-        else None."""
+        """Reserve storage quota for the drafts.
+
+        Return an error if posts are paused or the quota is exceeded, else ``None``.
+        """
         return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.refusal(queue.project, drafts)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the metadata of queues and topics may hold: reserved keys, their validation, patches, what is shown.
+"""The metadata of queues and topics: reserved keys, validation, JSON patches, defaults shown to clients.
 
-Contract 6.1, 6.5, 13, extensions 4. Validation is by JSON Schema; it runs when metadata change, never when messages
-move.
+Contract 6.1, 6.5, 13, extensions 4. Metadata are validated with JSON Schema, only when they change.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,11 +35,11 @@ RETRY_INTEGERS: Final = (
     "maximum_delay",
     "maximum_delay_retries",
 )
-# The moment from which on all bodies have been encrypted, of a queue or topic that was created so.
+# Key for the time since which all bodies are encrypted, if the queue or topic was created with encryption.
 SEALED: Final = "~sealed"
-# Keys that the server keeps in metadata; no caller sees or writes them.
+# Internal keys: clients can neither read nor write them.
 OWN: Final = frozenset({MARK, SEALED})
-# What ``_retry_policy`` may be, as a JSON Schema.
+# JSON Schema of ``_retry_policy``.
 RETRY_POLICY: Final[Metadata] = {
     "properties": {
         **{name: {"type": "integer"} for name in RETRY_INTEGERS},
@@ -50,12 +49,12 @@ RETRY_POLICY: Final[Metadata] = {
     "type": "object",
 }
 
-# The key that stops claims or posts, and what it may be: each names what it stops.
+# Key that pauses claims, posts or both.
 PAUSED: Final = "_paused"
 PAUSES: Final = ("claims", "posts", "all")
 NO_TOPIC: Final = "only queues can be paused."
 
-# The key that says what groups of messages are to a queue, for good.
+# Key for the meaning of message groups; it cannot change after creation.
 GROUPED: Final = "_grouped"
 GROUPINGS: Final[Metadata] = {
     "enum": [*filter(None, Grouping), None],
@@ -63,16 +62,18 @@ GROUPINGS: Final[Metadata] = {
 }
 NO_TOPIC_GROUPS: Final = "only queues hand out messages by groups."
 
-# The key that has messages encrypted.
+# Key that enables encryption of messages.
 ENCRYPTS: Final = "_enable_encrypt_messages"
 NOT_ENCRYPTED: Final = "this server does not encrypt messages, for it has no message_encryption_key_file."
 
 
 class MetadataSchema:
-    """The keys that metadata of one ``kind`` of resource may have, "queue" or "topic": the same for both.
+    """The metadata keys of one kind of resource, "queue" or "topic", with their validation.
 
-    ``shown``: those that readers see when they are unset, and with which values. ``ttl`` returns the default ttl of a
-    name, which options may change. ``unbuilt``: keys that must be unset or falsy here, with the sentence of each.
+    Args:
+        shown: Defaults that clients see for keys that are unset.
+        ttl: Returns the default ttl of a resource by its name.
+        unbuilt: Keys that must be unset or falsy on this server, each with the reason.
     """
 
     def __init__(
@@ -92,13 +93,12 @@ class MetadataSchema:
         self._validator = Draft4Validator(metadata_schema(limits, protocol_keys))
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
-        """Metadata as a reader sees them: reserved keys that are unset or falsy have their defaults."""
+        """Return the metadata as clients see them: unset and falsy reserved keys have their defaults."""
         defaults = self._shown | {"_default_message_ttl": self._ttl(name)}
         return metadata | {key: metadata.get(key) or default for key, default in defaults.items()}
 
     def check(self, metadata: Metadata, name: str) -> None:
-        """Raise ``InvalidBody`` for the first reserved key whose value breaks its rule, ``NotBuilt`` for one whose
-        meaning this server does not have."""
+        """Raise ``InvalidBody`` for the first invalid reserved key, ``NotBuilt`` for a key that this server lacks."""
         nesting("metadata", metadata)
         for key in OWN.intersection(metadata):
             raise InvalidBody(f"metadata must not hold {key}: it is this server's own.")
@@ -118,7 +118,7 @@ class MetadataSchema:
                 raise NotBuilt(f"{key}: {sentence}")
 
     def patched(self, metadata: Metadata, operations: Sequence[wire.Operation]) -> Metadata:
-        """A copy with the operations applied in order. Raises ``InvalidBody``, ``MetadataConflict``."""
+        """Return a copy with the operations applied in order. Raises ``InvalidBody``, ``MetadataConflict``."""
         result = dict(metadata)
         for operation, key in [(operation, _key(operation)) for operation in operations]:
             missing = key not in result and key not in self._shown
@@ -132,18 +132,18 @@ class MetadataSchema:
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
-    """Raise ``InvalidBody`` for an operation of a wrong shape; before the queue is looked up (contract 6.5)."""
+    """Raise ``InvalidBody`` for a malformed operation, before the queue is looked up (contract 6.5)."""
     for operation in operations:
         _key(operation)
 
 
 def set_values(operations: Sequence[wire.Operation], key: str) -> list[object]:
-    """What the operations would give this key, each in turn."""
+    """Return the values that the operations assign to this key, in order."""
     return [operation.value for operation in operations if operation.op != "remove" and _key(operation) == key]
 
 
 def _key(operation: wire.Operation) -> str:
-    """The metadata key that an operation names."""
+    """Return the metadata key of an operation. Raises ``InvalidBody`` for a malformed operation."""
     if operation.op not in ("add", "remove", "replace"):
         raise InvalidBody(f"op must be add, remove or replace; it is {operation.op[:32]!r}.")
     start, *parts = operation.path.split("/")
@@ -157,7 +157,7 @@ def _key(operation: wire.Operation) -> str:
 
 
 def shown_defaults(limits: Limits) -> Metadata:
-    """The reserved keys that are shown when unset, and as what (contract 6.1)."""
+    """Return the defaults that clients see for unset reserved keys (contract 6.1)."""
     return {
         "_max_messages_post_size": limits.max_messages_post_size,
         "_default_message_ttl": limits.default_message_ttl,
@@ -170,7 +170,7 @@ def shown_defaults(limits: Limits) -> Metadata:
 
 
 def topic_defaults(limits: Limits) -> Metadata:
-    """As ``shown_defaults``, of a topic (contract 13)."""
+    """Return the defaults that clients see for unset reserved keys of a topic (contract 13)."""
     defaults = shown_defaults(limits)
     return {key: defaults[key] for key in wire.TOPIC_RULES}
 
@@ -218,7 +218,7 @@ def metadata_schema(limits: Limits, protocol_keys: Sequence[ProtocolKey] = ()) -
 
 
 def check_retry_policy(policy: object, field: str) -> None:
-    """Raise ``InvalidBody`` for a ``_retry_policy`` that is none; a falsy one is not looked at (contract 6.1)."""
+    """Raise ``InvalidBody`` for an invalid ``_retry_policy``; a falsy one is valid (contract 6.1)."""
     if not policy:
         return
     for error in Draft4Validator(RETRY_POLICY).iter_errors(policy):
@@ -228,13 +228,13 @@ def check_retry_policy(policy: object, field: str) -> None:
 
 
 def _check_retry_span(policy: Metadata, field: str = "_retry_policy") -> None:
-    """Contract 6.1: the longest delay is at least ten seconds above the shortest."""
+    """Raise ``InvalidBody`` unless the longest delay is at least ten seconds above the shortest (contract 6.1)."""
     if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
         raise InvalidBody(f"{field}: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
 
 
 def _sentence(error: ValidationError) -> str:
-    """A schema's complaint with field and bounds; it may quote the value, but not at length."""
+    """Return the error as a sentence with field and bounds; a quoted value is cut."""
     field = ".".join(str(part) for part in error.path)
     schema = error.schema if isinstance(error.schema, dict) else {}
     if "description" in schema:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on published messages, but streams (extensions 8): publish, list, get."""
+"""Use cases of messages in topics, except streams (extensions 8): publish, list, get."""
 
 import os
 import time
@@ -27,7 +27,12 @@ from zq.turns import slices
 
 
 class Listed(Struct, frozen=True):
-    """A page of a topic as of ``now``. ``position``: where to go on; ``gap``: what the caller's marker has missed."""
+    """A page of a topic's messages as of ``now``.
+
+    Attributes:
+        position: The position after which the next page starts.
+        gap: Messages after the client's marker that the log no longer has.
+    """
 
     messages: Sequence[Published]
     position: int
@@ -36,14 +41,14 @@ class Listed(Struct, frozen=True):
 
 
 class Readers(Struct, frozen=True):
-    """What requests wait with that wait for messages of topics."""
+    """The objects that long polls of topics wait with."""
 
     tails: Tails
     waiters: Waiters
 
 
 class Publishing:
-    """The use cases of messages in topics."""
+    """Use cases of messages in topics: publish, list and get."""
 
     def __init__(
         self,
@@ -69,26 +74,26 @@ class Publishing:
         self._retention = retention
 
     def configure(self, retention: Retention) -> None:
-        """Keep each project's log by these bounds from the next publish on."""
+        """Apply these retention limits from the next publish on."""
         self._retention = retention
 
     def max_post_size(self, topic: TopicRef) -> int:
-        """Return the bound of a post in bytes, and create the topic if it does not exist."""
+        """Return the maximum size of a post in bytes; create the topic if it does not exist."""
         return self._topics.rules(topic).max_post_size
 
     def publish(
         self, topic: TopicRef, raw: bytes, idempotency_key: IdempotencyKey | None = None, hops: int = 0
     ) -> Applied[range]:
-        """Append all messages of the JSON body ``raw`` or none, and return their sequences. A missing topic is created.
+        """Append all messages of the JSON body ``raw`` or none, and return their sequences.
 
-        ``hops``: the number of zq's deliveries in a chain that led to this post. The order of checks is that of
-        ``Messages.post``. Raises ``Invalid``, ``KeyReused``.
+        A missing topic is created. ``hops``: the number of zq's deliveries in the chain that led to this post. Checks
+        run in the order of ``Messages.post``. Raises ``Invalid``, ``KeyReused``.
         """
         rules = self._topics.rules(topic)
         posted = wire.posted(raw)
         count_within("messages", len(posted), self._limits.max_messages_per_post)
         entries = [self._entry(topic, message, rules, hops) for part in slices(posted) for message in part]
-        if idempotency_key is not None:  # the log is the project's, so its keys are too
+        if idempotency_key is not None:  # all topics of the project share one log and its keys
             idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
         try:
             first = self._log.publish(topic, entries, self._clock.now(), self._retention, idempotency_key)
@@ -100,11 +105,11 @@ class Publishing:
     def look(
         self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, listening: "Listening | None" = None
     ) -> "Polled[Listed] | Listening":
-        """Return a page of the messages behind ``marker`` ("" = all), in sequence.
+        """Return a page of the messages after ``marker`` ("" = from the start), in order of sequence.
 
-        If there is nothing yet and ``wait`` seconds are not over, return a ``Listening`` instead: the caller waits with
-        it and looks again with it. It is closed when an answer or an error comes. Raises ``Invalid`` for a marker that
-        no listing or stream has given.
+        If there is no message yet and ``wait`` seconds have not passed, return a ``Listening`` instead. The caller
+        waits with it and passes it to the next call as ``listening``. It is closed when this method returns a page or
+        raises. Raises ``Invalid`` for a marker that no listing or stream has returned.
         """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = within("wait", wait or 0, 0, self._limits.max_wait)
@@ -129,8 +134,10 @@ class Publishing:
         return listening
 
     def get(self, topic: TopicRef, ids: Sequence[str]) -> Seen[Sequence[Published]]:
-        """Those of the ids that are messages of the topic, each once. Raises ``MessageNotFound``, and
-        ``MessageUnreadable`` if none of them can be opened."""
+        """Return the messages of the topic with these ids, each once.
+
+        Raises ``MessageNotFound`` if there is none, ``MessageUnreadable`` if none of them can be decrypted.
+        """
         count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = [message for id in dict.fromkeys(ids) for message in self._find(topic, id, now)]
@@ -186,10 +193,16 @@ class Publishing:
 
 
 class Listening:
-    """One request's wait for a message of a topic; ``position``: behind what. It has a slot among the waiters."""
+    """A long poll of one request for messages of a topic. It occupies one of the slots for waiters.
+
+    ``position``: the log position after which it waits.
+    """
 
     def __init__(self, topic: TopicRef, after: int | None, deadline: float, readers: Readers) -> None:
-        """``after``: the caller's marker; ``deadline``: of the monotonic clock. Raises ``Unavailable``."""
+        """Initialize with the client's marker ``after`` and a ``deadline`` of the monotonic clock.
+
+        Raises ``Unavailable``.
+        """
         self._topic = topic
         self._after = after
         self._deadline = deadline
@@ -202,25 +215,28 @@ class Listening:
 
     @property
     def over(self) -> bool:
-        """Whether it has waited long enough."""
+        """Whether the deadline has passed, or the server stops."""
         return self._tail.closed or time.monotonic() >= self._deadline
 
     def left(self) -> float:
-        """Seconds after which to look, without a notification."""
+        """Return the seconds after which to look without a notification."""
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK))
 
     def look(self, ask: Callable[[], Listed]) -> Listed:
-        """The page that ``ask`` answers; asked for again if the tail has heard of more than it shows."""
+        """Return the page that ``ask`` returns. Ask again if the tail has newer messages than the page."""
         page = ask()
         self.position = page.position
-        if not _has_news(page, self._after) and self._heard():
+        if not _has_news(page, self._after) and self._has_new():
             known = self._tail.position
             page = ask()
             self.position = max(page.position, known)
         return page
 
-    def _heard(self) -> bool:
-        """Whether something of the topic has come behind ``position``, which goes on to what has not."""
+    def _has_new(self) -> bool:
+        """Return whether the tail has messages of the topic after ``position``.
+
+        Move ``position`` past other topics' messages.
+        """
         while batches := self._tail.after(self.position, 0):
             if any(batch.topic == self._topic.name for batch in batches):
                 return True
@@ -228,7 +244,7 @@ class Listening:
         return False
 
     def sleep(self, check: Check | None = None) -> None:
-        """Return when there may be something, or the time is up. What ``check`` raises ends it for good."""
+        """Block until there may be a message, or the deadline. Close and raise if ``check`` raises."""
         self._events.waiting(1)
         try:
             if check is None:
@@ -243,19 +259,19 @@ class Listening:
             self._events.waiting(-1)
 
     def begin(self, callback: Callable[[], object]) -> None:
-        """It waits from now on; ``callback`` is called when it is to look again."""
+        """Start to wait without a thread; ``callback`` is called when the request should look again."""
         self._events.waiting(1)
         self._callback = callback
         self._tail.notify_when(self.position, self._topic.name.__eq__, callback)
 
     def end(self) -> None:
-        """It waits no more."""
+        """Stop waiting."""
         self._events.waiting(-1)
         if self._callback is not None:
             self._tail.cancel_notify(self._callback)
 
     def close(self) -> None:
-        """Give the slot back. May be called twice."""
+        """Release the slot. Idempotent."""
         if self._open:
             self._open = False
             self._readers.tails.leave(self._topic.project, self._tail)
@@ -263,12 +279,15 @@ class Listening:
 
 
 def _has_news(page: Listed, after: int | None) -> bool:
-    """Whether to answer at once. A gap at the log's end is no reason: the answer would be the same again and again."""
+    """Return whether to answer at once.
+
+    A gap at the log's end is not enough, because the next answer would repeat it.
+    """
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 
 
 def as_marker(text: str) -> int | None:
-    """A position in a log; None if there is none. Raises ``Invalid``."""
+    """Parse a log position; ``None`` if the text is "". Raises ``Invalid``."""
     if not text:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 19:

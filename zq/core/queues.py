@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on queues (contract 6)."""
+"""Use cases of queues (contract 6)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -32,12 +32,12 @@ from zq.model.stats import Depth
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
 
-# A character behind all that names have.
+# A character that sorts after every character of a name.
 LAST: Final = "\x7f"
 
 
 class Queues(MetadataResource[QueueRef, Queue]):
-    """The use cases of queues."""
+    """Use cases of queues: create, list, change, count, purge and delete."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         max_counted: int,
         protocol_keys: Sequence[ProtocolKey],
     ) -> None:
-        """``max_counted``: ``depth`` counts up to this number of messages in each state."""
+        """Initialize; ``max_counted`` is the maximum that ``depth`` counts in each state."""
         history = storage.history
         unbuilt = {"_history_ttl": history.sentence} if isinstance(history, Missing) else {}
         if not keys.enabled:
@@ -73,11 +73,11 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
     @property
     def max_counted(self) -> int:
-        """The number of messages in one state up to which ``depth`` counts."""
+        """The maximum number of messages that ``depth`` counts in each state."""
         return self._max_counted
 
     def configure(self, max_counted: int) -> None:
-        """Count up to this number of messages in each state from now on."""
+        """Count up to ``max_counted`` messages in each state from now on."""
         self._max_counted = max_counted
 
     def change(
@@ -87,8 +87,10 @@ class Queues(MetadataResource[QueueRef, Queue]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Change the metadata as for any resource, and wake the requests that wait at the queue, which may have been
-        paused."""
+        """Change the metadata as for any resource.
+
+        Then wake the queue's waiters, because the change may end a pause.
+        """
         shown = super().change(ref, edit, named, allowance)
         self._waiters.wake(ref)
         return shown
@@ -117,23 +119,26 @@ class Queues(MetadataResource[QueueRef, Queue]):
             key.check_change(former, metadata)
 
     def depth(self, ref: QueueRef) -> Seen[Depth]:
-        """How many messages are in each state, counted up to ``max_counted`` of each, as of at most a second ago; zeros
-        for a missing queue."""
+        """Return the number of messages in each state, at most a second old; zeros for a missing queue.
+
+        Each number is at most ``max_counted``.
+        """
         return Seen(self._depths.get(ref), self._clock.now())
 
     def _counted(self, ref: QueueRef) -> Depth:
         most = self._max_counted
-        told = self._storage.depth(ref, self._clock.now(), most)
-        return Depth(min(told.ready, most), min(told.delayed, most), min(told.claimed, most), 0, told.oldest_ready)
+        depth = self._storage.depth(ref, self._clock.now(), most)
+        return Depth(min(depth.ready, most), min(depth.delayed, most), min(depth.claimed, most), 0, depth.oldest_ready)
 
     def states(self, ref: QueueRef) -> Depth:
-        """The same, counted now."""
+        """Return the number of messages in each state, counted now; see ``depth``."""
         return self._counted(ref)
 
     def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
-        """The queues behind ``after`` whose names begin with ``prefix``, in the order of names, read as wanted.
+        """Yield the queues whose names are greater than ``after`` and begin with ``prefix``, in the order of names.
 
-        ``prefix`` has only characters of names."""
+        They are read from the store page by page. ``prefix`` may have only characters that names can have.
+        """
         marker = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + LAST) if prefix else after
         while True:
             page = self._queues.list(project, marker, READ_AHEAD)
@@ -146,7 +151,10 @@ class Queues(MetadataResource[QueueRef, Queue]):
             marker = page.next
 
     def count(self, project: str, visible: Callable[[str], bool] | None = None) -> int:
-        """How many queues the project has; of those that are ``visible``, as many as one request may look at."""
+        """Return how many queues the project has.
+
+        With ``visible``, count only queues whose names it accepts, among as many as one request may read.
+        """
         if visible is None:
             return self._queues.count(project) - self._hidden(project)
         most, marker, count = self._limits.max_metadata_walk, "", 0
@@ -160,7 +168,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         return count
 
     def _hidden(self, project: str) -> int:
-        """How many of zq's own it has; none where nothing was ever subscribed."""
+        """Return how many internal queues of zq the project has."""
         count, after = 0, HIDDEN
         while True:
             page = self._queues.list(project, after, READ_AHEAD)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quota and the state of each project: the deployment's defaults, and an administrator's settings for one project
-(tenancy 5, 6).
+"""Quotas and states of projects: the deployment's defaults, and an administrator's settings (tenancy 5, 6).
 
-These settings are a document of the deployment, ``("", "quota", project)``, which every server caches for ten seconds.
+The settings of a project are a document of the deployment, ``("", "quota", project)``. Servers cache it for ten
+seconds.
 """
 
 import logging
@@ -29,25 +29,30 @@ from zq.storage.api import Storage
 from zq.storage.concurrency import StripedLocks
 
 LOG = logging.getLogger(__name__)
-# Seconds after which a project that creates something is listed again: another server may have removed it.
-NOTED: Final = 60.0
-# Seconds for which a request waits at most for others of its project that create something of the same kind.
-MAKERS_WAIT: Final = 10.0
-# Documents read at a time, where they are counted.
+# Seconds, in addition to ``FRESH``, after which a project is registered again, because another server may have deleted
+# it.
+REGISTERED_TTL: Final = 60.0
+# Maximum seconds that a request waits for other creations of the same kind in its project.
+CREATION_WAIT: Final = 10.0
+# Documents read at a time when they are counted.
 STEP: Final = 200
-# Projects in one page of a listing, by default and at most.
+# Default number of projects in a page.
 PAGE: Final = 20
-MOST_PAGE: Final = 100
-# The kind of the documents that list a project's tokens.
+# Maximum number of projects in a page.
+MAX_PAGE: Final = 100
+# Kind of the documents of a project's tokens.
 TOKEN: Final = "token"  # noqa: S105  (no password)
-# The context of a step that needs no reservation.
+# Context of a step that needs no reservation.
 NOTHING: Final = nullcontext()
 
 _decoder: Final = msgspec.json.Decoder(Project)
 
 
 class Allotment(msgspec.Struct, frozen=True):
-    """The quota, state and account of one project. ``until``: moment of the monotonic clock when it is read again."""
+    """The quota, state and rate account of one project.
+
+    ``until``: time of the monotonic clock after which it is read again.
+    """
 
     until: float
     quota: Quota
@@ -56,7 +61,7 @@ class Allotment(msgspec.Struct, frozen=True):
 
 
 class NoQuotas:
-    """The quotas of a server without authentication: they bound nothing. See ``Quotas`` for each method."""
+    """The quotas of a server without authentication, which limit nothing. See ``Quotas`` for the methods."""
 
     are_enforced = False
 
@@ -95,7 +100,7 @@ class NoQuotas:
 
 
 class Quotas:
-    """The allotments of all projects. ``defaults``: for those that have no values of their own."""
+    """The quotas and states of all projects. ``defaults`` apply to projects without own settings."""
 
     are_enforced = True
 
@@ -106,41 +111,41 @@ class Quotas:
         self.defaults = defaults
         self._rates = rates
         self._lock = threading.Lock()
-        self._makers = StripedLocks(MAKERS_WAIT)
+        self._creation_locks = StripedLocks(CREATION_WAIT)
         self._known: dict[str, Allotment] = {}
-        # Queues, names of stages, fences and producers, and projects that are in the list of all, each with the moment
-        # until which it is taken to be there.
-        self._there: FIFOCache[tuple[str, ...], float] = FIFOCache(MOST_KNOWN)
+        # Existing queues, stages, fences and producers, and registered projects, with the time until which each is
+        # assumed to exist.
+        self._existing: FIFOCache[tuple[str, ...], float] = FIFOCache(MOST_KNOWN)
         self.now = rates.now
         self.visits = rates.visits
         self._stored = Stored(storage, clock, rates.now)
         self._metadata = LargeMetadata(self._metadata_of, rates.now)
 
     def configure(self, defaults: Quota) -> None:
-        """Apply other defaults from now on."""
+        """Apply these defaults from now on."""
         with self._lock:
             self.defaults = defaults
             self._known.clear()
 
     def of(self, project: str, moment: float | None = None) -> Allotment:
-        """Return the project's allotment, at most ten seconds old; while the store is down, the last one known.
+        """Return the project's allotment, at most ten seconds old; if the store is unavailable, the last known one.
 
-        ``moment``: the present, if the caller has read the clock. Raises ``Unavailable`` if none is known: the project
-        may be suspended.
+        ``moment``: the current time of the monotonic clock, if the caller has it. Raises ``Unavailable`` if no
+        allotment is known, because the project may be suspended.
         """
         known = self._known.get(project)
         if known is not None and (moment or self.now()) < known.until:
             return known
         try:
-            said = self.read(project)
+            settings = self.read(project)
         except Unavailable as absence:
             if known is None:
                 raise
             LOG.debug("Quotas stay as they were known: %s", absence)
             return self._remember(project, structs.replace(known, until=self.now() + RETRY))
-        quota = self.defaults.with_own(said.limits)
+        quota = self.defaults.with_own(settings.limits)
         account = self._rates.account(project, quota)
-        return self._remember(project, Allotment(self.now() + FRESH, quota, said.state, account))
+        return self._remember(project, Allotment(self.now() + FRESH, quota, settings.state, account))
 
     def _remember(self, project: str, allotment: Allotment) -> Allotment:
         with self._lock:
@@ -150,91 +155,93 @@ class Quotas:
             self._known[project] = allotment
         return allotment
 
-    # An administrator's settings.
+    # Settings of projects, written by administrators.
 
     def read(self, project: str) -> Project:
-        """Return the project's settings from the store; empty ones by default."""
+        """Return the project's settings as stored; empty ones by default."""
         document = self._documents.get(DocumentRef("", QUOTA, project), self._clock.now())
         return _decoder.decode(document.value) if document else Project()
 
     def write(self, project: str, change: Callable[[Project], Project]) -> Project:
-        """Change the project's settings in one step, and return the new ones. Raises ``MetadataConflict``."""
+        """Change the project's settings atomically and return them. Raises ``MetadataConflict``."""
         ref = DocumentRef("", QUOTA, project_id(project))
         for _ in range(10):
             now = self._clock.now()
             document = self._documents.get(ref, now)
-            said = change(_decoder.decode(document.value) if document else Project())
+            settings = change(_decoder.decode(document.value) if document else Project())
             version = document.version if document else ""
-            if self._documents.put(ref, msgspec.json.encode(said), now, expected=version):
+            if self._documents.put(ref, msgspec.json.encode(settings), now, expected=version):
                 self.forget(project)
-                return said
+                return settings
         raise MetadataConflict("Others change the project at the same time. Try again.")
 
     def remove(self, project: str) -> None:
-        """Remove the project's settings, and the project from the list."""
+        """Delete the project's settings and its entry in the list of projects."""
         for kind in (QUOTA, PROJECT):
             self._documents.delete(DocumentRef("", kind, project), self._clock.now())
         with self._lock:
-            self._there.pop(("", PROJECT, project), None)
+            self._existing.pop(("", PROJECT, project), None)
         self.forget(project)
 
     def forget(self, project: str) -> None:
-        """Read the project's settings and usage anew."""
+        """Read the project's settings and usage again on the next request."""
         with self._lock:
             self._known.pop(project, None)
         self._stored.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
         """Return a page of the projects that have created something or have settings, in the order of ids."""
-        size = PAGE if limit is None else within("limit", limit, 1, MOST_PAGE)
+        size = PAGE if limit is None else within("limit", limit, 1, MAX_PAGE)
         now = self._clock.now()
-        listed, stored = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))
-        settings = {each.ref.name: _decoder.decode(each.value) for each in stored}
-        names = sorted({each.ref.name for each in listed} | settings.keys())[:size]
+        registered, written = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))
+        settings = {each.ref.name: _decoder.decode(each.value) for each in written}
+        names = sorted({each.ref.name for each in registered} | settings.keys())[:size]
         return Page([(name, settings.get(name, Project())) for name in names], names[-1] if names else None)
 
-    # Counted quotas: requests of one process that create things of one kind in one project take turns, so that each
-    # counts the others' things.
+    # Quotas that are checked on creation. Requests of one process that create things of the same kind in one project
+    # are serialized, so that each request counts the creations of the others.
 
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
-        """Reserve room for a queue and for its dead-letter queue while the caller creates the queue.
+        """Reserve quota for a queue and its dead-letter queue while the caller creates the queue.
 
-        Queues that exist need no room. Raises ``QuotaExceeded``.
+        Existing queues need no quota. Raises ``QuotaExceeded``.
         """
-        return self._making_queues([queue, *_named(queue, dead_letters)])
+        return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
-        """Reserve room for the target queues that do not exist, while the caller moves messages to them.
+        """Reserve quota for the target queues that do not exist, while the caller moves messages to them.
 
-        A cache of existing queues saves most moves the round trip and the lock. Raises ``QuotaExceeded``.
+        For most moves, a cache of existing queues saves the round trip and the lock. Raises ``QuotaExceeded``.
         """
         missing = self._missing(queues)
-        return self._making_queues(missing) if missing else NOTHING
+        return self._reserve_queues(missing) if missing else NOTHING
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
-        """Raise ``QuotaExceeded`` if there is no room for those of the queues that do not exist yet."""
+        """Raise ``QuotaExceeded`` if there is no quota for those queues that do not exist yet."""
         if missing := self._missing(queues):
-            self._note(missing[0].project)
+            self._register(missing[0].project)
             self._check_queues(missing)
 
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
-        """Raise ``QuotaExceeded`` if there is no room for the queue's dead-letter queue, which a later claim creates
-        unconditionally."""
-        self.check_targets(_named(queue, name))
+        """Raise ``QuotaExceeded`` if there is no quota for the queue's dead-letter queue.
+
+        The check is needed when the name is set, because a later claim creates that queue unconditionally.
+        """
+        self.check_targets(_dead_letter_ref(queue, name))
 
     @contextmanager
-    def _making_queues(self, queues: Sequence[QueueRef]) -> Iterator[None]:
+    def _reserve_queues(self, queues: Sequence[QueueRef]) -> Iterator[None]:
         project = queues[0].project
-        self._note(project)
+        self._register(project)
         if not self.of(project).quota.queues:
             yield
             return
-        with self._makers.locked((project, "queues")):
+        with self._creation_locks.locked((project, "queues")):
             self._check_queues([queue for queue in set(queues) if self._storage.queues.get(queue) is None])
             yield
 
     def _missing(self, queues: Collection[QueueRef]) -> Sequence[QueueRef]:
-        return [queue for queue in set(queues) if not self._is_there(queue)]
+        return [queue for queue in set(queues) if not self._exists(queue)]
 
     def _check_queues(self, missing: Sequence[QueueRef]) -> None:
         if missing:
@@ -243,32 +250,32 @@ class Quotas:
             if most and self._storage.queues.count(project) + len(missing) > most:
                 raise exceeded("queues", most)
 
-    def _is_there(self, queue: QueueRef) -> bool:
-        """Return whether the queue exists or did a moment ago; True without a quota of queues."""
+    def _exists(self, queue: QueueRef) -> bool:
+        """Return whether the queue exists or existed a moment ago. Without a limit on queues, return ``True``."""
         known, now = (queue.project, "queues", queue.name), self.now()
-        if self._there.get(known, 0.0) > now:
+        if self._existing.get(known, 0.0) > now:
             return True
         if self.of(queue.project).quota.queues and self._storage.queues.get(queue) is None:
             return False
-        self._remember_there(known, now)
+        self._remember_existing(known, now)
         return True
 
-    def _remember_there(self, known: tuple[str, ...], now: float) -> None:
+    def _remember_existing(self, known: tuple[str, ...], now: float) -> None:
         with self._lock:
-            self._there[known] = now + FRESH
+            self._existing[known] = now + FRESH
 
-    def _note(self, project: str) -> None:
-        """List the project, since it creates something."""
+    def _register(self, project: str) -> None:
+        """Add the project to the list of projects, because it creates something."""
         known, now = ("", PROJECT, project), self.now()
-        if self._there.get(known, 0.0) <= now:
+        if self._existing.get(known, 0.0) <= now:
             self._documents.put(DocumentRef("", PROJECT, project), b"{}", self._clock.now(), expected="")
-            self._remember_there(known, now + NOTED)
+            self._remember_existing(known, now + REGISTERED_TTL)
 
     @contextmanager
     def admit_topic(self, topic: TopicRef) -> Iterator[None]:
-        """Reserve room for a topic while the caller creates it. Raises ``QuotaExceeded``."""
-        self._note(topic.project)
-        with self._makers.locked((topic.project, TOPIC)):
+        """Reserve quota for a topic while the caller creates it. Raises ``QuotaExceeded``."""
+        self._register(topic.project)
+        with self._creation_locks.locked((topic.project, TOPIC)):
             most = self.of(topic.project).quota.topics
             if most and self._count(topic.project, TOPIC, most) >= most and not self._has_topic(topic):
                 raise exceeded("topics", most)
@@ -279,7 +286,7 @@ class Quotas:
         self._metadata.take(project, size, former, self.of(project).quota.metadata_bytes)
 
     def _metadata_of(self, project: str) -> int:
-        """Return the bytes of the project's metadata that count, as the store has them."""
+        """Return the counted bytes of the project's metadata, as stored now."""
         total, after = 0, ""
         while True:
             page = self._storage.queues.list(project, after, STEP)
@@ -293,54 +300,54 @@ class Quotas:
         return self._documents.get(DocumentRef(topic.project, TOPIC, topic.name), self._clock.now()) is not None
 
     def max_subscriptions(self, project: str) -> int:
-        """Return the project's bound of subscriptions, 0 for none, and list the project."""
-        self._note(project)
+        """Return the project's maximum number of subscriptions (0 = no limit), and register the project."""
+        self._register(project)
         return self.of(project).quota.subscriptions
 
     @contextmanager
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
-        """Reserve room for a stage, fence or producer while the caller uses it.
+        """Reserve quota for a stage, fence or producer while the caller uses it.
 
-        The context yields ``QuotaExceeded`` if the work is new and the project has too much of its kind, else None.
+        The context yields ``QuotaExceeded`` if the name is new and the project has too many of its kind, else ``None``.
         """
         most = getattr(self.of(project).quota, work)
         known = (project, work, name)
-        self._note(project)
-        if not most or self._there.get(known, 0.0) > self.now():
+        self._register(project)
+        if not most or self._existing.get(known, 0.0) > self.now():
             yield None
             return
-        with self._makers.locked((project, work)):
+        with self._creation_locks.locked((project, work)):
             found = self._storage.transactions.count(project, work, name, self._clock.now())
             if not found.known:
                 yield exceeded(work, most) if found.total >= most else None
                 return
-        self._remember_there(known, self.now())
+        self._remember_existing(known, self.now())
         yield None
 
     def forget_work(self, project: str, work: Work, name: str) -> None:
         """Forget that this stage, fence or producer exists."""
         with self._lock:
-            self._there.pop((project, work, name), None)
+            self._existing.pop((project, work, name), None)
 
     def share_of(self, project: str) -> int:
         """Return the percentage of a process's waiters and streams that the project may hold."""
         return self.of(project).quota.share
 
     def refusal(self, project: str, drafts: Sequence[Draft]) -> QuotaExceeded | None:
-        """Reserve the project's storage for the drafts. Return the refusal if they exceed its quota, else None."""
+        """Reserve storage quota for the drafts. Return the refusal if they exceed the quota, else ``None``."""
         quota = self.of(project).quota
         if not quota.stored_messages and not quota.stored_bytes:
             return None
-        sizes = [draft.size for draft in drafts]  # a list is quicker
+        sizes = [draft.size for draft in drafts]  # a list is faster than a generator
         size = sum(sizes) + OVERHEAD * len(drafts)
         return self._stored.take(project, len(drafts), size, quota)
 
     def stored(self, project: str) -> Usage | None:
-        """Return the project's usage of the store; None if it is not known."""
+        """Return what the project has stored; ``None`` if the store does not know."""
         return self._storage.usage(project, self._clock.now())
 
     def used(self, project: str) -> Mapping[str, int]:
-        """Return the exact counts of the project's queues, topics, tokens, stages, fences and producers."""
+        """Return the numbers of queues, topics, tokens and transaction objects that the project has."""
         used = {
             "queues": self._storage.queues.count(project),
             "topics": self._count(project, TOPIC, 1 << 53),
@@ -352,7 +359,7 @@ class Quotas:
         return used
 
     def _count(self, project: str, kind: str, most: int) -> int:
-        """Return how many documents of a kind the project has, about ``most`` at the most."""
+        """Return how many documents of a kind the project has, counted up to ``most``."""
         return sum(1 for _ in islice(self._documents_of(project, kind), most))
 
     def _documents_of(self, project: str, kind: str) -> Iterator[Document]:
@@ -369,13 +376,16 @@ AnyQuotas = Quotas | NoQuotas
 NO_QUOTAS: Final = NoQuotas()
 
 
-def _named(queue: QueueRef, name: object) -> list[QueueRef]:
-    """Return the queue that another queue's metadata name, if they name one."""
+def _dead_letter_ref(queue: QueueRef, name: object) -> list[QueueRef]:
+    """Return the dead-letter queue that the metadata name, as a list of at most one queue."""
     return [QueueRef(queue.project, name)] if isinstance(name, str) and name else []
 
 
 def check_state(state: State, changes: bool) -> None:
-    """Raise ``NotAuthorized`` if the project's state forbids a request. ``changes``: whether it does more than read."""
+    """Raise ``NotAuthorized`` if the project's state forbids the request.
+
+    ``changes``: whether the request is a write.
+    """
     if state is State.SUSPENDED:
         raise NotAuthorized("The project is suspended.")
     if state is State.READ_ONLY and changes:

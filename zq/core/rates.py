@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast each project may go: requests, messages and bytes a second, and how much of a process at once (tenancy 6).
+"""Rate limits per project: requests, messages and bytes a second, and concurrent requests (tenancy 6).
 
-Each rate is a GCRA bucket: one moment, up to which what was taken is paid for. A request is let in while no bucket is
-in debt, and what it turns out to have been is paid afterwards, so that nothing is counted before it is known. Several
-processes of one store share a project's rates by telling each other what was asked of them: ``Exchange``.
+Each rate is a GCRA bucket: the time up to which the past use is paid for. A request is admitted while no bucket is in
+debt. Its cost is paid afterwards, when it is known. The processes of one deployment share a project's rates by
+exchanging their demand, see ``Exchange``.
 """
 
 import logging
@@ -25,38 +25,38 @@ from zq.storage.api import DocumentController
 from zq.turns import Company
 
 LOG = logging.getLogger(__name__)
-# What is counted, under their names in [quota]; in this order wherever three numbers stand.
+# Names of the rates in [quota]; tuples of three numbers have this order.
 RATES: Final = ("requests", "messages", "bytes")
-# What bytes are counted in, where requests are the draft's usual.
+# Parameter of the rate-limit header: the unit of the byte rate.
 CONTENT: Final = ';qu="content-bytes"'
-# Seconds of a rate that may be taken at once.
+# Burst size in seconds of a rate.
 BURST: Final = 2.0
-# How far a bucket may be paid ahead: a burst, and what sums of fractions may be wrong by.
+# How far ahead a bucket may be paid, in seconds: a burst plus a tolerance for rounding.
 ALLOWED: Final = BURST + 1e-6
-# Projects whose buckets one process keeps; one that goes begins with full ones.
+# Maximum number of projects with buckets in one process; an evicted project starts with full buckets.
 MOST_KNOWN: Final = 10_000
 # Seconds between two exchanges with other processes.
 INTERVAL: Final = 1.0
-# Seconds for which what a process told holds.
+# Seconds for which a process's report is valid.
 LIFE: Final = 5.0
-# A process tells of projects that ask it for more than this part of their rate: so sixteen that do not tell keep it.
+# A process reports projects whose demand is above this fraction of their rate; 16 silent processes stay within it.
 NEAR: Final = 1 / 16
-# Heavy requests of a project that one process works on at once.
+# Maximum number of concurrent heavy requests of a project in one process.
 MAX_HEAVY: Final = 2
-# Seconds for which another one waits for its turn.
+# Seconds for which a further heavy request waits for its turn.
 HEAVY_WAIT: Final = 1.0
-# Seconds for which heavy requests rest more because another project has sent a request.
+# Seconds for which heavy requests pause longer after a request of another project.
 LATELY: Final = 0.1
-# The kind of the documents by which processes tell.
+# Kind of the documents with the reports of processes.
 KIND: Final = "rate"
-# Processes of which one listens.
+# Maximum number of processes whose reports are read.
 MOST_PROCESSES: Final = 256
 
-_told: Final = msgspec.json.Decoder(dict[str, tuple[float, float, float]])
+_decoder: Final = msgspec.json.Decoder(dict[str, tuple[float, float, float]])
 
 
 class Left(NamedTuple):
-    """What is left of a project's scarcest rate: so much of ``name`` now, all of it in ``seconds``."""
+    """What remains of a project's scarcest rate: ``rest`` of ``name`` now, and all of it after ``seconds``."""
 
     name: str
     rest: int
@@ -64,22 +64,22 @@ class Left(NamedTuple):
 
 
 class Visits:
-    """The projects whose light requests one process has under way, and the two that sent requests last."""
+    """The projects with light requests in progress, and the two projects that sent the last requests."""
 
     def __init__(self) -> None:
         self.busy: set[Account] = set()
-        """The accounts that have light requests under way."""
+        """Accounts that have light requests in progress."""
         self._last: Account | None = None
         self._last_at = self._other_at = -LATELY
 
     def note(self, account: "Account", now: float) -> None:
-        """Note a request. Threads may overwrite each other's notes, of which the next request makes another one."""
+        """Record a request. Threads may overwrite each other's records; the next request corrects that."""
         if self._last is not account:
             self._other_at, self._last = self._last_at, account
         self._last_at = now
 
     def company(self, account: "Account", now: float) -> Company:
-        """Return who is served beside a heavy request of this account."""
+        """Return whether other projects are being served, or were lately, besides a heavy request of this account."""
         if self.busy:
             return Company.NOW
         latest = self._other_at if self._last is account else self._last_at
@@ -87,9 +87,9 @@ class Visits:
 
 
 class Account:
-    """The account of one project in one process: three buckets, and the number of its requests under way.
+    """The rate limits of one project in one process: three buckets, and the number of requests in progress.
 
-    A heavy request (``zq.http.weight``) takes one of ``MAX_HEAVY`` places and pays an estimate before it begins.
+    A heavy request (``zq.http.weight``) takes one of ``MAX_HEAVY`` places and pays an estimated cost before it begins.
     """
 
     __slots__ = (
@@ -119,21 +119,21 @@ class Account:
         self._visits = Visits() if visits is None else visits
         self._busy = self._visits.busy
         self._heavy = 0
-        """Requests that wait for a place, or have one."""
+        """Heavy requests that wait for a place or have one."""
         self._places = threading.Semaphore(MAX_HEAVY)
         self._lock = threading.Lock()
-        """Taken without ``with`` by what each request goes through: that takes twice as long."""
+        """Acquired without ``with`` on the path of every request, because ``with`` takes twice as long."""
         self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
-        """The buckets: each a moment."""
+        """The buckets: the time up to which each rate is paid."""
         self._asked = self._refusals = self._sent = self._size = 0
-        """Requests since it was ``asked``, how many of them were refused, and messages and bytes of the others."""
+        """Since the last call of ``demand``: requests, refusals, and messages and bytes of admitted requests."""
         self._mean = (1.0, 0.0)
-        """Messages and bytes of a request, in the last second that had some."""
+        """Mean messages and bytes of a request, in the last second with requests."""
         self._running = 0
         self.configure(quota, threads)
 
     def configure(self, quota: Quota, threads: int) -> None:
-        """Bound by these from now on. What was paid ahead at other rates is forgiven: it could take years."""
+        """Apply a new quota. Debts at the former rates are cancelled, because paying them could take years."""
         with self._lock:
             self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
         self._quota = quota
@@ -143,11 +143,11 @@ class Account:
 
     @property
     def quota(self) -> Quota:
-        """By what it is bounded."""
+        """The project's quota."""
         return self._quota
 
     def enter(self, now: float) -> None:
-        """Let a request in; ``leave`` must follow. Raises ``TooManyRequests``."""
+        """Admit a request; ``leave`` must follow. Raises ``TooManyRequests``."""
         limit = now + ALLOWED
         self._lock.acquire()
         try:
@@ -165,15 +165,15 @@ class Account:
             self._lock.release()
 
     def resume(self) -> None:
-        """A request goes on that was let in before; ``leave`` must follow."""
+        """Continue a request that was admitted before; ``leave`` must follow."""
         with self._lock:
             self._running += 1
             self._note()
 
     def begin_heavy(self, now: Callable[[], float], messages: int, size: int) -> None:
-        """Wait for one of the places of heavy requests, and pay an estimate; ``end_heavy`` must follow.
+        """Wait for one of the places of heavy requests and pay an estimated cost; ``end_heavy`` must follow.
 
-        Raises ``TooManyRequests`` if there is no place in time, or if the project is in debt by then.
+        Raises ``TooManyRequests`` if no place becomes free in time, or if the project is in debt by then.
         """
         with self._lock:
             self._heavy += 1
@@ -196,7 +196,7 @@ class Account:
         )
 
     def end_heavy(self, now: float, messages: int, size: int) -> None:
-        """Free the place, and take back the estimate: ``leave`` pays for what the request was."""
+        """Release the place and take back the estimated cost; ``leave`` pays the actual cost."""
         with self._lock:
             self._heavy -= 1
             self._note()
@@ -204,7 +204,7 @@ class Account:
         self._places.release()
 
     def leave(self, now: float, messages: int, size: int) -> None:
-        """A request is over, or waits without a thread; it was about so many messages and bytes."""
+        """End a request, or suspend it while it waits without a thread, and pay for its messages and bytes."""
         self._lock.acquire()
         try:
             self._running -= 1
@@ -216,7 +216,7 @@ class Account:
             self._lock.release()
 
     def spend(self, now: float, messages: int, size: int) -> None:
-        """Pay for messages and bytes that a stream sends: its request is over."""
+        """Pay for messages and bytes that a stream sends after its request has ended."""
         with self._lock:
             self._pay(now, messages, size)
 
@@ -225,7 +225,7 @@ class Account:
         return max(self._messages, self._bytes) - now - ALLOWED
 
     def left(self, now: float) -> Left | None:
-        """What is left of the rate of which the smallest part is left; None if nothing is bounded."""
+        """Return what remains of the scarcest rate; ``None`` if no rate is limited."""
         debt, scarcest = -1.0, -1
         for rate, paid in enumerate((self._requests, self._messages, self._bytes)):
             if self._rates[rate] and paid - now > debt:
@@ -237,26 +237,25 @@ class Account:
         return Left(RATES[scarcest], rest, max(1, ceil(debt)))
 
     def headers(self, now: float) -> dict[str, str]:
-        """What is left, as answers say it: headers of draft-ietf-httpapi-ratelimit-headers-10, lower case; none if
-        nothing is bounded."""
+        """Return the rate-limit headers of an answer, in lower case; none if no rate is limited.
+
+        The headers are those of draft-ietf-httpapi-ratelimit-headers-10.
+        """
         soon = now + 1.0
         requests, messages, size = self._requests, self._messages, self._bytes
         if requests > soon or messages > soon or size > soon:
             left = self.left(now)
             return {} if left is None else self._policy | _text(*left)
-        # A second or less is paid ahead of any: all that the rates allow in one is left.
+        # Every bucket is paid at most a second ahead, so a full second of each rate remains.
         if size > requests and size > messages and size > now:
             return self._full[2]
         return self._full[1 if messages > requests and messages > now else 0]
 
-    def asked(self) -> tuple[float, float, float]:
-        """Return the demand for each rate since the last call, refused requests included.
-
-        A refused request counts as many messages and bytes as an admitted one on average.
-        """
+    def demand(self) -> tuple[float, float, float]:
+        """Return the demand since the last call, counting each refused request as an average admitted one."""
         with self._lock:
             asked, refusals = self._asked, self._refusals
-            # Refunds of estimates may exceed the payments since the last call.
+            # Estimates that were taken back may exceed what was paid since the last call.
             messages, size = max(0, self._sent), max(0, self._size)
             self._asked = self._refusals = self._sent = self._size = 0
         if granted := asked - refusals:
@@ -264,18 +263,18 @@ class Account:
         return asked, messages + refusals * self._mean[0], size + refusals * self._mean[1]
 
     def share(self, rates: Sequence[float]) -> None:
-        """Apply these rates from now on: the part of the project's that other processes leave."""
+        """Limit this process to these rates: the part of the project's rates that other processes leave."""
         self._rates = list(rates)
         requests, messages, size = (1 / rate if rate else 0.0 for rate in rates)
         self._steps = requests or -ALLOWED, messages, size
-        """For how long one of each is paid."""
+        """Seconds that one request, message or byte costs."""
         full = [self._policy | _text(name, int(rate), 1) for name, rate in zip(RATES, rates, strict=True)]
         bounded = [pairs for pairs, rate in zip(full, rates, strict=True) if rate]
         self._full = [pairs if rate else (*bounded, {})[0] for pairs, rate in zip(full, rates, strict=True)]
-        """What is told while all of a rate is left; of one without a bound, the first that has one."""
+        """Headers while all of a rate remains; for an unlimited rate, those of the first limited one."""
 
     def _note(self) -> None:
-        """Note whether light requests of the project are under way; under the lock."""
+        """Record whether the project has light requests in progress. The caller holds the lock."""
         if self._running > self._heavy:
             self._busy.add(self)
         else:
@@ -291,7 +290,7 @@ class Account:
         self._bytes = (paid if paid > now else now) + size * byte
 
     def _refused(self, *late: float) -> TooManyRequests:
-        """``late``: seconds until each bucket lets one in."""
+        """Count a refusal and return the error. ``late``: seconds until each bucket admits a request."""
         self._refusals += 1
         rate = max((1, 2, 0), key=lambda bucket: late[bucket])
         if late[rate] <= 0:
@@ -305,7 +304,10 @@ class Account:
 
 
 class Rates:
-    """The accounts of all projects that come to one process. ``threads``: how many requests it works on at once."""
+    """The accounts of all projects in one process.
+
+    ``threads``: number of requests that the process works on at once.
+    """
 
     def __init__(self, threads: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._threads = threads
@@ -315,7 +317,7 @@ class Rates:
         self._lock = threading.Lock()
 
     def account(self, project: str, quota: Quota) -> Account:
-        """The project's; bounded by ``quota``."""
+        """Return the project's account, limited by ``quota``."""
         with self._lock:
             account = self._accounts.get(project)
             if account is None:
@@ -325,13 +327,13 @@ class Rates:
         return account
 
     def accounts(self) -> Mapping[str, Account]:
-        """All of them, by project."""
+        """Return all accounts by project."""
         with self._lock:
             return dict(self._accounts)
 
 
 class Exchange:
-    """Tells the other processes of a store what is asked of this one, and divides rates by what they tell."""
+    """The division of rates among the processes of a deployment, according to the demand that each reports."""
 
     def __init__(self, rates: Rates, documents: DocumentController, clock: Clock) -> None:
         self._rates = rates
@@ -342,30 +344,33 @@ class Exchange:
         self._divided: set[str] = set()
 
     def start(self) -> None:
-        """Do so each second, from a thread of its own."""
+        """Exchange every second in a background thread."""
         threading.Thread(target=self._run, name="zq-rates", daemon=True).start()
 
     def round(self) -> None:
-        """One exchange. Nothing is written or read while no project comes near its rates. Raises ``Unavailable``."""
+        """Report and read the demand once. Raises ``Unavailable``.
+
+        Nothing is written or read while no project is near its rates.
+        """
         accounts = self._rates.accounts()
-        asked = {project: account.asked() for project, account in accounts.items()}
-        near = {project: told for project, told in asked.items() if _is_near(told, accounts[project].quota)}
+        demands = {project: account.demand() for project, account in accounts.items()}
+        near = {project: demand for project, demand in demands.items() if _is_near(demand, accounts[project].quota)}
         others = self._exchange(near) if near else []
         for project in self._divided - near.keys():
             if project in accounts:
                 accounts[project].share(rates_of(accounts[project].quota))
         self._divided = set(near)
         for project in near:
-            demands = [told[project] for told in others if project in told]
+            reported = [report[project] for report in others if project in report]
             rates = rates_of(accounts[project].quota)
-            accounts[project].share([divided(rate, (told[i] for told in demands)) for i, rate in enumerate(rates)])
+            accounts[project].share([divided(rate, (each[i] for each in reported)) for i, rate in enumerate(rates)])
 
     def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
-        """Tell, and hear what the others tell."""
+        """Write this process's report and return the reports of the others."""
         now = self._clock.now()
         self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + LIFE)
         page = self._documents.list("", KIND, "", "", MOST_PROCESSES, now)
-        return [_told.decode(document.value) for document in page.items if document.ref != self._ref]
+        return [_decoder.decode(document.value) for document in page.items if document.ref != self._ref]
 
     def _run(self) -> None:
         while True:
@@ -377,7 +382,7 @@ class Exchange:
 
 
 def divided(limit: float, demands: Iterable[float]) -> float:
-    """The max-min fair share of one that wants without end, among others that want so much ("water filling")."""
+    """Return the max-min fair share of a consumer with unlimited demand, among others with these demands."""
     left, sharing = limit, sorted(demands)
     for at, demand in enumerate(sharing):
         share = left / (len(sharing) - at + 1)
@@ -397,8 +402,9 @@ def _text(name: str, rest: int, seconds: int) -> dict[str, str]:
 
 
 def rates_of(quota: Quota) -> tuple[float, float, float]:
+    """Return the rates of a quota as floats, in the order of ``RATES``."""
     return float(quota.requests), float(quota.messages), float(quota.bytes)
 
 
-def _is_near(asked: Sequence[float], quota: Quota) -> bool:
-    return any(rate and told > rate * NEAR for told, rate in zip(asked, rates_of(quota), strict=True))
+def _is_near(demand: Sequence[float], quota: Quota) -> bool:
+    return any(rate and each > rate * NEAR for each, rate in zip(demand, rates_of(quota), strict=True))

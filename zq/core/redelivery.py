@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redelivery delays with back-off, and dead letters, for messages that were claimed and not finished (contract 8.6,
-extensions 4). No driver knows either rule."""
+"""Rules for messages that were claimed and not deleted: redelivery delays with back-off, and dead letters.
+
+Contract 8.6, extensions 4. Drivers implement neither rule.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -10,16 +12,16 @@ from msgspec import Struct
 from zq.model import MAX_LOOKS, Claimed, ClaimRequest, Move, QueueRef, Seconds
 from zq.storage.api import Storage
 
-# Doublings of a redelivery delay after which any bound is reached.
+# Number of doublings after which a delay exceeds every possible cap.
 MAX_DOUBLINGS: Final = 31
-# The reason of a dead letter that was claimed too often.
+# The reason stored with a message that became a dead letter because of its claim count.
 MAX_CLAIM_COUNT: Final = "max_claim_count"
 
 
 class Redelivery(Struct, frozen=True):
-    """The delay in seconds of a message whose claim lapsed, or released it without another delay.
+    """The delay before a message is redelivered after its claim lapsed, or released it without an explicit delay.
 
-    ``cap`` bounds the result of the back-off.
+    ``delay`` and ``cap`` are seconds; ``cap`` limits an exponential delay.
     """
 
     delay: int = 0
@@ -27,7 +29,7 @@ class Redelivery(Struct, frozen=True):
     cap: int = 0
 
     def waits(self) -> tuple[int, ...]:
-        """Return the delays after the first, second, … claim, in the form of ``ClaimRequest.waits``."""
+        """Return the delays after the first, second, … claim in seconds, for ``ClaimRequest.waits``."""
         if not self.delay:
             return ()
         waits = [min(self.delay, self.cap)]
@@ -40,9 +42,11 @@ AT_ONCE: Final = Redelivery()
 
 
 class DeadLetters(Struct, frozen=True):
-    """The dead-letter queue of messages that were claimed ``max_claims`` times.
+    """The dead-letter queue of a queue, and the number of claims after which a message moves there.
 
-    ``ttl``: None = the message's own, counted anew. ``history``: seconds for which the source keeps an entry; 0 = none.
+    Attributes:
+        ttl: Seconds that a message lives there; ``None`` = the message's own ttl, starting again.
+        history: Seconds for which the source queue keeps a history entry; 0 = none.
     """
 
     queue: QueueRef
@@ -59,10 +63,10 @@ def claim(
     now: Seconds,
     before_move: Callable[[QueueRef, Sequence[Move], Seconds], object] | None = None,
 ) -> Claimed:
-    """Claim messages, and move those that were claimed too often to the dead-letter queue.
+    """Claim messages, and move messages with too many claims to the dead-letter queue.
 
-    Each dead letter moves in one step, if it is still ready: two servers that bury the same message do no harm. A claim
-    that found nothing but dead letters is repeated. ``before_move`` is called with the queue, the moves and ``now``.
+    Each message moves only if it is still ready, so two servers may safely do so at once. If a claim found only such
+    messages, it is repeated. ``before_move`` is called with the queue, the moves and ``now``.
     """
     for _ in range(MAX_LOOKS):
         claimed = storage.claims.create(queue, request, now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases that redrive dead letters, and the dry run of a redrive (extensions 4)."""
+"""Use cases: redrive dead letters, and preview a redrive (extensions 4)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -20,19 +20,22 @@ from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire.extensions import RedriveTerms
 
-# Messages that a redrive moves at a time.
+# Messages moved in one step.
 CHUNK: Final = 100
-# Bytes of bodies that a dry run reads at a time.
+# Bytes of bodies read at a time by a dry run.
 CHUNK_BYTES: Final = 4_000_000
-# The rule that the target of a move needs: a move is a post there.
+# The target of a move is authorized like a post to it.
 MOVED: Final = "messages:create"
 NO_WAY: Final = "to is missing: a message of the queue is no dead letter and has no queue to go back to."
 
 
 class Redriven(Struct, frozen=True):
-    """The number of moved messages, and of those still ready, counted up to ``MAX_BATCH``.
+    """The result of a redrive.
 
-    ``lost``: the named ids whose message is not ready any more, in the order of the request.
+    Attributes:
+        moved: Number of messages moved.
+        remaining: Number of messages that are still ready, counted up to ``MAX_BATCH``.
+        lost: If ids were requested, the ids that are not ready messages any more, in the order of the request.
     """
 
     moved: int
@@ -41,10 +44,15 @@ class Redriven(Struct, frozen=True):
 
 
 class DryRun(Struct, frozen=True):
-    """The outcome that a redrive would have.
+    """The expected effect of a redrive.
 
-    Of the ``counted`` ready messages: how many have no origin, an origin that exists, and one that would be created
-    again. ``lost`` is that of ``Redriven``.
+    Attributes:
+        would_move: Number of messages that the redrive would move.
+        origins: Number of messages per existing origin queue.
+        without_origin: Number of messages without an origin.
+        missing_origin: Number of messages per origin queue that does not exist and would be created.
+        counted: Number of ready messages that were inspected.
+        lost: If ids were requested, the ids that are not ready messages any more, in the order of the request.
     """
 
     would_move: int
@@ -55,8 +63,11 @@ class DryRun(Struct, frozen=True):
     lost: list[str] | UnsetType = UNSET
 
 
-class Ways:
-    """The targets of one redrive: queues to which the caller may post and whose posts are not paused."""
+class Routes:
+    """The target queues of one redrive.
+
+    A target is eligible if the caller may post to it and its posts are not paused.
+    """
 
     def __init__(self, rules_cache: RulesCache, project: str, to: str | None, allowance: Allowance) -> None:
         self._rules_cache = rules_cache
@@ -66,11 +77,11 @@ class Ways:
         self._targets: dict[str, Rules] = {}
 
     def known(self, message: Message) -> bool:
-        """Return whether the message has a target."""
+        """Return whether the message has a target queue."""
         return bool(self._to or message.origin)
 
     def moves(self, messages: Sequence[Message]) -> list[Move]:
-        """Return a move for each message that may move."""
+        """Return the moves of the messages whose targets are eligible."""
         moves = []
         for message in messages:
             target = self._to or message.origin
@@ -82,13 +93,13 @@ class Ways:
         return moves
 
     def check_paused(self) -> None:
-        """Raise ``QueuePaused`` if posts to a target are paused."""
+        """Raise ``QueuePaused`` if posts to one of the targets are paused."""
         if paused := [target for target, rules in self._targets.items() if rules.posts_paused]:
             raise QueuePaused.of(paused[0])
 
 
 class Redriving:
-    """The use cases of a dead-letter queue's messages."""
+    """Use cases of redriving: move dead letters back, and preview that."""
 
     def __init__(
         self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events, quotas: AnyQuotas
@@ -100,30 +111,30 @@ class Redriving:
         self._quotas = quotas
 
     def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
-        """Move ready messages, the oldest or the named ones, to their origin or to ``terms.to``.
+        """Move ready messages, the oldest ones or those with ``terms.ids``, to their origins or to ``terms.to``.
 
-        Messages stay if the caller may not post to their origin, and named messages also if they have no origin.
-        Raises ``NotAuthorized`` for ``to``, and, if nothing was moved, ``Invalid`` where a message has no origin, and
-        ``QueuePaused`` at a target to which posts are paused.
+        Messages stay where they are if the caller may not post to their origin, and so do requested messages without an
+        origin. Raises ``NotAuthorized`` for ``terms.to``. If nothing was moved, raises ``Invalid`` if a message has no
+        origin, and ``QueuePaused`` if posts to a target are paused.
         """
-        ways = self._ways(queue, terms, allowance)
+        routes = self._routes(queue, terms, allowance)
         lost: list[str] | UnsetType = UNSET
         if terms.ids is UNSET:
             limit = DEFAULT_BATCH if terms.limit is UNSET else terms.limit
-            moved = self._move_oldest(queue, ways, limit)
+            moved = self._move_oldest(queue, routes, limit)
         else:
-            moved, lost = self._move_named(queue, ways, terms.ids)
+            moved, lost = self._move_named(queue, routes, terms.ids)
         if not moved:
-            ways.check_paused()
+            routes.check_paused()
         self._events.finished(queue, Outcome.MOVED, moved)
         return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> DryRun:
-        """Return the outcome that ``redrive`` would have, for up to ``MAX_BATCH`` messages, and change nothing.
+        """Return what ``redrive`` would do, and change nothing. Without a limit, ``MAX_BATCH`` messages are inspected.
 
-        Without ids a redrive stops before the first message that has no target; the dry run counts all the same.
+        A redrive without ids stops at the first message without a target; the counts include the messages after it.
         """
-        ways = self._ways(queue, terms, allowance)
+        routes = self._routes(queue, terms, allowance)
         limit = MAX_BATCH if terms.limit is UNSET else terms.limit
         named = terms.ids is not UNSET
         pages = self._oldest(queue) if terms.ids is UNSET else self._named(queue, terms.ids)
@@ -132,9 +143,9 @@ class Redriving:
         seen: set[str] = set()
         for page in pages:
             messages = page[: min(limit - would_move, MAX_BATCH - counted)]
-            way = next((at for at, found in enumerate(messages) if not ways.known(found)), len(messages))
-            would_move += 0 if blocked else len(ways.moves(messages if named else messages[:way]))
-            blocked = blocked or (way < len(messages) and not named)
+            end = next((at for at, found in enumerate(messages) if not routes.known(found)), len(messages))
+            would_move += 0 if blocked else len(routes.moves(messages if named else messages[:end]))
+            blocked = blocked or (end < len(messages) and not named)
             counted += len(messages)
             origins.update(message.origin for message in messages)
             seen.update(message.id for message in messages if named)
@@ -146,8 +157,8 @@ class Redriving:
         lost = UNSET if terms.ids is UNSET else [id for id in terms.ids if id not in seen]
         return DryRun(would_move, known, without, missing, counted, lost)
 
-    def _ways(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance) -> Ways:
-        """Check the terms. Raises ``Invalid``, ``NotAuthorized``, ``QueuePaused``."""
+    def _routes(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance) -> Routes:
+        """Check the terms and return the routes. Raises ``Invalid``, ``NotAuthorized``, ``QueuePaused``."""
         if terms.limit is not UNSET:
             within("limit", terms.limit, 1, MAX_BATCH)
         if terms.ids is not UNSET:
@@ -164,20 +175,20 @@ class Redriving:
             target = QueueRef(queue.project, to)
             check_target("to", target, self._storage.queues.get)
             self._rules_cache.check_posts(target)
-        return Ways(self._rules_cache, queue.project, to, allowance)
+        return Routes(self._rules_cache, queue.project, to, allowance)
 
-    def _move_oldest(self, queue: QueueRef, ways: Ways, limit: int) -> int:
-        """Move the oldest messages up to the first one without a target; return the number of moved ones."""
+    def _move_oldest(self, queue: QueueRef, routes: Routes, limit: int) -> int:
+        """Move the oldest messages up to the first one without a target. Return their number."""
         moved = marker = left = 0
         while moved < limit and left < MAX_BATCH:
             page = self._storage.messages.list(
                 queue, marker, min(CHUNK, limit - moved), ListFilter(), self._clock.now()
             )
-            end = next((at for at, message in enumerate(page.items) if not ways.known(message)), len(page.items))
+            end = next((at for at, message in enumerate(page.items) if not routes.known(message)), len(page.items))
             known = page.items[:end]
             if page.items and not known and not moved:
                 raise Invalid(NO_WAY)
-            moves = ways.moves(known)
+            moves = routes.moves(known)
             moved += len(self._moved(queue, moves))
             left += len(known) - len(moves)
             if page.next is None or len(known) < len(page.items):
@@ -186,14 +197,14 @@ class Redriving:
             turns.give_way()
         return moved
 
-    def _move_named(self, queue: QueueRef, ways: Ways, ids: Sequence[str]) -> tuple[int, list[str]]:
-        """Move the named messages; return the number of moved ones and the lost ids."""
+    def _move_named(self, queue: QueueRef, routes: Routes, ids: Sequence[str]) -> tuple[int, list[str]]:
+        """Move the messages with these ids. Return the number of moved messages, and the lost ids."""
         went: set[str] = set()
         stay: set[str] = set()
         homeless = False
         for messages in self._named(queue, ids):
-            homeless = homeless or not all(map(ways.known, messages))
-            moves = ways.moves(messages)
+            homeless = homeless or not all(map(routes.known, messages))
+            moves = routes.moves(messages)
             went.update(self._moved(queue, moves))
             stay.update({message.id for message in messages} - {move.id for move in moves})
         if homeless and not went:
@@ -222,9 +233,9 @@ class Redriving:
             turns.give_way()
 
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[Message]]:
-        """Yield the named messages that are ready, in pages.
+        """Yield the ready messages with these ids in pages.
 
-        A message that a commit settles stays claimed beyond the claim's end.
+        A message that a commit settles remains claimed after its claim has ended, hence the check of ``claim``.
         """
         for start in range(0, len(ids), CHUNK):
             if start:
@@ -234,5 +245,5 @@ class Redriving:
             yield [message for message in found if message.available <= now and not message.claim]
 
     def _existing(self, project: str, names: Collection[str]) -> set[str]:
-        """Return the names of existing queues."""
+        """Return the names of the queues that exist."""
         return {name for name in names if self._storage.queues.get(QueueRef(project, name)) is not None}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The deletion of a project with all that it has (tenancy 5)."""
+"""Deletion of a project and all its data (tenancy 5)."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -24,21 +24,21 @@ from zq.model.quotas import State
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 
-# The kind of the notes by which servers find which projects one of them has begun to delete.
+# Kind of the documents that record which projects are being deleted.
 DELETION: Final = "deletion"
-# Queues and topics that go in one step of that.
-AT_ONCE: Final = 20
-# Seconds between two looks for such notes.
-LOOK: Final = 5.0
-# Documents of the deployment that belong to a token, besides the one in its project.
-OF_TOKENS: Final = (TOKEN, "token-used")
+# Queues or topics deleted in one step.
+STEP_SIZE: Final = 20
+# Seconds between two polls for such documents.
+POLL_INTERVAL: Final = 5.0
+# Kinds of the deployment's documents that belong to a token, in addition to the document in its project.
+TOKEN_KINDS: Final = (TOKEN, "token-used")
 
 
 class Removal:
-    """Deletes projects: all that is their own, in steps, by whichever server finds it.
+    """The deletion of projects in steps; any server may continue a deletion.
 
-    The project is suspended first, so that nobody makes anything new; what says so goes last, and only when nothing is
-    left. Stages, fences and producers go by their own time.
+    The project is suspended first, so that its clients cannot create anything new. The document that suspends it is
+    deleted last, when nothing else is left. Stages, fences and producers expire by themselves.
     """
 
     def __init__(
@@ -50,24 +50,24 @@ class Removal:
         followers: Followers,
         owned_documents: Sequence[OwnedDocuments] = (),
     ) -> None:
-        self._owned_documents = OwnedDocuments(TOKEN, OF_TOKENS), *owned_documents
+        self._owned_documents = OwnedDocuments(TOKEN, TOKEN_KINDS), *owned_documents
         self._storage = storage
         self._followers = followers
         self._documents = storage.documents
         self._clock = clock
         self._queues = queues
         self._topics = topics
-        self._looked = 0.0
+        self._polled = 0.0
 
     def begin(self, quotas: Quotas, project: str) -> None:
-        """Suspend the project and delete a first part of it. May be called again."""
+        """Suspend the project and delete a first part of it. Idempotent."""
         note = DocumentRef("", DELETION, project_id(project))
         self._documents.put(note, b"", self._clock.now())
         quotas.write(project, lambda said: structs.replace(said, state=State.SUSPENDED, deleting=True))
         self.step(quotas, project)
 
     def step(self, quotas: Quotas, project: str) -> bool:
-        """Delete one part more; whether anything may be left."""
+        """Delete one more part of the project. Return whether anything may be left."""
         steps = self._followers.remove, self._step_queues, self._step_topics, self._step_flavors
         owned = self._owned_documents
         if any(step(project) for step in steps) or any(self._step_documents(project, each) for each in owned):
@@ -79,10 +79,10 @@ class Removal:
         return False
 
     def resume(self, quotas: Quotas | None) -> None:
-        """Go on with what was begun, by any server: to be called every second."""
-        if quotas is None or time.monotonic() - self._looked < LOOK:
+        """Continue deletions that any server has begun. Call this every second."""
+        if quotas is None or time.monotonic() - self._polled < POLL_INTERVAL:
             return
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
         with suppress(Unavailable):
             for project in self._begun():
                 while self.step(quotas, project):
@@ -99,18 +99,19 @@ class Removal:
         return bool(found)
 
     def _step_queues(self, project: str) -> bool:
-        found = self._storage.queues.list(project, "", AT_ONCE).items
+        found = self._storage.queues.list(project, "", STEP_SIZE).items
         for queue in found:
             self._queues.delete(QueueRef(project, queue.ref.name))
         return bool(found)
 
     def _step_topics(self, project: str) -> bool:
-        found = self._topics.list(project, "", AT_ONCE).items
+        found = self._topics.list(project, "", STEP_SIZE).items
         for name, _ in found:
             self._topics.delete(TopicRef(project, name))
         return bool(found)
 
     def _step_documents(self, project: str, owned: OwnedDocuments) -> bool:
+        """Delete some of the owned documents."""
         now = self._clock.now()
         found = self._documents.list(project, owned.kind, "", "", STEP, now).items
         for document in found:

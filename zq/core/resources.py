@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on resources with metadata: what queues and topics have in common (contract 6, 13)."""
+"""Use cases common to queues and topics, the resources with metadata (contract 6, 13)."""
 
 import logging
 import time
@@ -24,28 +24,33 @@ from zq.model.hidden import HIDDEN
 from zq.model.scopes import Kind, Verb
 
 LOG = logging.getLogger(__name__)
-# Resources that a filtered listing reads at a time, at most.
+# Maximum number of resources that a filtered listing reads at a time.
 READ_AHEAD: Final = 200
-# Resources that it reads first: fewer, because metadata may be large.
+# Number of resources that a filtered listing reads first: few, because metadata may be large.
 FIRST_READ: Final = 5
-# Bytes of metadata that it reads at a time, by the mean of what it read before.
+# Bytes of metadata that a filtered listing should read at a time, estimated from the previous read.
 READ_BYTES: Final = 1 << 18
-# Bytes of metadata that one request decodes to compare them with filters; then its page ends, and its marker goes on.
+# Bytes of metadata that one request decodes at most; then its page ends early.
 MAX_DECODED: Final = 1 << 20
-# Bytes of metadata after which it gives way to others.
+# Bytes of metadata after which a request yields to other threads.
 DECODED_SLICE: Final = 1 << 16
-# Seconds of a core that one request spends on that, without waits for the store; then its page ends likewise.
+# Processor seconds that one request may spend; then its page ends early.
 MAX_WALK_SECONDS: Final = 0.05
 
-# The metadata key that names the queue for a queue's dead letters.
+# Metadata key that names a queue's dead-letter queue.
 DEAD_LETTERS: Final = "_dead_letter_queue"
 
-# (name, stored metadata)
+# Pair of name and stored metadata.
 Listed = tuple[str, Metadata]
 
 
 class Listing(Struct, frozen=True):
-    """A page of a listing. ``next`` continues after it; ``cut``: it was ended early, and may even be empty."""
+    """A page of resources.
+
+    Attributes:
+        next: Marker of the next page; ``None`` at the end.
+        cut: Whether the page ended early; it may even be empty.
+    """
 
     items: list[Listed]
     next: str | None
@@ -53,7 +58,7 @@ class Listing(Struct, frozen=True):
 
 
 class Walk:
-    """The bound of the resources and metadata that one request reads; it gives way to others between slices."""
+    """The remaining budget of one filtered listing; ``most`` resources. It yields to other threads between slices."""
 
     def __init__(self, most: int) -> None:
         self._left = most
@@ -62,7 +67,7 @@ class Walk:
         self._slice = 0
 
     def read(self, size: int) -> None:
-        """Count the bytes of decoded metadata."""
+        """Count ``size`` bytes of decoded metadata."""
         self._bytes -= size
         self._slice += size
         if self._slice >= DECODED_SLICE:
@@ -70,7 +75,7 @@ class Walk:
             turns.give_way()
 
     def ends_with_next(self) -> bool:
-        """Count a resource; return whether the bound is reached."""
+        """Count one more resource. Return whether the budget is used up."""
         self._left -= 1
         if not self._left % turns.SLICE:
             turns.give_way()
@@ -78,7 +83,7 @@ class Walk:
 
 
 class Name(Protocol):
-    """A full name: a ``QueueRef``, a ``TopicRef``."""
+    """The full name of a resource: a ``QueueRef`` or a ``TopicRef``."""
 
     @property
     def project(self) -> str: ...
@@ -88,7 +93,7 @@ class Name(Protocol):
 
 
 class Stored(Protocol):
-    """What is stored under a name."""
+    """A stored resource."""
 
     @property
     def ref(self) -> Name: ...
@@ -103,7 +108,7 @@ T = TypeVar("T", bound=Stored)
 
 
 class ResourceStore(Protocol[Given, T]):
-    """Where resources of one kind are: what ``storage.api.QueueController`` promises of each of these verbs."""
+    """The store of resources of one kind. Each method has the contract of ``storage.api.QueueController``."""
 
     def create(self, ref: Given, metadata: bytes, /) -> bool: ...
 
@@ -121,7 +126,10 @@ class ResourceStore(Protocol[Given, T]):
 
 
 class MetadataResource(Generic[R, T]):
-    """The use cases of resources of one kind. ``changed`` is called with each resource whose metadata may be new."""
+    """Use cases of the resources of one kind.
+
+    ``changed`` is called with each resource whose metadata may have changed.
+    """
 
     def __init__(
         self,
@@ -154,11 +162,11 @@ class MetadataResource(Generic[R, T]):
         filters: Mapping[str, object] | None = None,
         visible: Callable[[str], bool] | None = None,
     ) -> Listing:
-        """A page of the resources whose name contains ``name`` and whose stored metadata equal every filter.
+        """Return a page of the resources whose name contains ``name`` and whose stored metadata equal every filter.
 
-        ``visible``: which names the caller may see; None = all. What is looked at for one page is bounded: a page of
-        filtered resources may be short, or empty, and go on. ``next`` tells no name that the caller may not see.
-        Raises ``InvalidParameter`` if the marker is none.
+        ``visible`` returns whether the client may see a name; ``None`` = all names. The number of resources inspected
+        for one page is limited, so a filtered page may be short or empty even if more follow. ``next`` reveals no name
+        that the client may not see. Raises ``InvalidParameter`` if the marker is not valid.
         """
         about = f"{self._schema.kind} {project}"
         marker = self._markers.open(about, marker)
@@ -188,16 +196,16 @@ class MetadataResource(Generic[R, T]):
             marker, chunk = page.next, _next_read(chunk, page.items) if filtered else chunk
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
-        """Metadata with the reserved defaults filled in."""
+        """Return the metadata with defaults for reserved keys."""
         return self._schema.shown(name, metadata)
 
     def metadata(self, ref: R) -> Metadata:
-        """The shown metadata; the defaults alone for what does not exist."""
+        """Return the shown metadata; the defaults if the resource does not exist."""
         stored = self._store.get(ref)
         return self.shown(ref.name, _read(stored.metadata) if stored else {})
 
     def create(self, ref: R, raw: bytes, allowance: Allowance = EVERYTHING) -> bool:
-        """Create it with a metadata document ("" = none); False if it exists, which changes nothing.
+        """Create the resource with a metadata document (b"" = none). Return ``False`` and change nothing if it exists.
 
         Raises ``InvalidBody``, ``NotAuthorized``.
         """
@@ -215,7 +223,7 @@ class MetadataResource(Generic[R, T]):
         return created
 
     def patch(self, ref: R, operations: Sequence[wire.Operation], allowance: Allowance = EVERYTHING) -> Metadata:
-        """Apply the operations as one step and return the shown metadata.
+        """Apply the operations atomically and return the shown metadata.
 
         Raises ``NotAuthorized``, ``NotFound``, ``MetadataConflict``, ``InvalidBody``; then nothing has changed.
         """
@@ -229,10 +237,10 @@ class MetadataResource(Generic[R, T]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Replace the metadata by what ``edit`` makes of them, as one step, and return the shown metadata.
+        """Replace the metadata atomically by the result of ``edit`` and return the shown metadata.
 
-        ``edit`` may be called again, if others change them meanwhile; ``named``: what it may name for its dead letters.
-        It raises what ``patch`` does, and what ``edit`` does; then nothing has changed.
+        ``edit`` is called again if other clients change the metadata at the same time. ``named``: the dead-letter
+        queues that ``edit`` may set. Raises the errors of ``patch`` and of ``edit``; then nothing has changed.
         """
         self._judge_dead_letters(allowance, named)
         while True:
@@ -256,7 +264,7 @@ class MetadataResource(Generic[R, T]):
                 return self.shown(ref.name, metadata)
 
     def _make(self, ref: R, _metadata: Metadata, raw: bytes) -> bool:
-        """Create it in the store; False if it exists."""
+        """Create the resource in the store. Return ``False`` if it exists."""
         return self._store.create(ref, raw)
 
     def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
@@ -264,35 +272,38 @@ class MetadataResource(Generic[R, T]):
         raise NotImplementedError
 
     def _own_metadata(self, _ref: R) -> Metadata:
-        """Return the metadata that zq itself stores with a new resource."""
+        """Return the internal metadata that are stored with a new resource."""
         return {}
 
     def _check_dead_letters(self, ref: R, target: object) -> None:
-        """Raise ``QuotaExceeded`` if there is no room for the dead-letter queue that the metadata name."""
+        """Raise ``QuotaExceeded`` if there is no quota for the dead-letter queue that the metadata name."""
 
     def _check(self, ref: R, metadata: Metadata) -> None:
-        """Raise ``InvalidBody`` or ``NotBuilt`` for metadata that the resource cannot have."""
+        """Raise ``InvalidBody`` or ``NotBuilt`` for invalid metadata."""
         self._schema.check(metadata, ref.name)
 
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
-        """Raise ``MetadataConflict`` if a key differs that only creation may set."""
+        """Raise ``MetadataConflict`` if a key changed that can only be set on creation."""
 
     def _judge_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
-        """Raise ``NotAuthorized`` unless the caller may post to the dead-letter queues that it names."""
+        """Raise ``NotAuthorized`` unless the client may post to the dead-letter queues."""
         if self._schema.kind == Kind.QUEUE:
             for target in named:
                 if isinstance(target, str):
                     allowance.judge("messages:create", Verb.PRODUCE, Kind.QUEUE, target)
 
     def delete(self, ref: R) -> int | None:
-        """Remove it and all in it, if it is there; how many messages that was, None = they could not be counted."""
+        """Delete the resource and its messages. Return their number, or ``None`` if they could not be counted."""
         held = self._held(ref)
         self._store.delete(ref)
         self._changed(ref)
         return held
 
     def purge(self, ref: R, types: Sequence[str] | None) -> int | None:
-        """Remove what ``types`` name of ``messages`` and ``subscriptions``; None = both. It answers as ``delete``."""
+        """Delete the resource's messages, subscriptions or both, as ``types`` names (``None`` = both).
+
+        Return the number of deleted messages, or ``None`` if they could not be counted. Raises ``InvalidBody``.
+        """
         for kind in types or ():
             if kind not in ("messages", "subscriptions"):
                 raise InvalidBody(f"resource_types may hold messages and subscriptions; it holds {kind[:32]!r}.")
@@ -309,28 +320,28 @@ class MetadataResource(Generic[R, T]):
         try:
             stats = self.stats(ref).value
             return stats.claimed + stats.free
-        except ZqError as error:  # what cannot be counted can be removed nevertheless
+        except ZqError as error:  # deletion is possible even if counting fails
             LOG.warning("What is removed of %s cannot be counted: %s", ref.name, error)
             return None
 
     def stats(self, ref: R) -> Seen[Stats]:
-        """Counts and landmarks."""
+        """Return the counts of messages, and the oldest and newest message."""
         now = self._clock.now()
         return Seen(self._store.stats(ref, now), now)
 
 
 def _next_read(count: int, read: Sequence[Stored]) -> int:
-    """Return the number of resources to read next, where ``count`` were read before."""
+    """Return the number of resources to read next, after ``count`` were read."""
     mean = 1 + sum(len(stored.metadata) for stored in read) // len(read)
     return max(1, min(2 * count, READ_AHEAD, READ_BYTES // mean))
 
 
 def _read(stored: bytes) -> Metadata:
-    """Metadata without what is zq's own."""
+    """Return the metadata without internal keys."""
     metadata = wire.json_object(stored)
     return {key: value for key, value in metadata.items() if key not in OWN}
 
 
 def _matches(metadata: Metadata, filters: Mapping[str, Any]) -> bool:
-    """Whether stored metadata equal all filters; numbers only numbers, and ``true`` is none."""
+    """Return whether stored metadata equal all filters. Types must be equal, too: ``true`` is not 1."""
     return all(type(metadata.get(key)) is type(value) and metadata[key] == value for key, value in filters.items())

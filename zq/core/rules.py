@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of a queue's messages, from its metadata (contract 6.1, extensions 4) and its name, and their caches.
+"""The rules of a queue's messages, derived from its metadata (contract 6.1, extensions 4), and their caches.
 
-``cachetools`` bounds the caches: a full one drops an entry. A ``FIFOCache`` is read without a lock, since reading
-changes nothing in it, while ``LRUCache`` and ``TTLCache`` move the entry that was read; they cost three and eight times
-as much.
+Caches are of ``cachetools``, which evicts one entry when a cache is full. A ``FIFOCache`` is read without a lock,
+because a lookup changes nothing in it. ``LRUCache`` and ``TTLCache`` reorder entries on lookup, and cost three and
+eight times as much.
 """
 
 import re
@@ -31,41 +31,41 @@ from zq.storage.api import Storage
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
-# Names of queues in one cache: each takes 0.3 kB, and a miss costs a round trip.
-MOST_CACHED: Final = 100_000
-# Attempts to change metadata that others change at the same time.
-TRIES: Final = 20
-# Seconds for which a cached answer is valid.
-RECENT: Final = 1.0
+# Maximum number of queues in a cache. An entry takes 0.3 kB; an evicted entry costs a round trip.
+CACHE_SIZE: Final = 100_000
+# Attempts of a compare-and-set of metadata.
+MAX_ATTEMPTS: Final = 20
+# Seconds for which a value is cached.
+CACHE_TTL: Final = 1.0
 
-# (pattern of queue names with ``*`` and ``?``, seconds); the first that fits counts.
+# Pairs of a queue name pattern with ``*`` and ``?``, and a ttl in seconds; the first match applies.
 Patterns = Sequence[tuple[str, int]]
 
 
 class DefaultTtls:
-    """The default ttl of every queue's messages. Threads may read it while another one changes it."""
+    """The default message ttl of every queue. Thread-safe."""
 
     def __init__(self, default: int, by_name: Patterns = ()) -> None:
         self._table = default, _finder(default, by_name)
 
     @property
     def default(self) -> int:
-        """The default ttl of queues whose name fits no pattern."""
+        """The ttl of queues that match no pattern."""
         return self._table[0]
 
     def of(self, queue: str) -> int:
-        """Return the default ttl of queues of this name."""
+        """Return the default ttl of the queue in seconds."""
         return self._table[1](queue)
 
     def replace(self, default: int, by_name: Patterns) -> None:
-        """Apply other default ttls to every message that is drafted from now on."""
+        """Apply these ttls to messages posted from now on."""
         self._table = default, _finder(default, by_name)
 
 
 def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
     patterns = [(re.compile(translate(pattern)).match, ttl) for pattern, ttl in by_name]
 
-    @lru_cache(maxsize=MOST_CACHED)
+    @lru_cache(maxsize=CACHE_SIZE)
     def find(queue: str) -> int:
         return next((ttl for fits, ttl in patterns if fits(queue)), default)
 
@@ -73,20 +73,20 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 
 
 class ReadThroughCache(Generic[K, V]):
-    """A cache of the answers of ``ask``, thread-safe.
+    """A cache of the answers of ``ask``, at most ``CACHE_TTL`` seconds old. Thread-safe.
 
-    An answer is at most ``RECENT`` seconds old, and is never older than a change by this server.
+    It is exact for changes made by this server, which calls ``forget``.
     """
 
     def __init__(self, ask: Callable[[K], V], monotonic: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._known: FIFOCache[K, tuple[float, V]] = FIFOCache(MOST_CACHED)
+        self._known: FIFOCache[K, tuple[float, V]] = FIFOCache(CACHE_SIZE)
         self._changes = 0
 
     def get(self, key: K) -> V:
-        """Return the answer for the key, from the cache or from ``ask``."""
+        """Return the cached answer for the key, or ask for it."""
         try:
             until, answer = self._known[key]
         except KeyError:
@@ -97,19 +97,22 @@ class ReadThroughCache(Generic[K, V]):
         changes = self._changes
         answer = self._ask(key)
         with self._lock:
-            if changes == self._changes:  # else the answer may be older than the change
-                self._known[key] = asked + RECENT, answer
+            if changes == self._changes:  # otherwise the answer may be older than the change
+                self._known[key] = asked + CACHE_TTL, answer
         return answer
 
     def forget(self, key: K) -> None:
-        """Drop the answer for the key: this server has changed it."""
+        """Drop the cached answer after this server changed the key's value."""
         with self._lock:
             self._changes += 1
             self._known.pop(key, None)
 
 
 class Rules(Struct, frozen=True):
-    """The rules that a queue's ``metadata`` set, with all defaults but that of the ttl: see ``RulesCache.ttl``."""
+    """The rules of a queue's messages, parsed from ``metadata`` with defaults applied, except for the ttl.
+
+    See ``RulesCache.ttl`` for the ttl.
+    """
 
     metadata: bytes
     own_ttl: int | None
@@ -122,23 +125,23 @@ class Rules(Struct, frozen=True):
     history_ttl: int
     encrypts: bool = False
     subscribed: int = 0
-    """The generation of the queue's followers that get copies of new messages; 0 if there are none."""
+    """The generation of the queue's subscriptions, see ``Subscribing``; 0 = no subscriptions."""
     claims_paused: bool = False
     posts_paused: bool = False
     sealed_since: Seconds = 0.0
-    """From when on all bodies of the queue have been encrypted; 0 = it may hold plain ones."""
+    """Time since which all bodies of the queue are encrypted; 0 = some may be plain."""
     uses_protocol: bool = False
-    """Whether a protocol keeps attributes of the queue, so that its dead letters live as long as their queue says."""
+    """Whether the queue has attributes of a protocol; its dead letters then get the default ttl of their queue."""
 
     def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:
-        """Return whether a message names a delay other than 0, and the queue ignores delays."""
+        """Return whether a message has a delay other than 0 and the queue ignores delays."""
         return not self.default_delay and any(one.delay is not UNSET and bytes(one.delay) != b"0" for one in posted)
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
-        """Return where messages of ``queue`` go that were claimed too often; None if they stay (contract 8.6).
+        """Return the dead-letter queue of ``queue`` and its conditions, or ``None`` if there is none (contract 8.6).
 
-        A queue with attributes of a protocol may be its own dead-letter queue. Its messages then stay: a move would
-        reset their claim counts, so that they would circle for ever.
+        A queue with attributes of a protocol may be its own dead-letter queue. Then messages stay, because moving them
+        would reset their claim counts.
         """
         if self.dead_letter_queue in ("", queue.name) or self.max_claim_count is None:
             return None
@@ -147,7 +150,7 @@ class Rules(Struct, frozen=True):
 
 
 class RulesCache:
-    """The rules that these limits make of metadata."""
+    """The rules of queues under given limits, cached by metadata and by queue."""
 
     def __init__(
         self,
@@ -161,36 +164,39 @@ class RulesCache:
         self.default_ttls = default_ttls or DefaultTtls(limits.default_message_ttl)
         self._limits = limits
         self.rules: Callable[[bytes], Rules] = lru_cache(maxsize=1024)(self._rules)
-        """The rules that stored metadata mean; remembered, since every post and claim asks."""
-        self._remembered: FIFOCache[QueueRef, Rules] = FIFOCache(MOST_CACHED)
+        """Parses metadata to rules. Memoized, because every post and claim calls it."""
+        self._remembered: FIFOCache[QueueRef, Rules] = FIFOCache(CACHE_SIZE)
         self._lock = threading.Lock()
         self._queues = storage.queues
         self._messages = storage.messages
         self._recent = ReadThroughCache(self._stored, monotonic)
 
     def remembered(self, queue: QueueRef) -> Rules | None:
-        """Return the queue's rules as this server read them last, for requests whose metadata the store compares."""
+        """Return the rules that this server saw last, or ``None``.
+
+        They may be out of date, so use them only if the store checks them (``expected`` metadata).
+        """
         try:
             return self._remembered[queue]
         except KeyError:
             return None
 
     def remember(self, queue: QueueRef, metadata: bytes) -> Rules:
-        """Return the rules that the metadata set, and keep them for ``remembered``."""
+        """Parse the metadata and cache the rules for the queue."""
         rules = self.rules(metadata)
         with self._lock:
             self._remembered[queue] = rules
         return rules
 
     def recent(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules from a ``ReadThroughCache``; those without metadata for a missing queue.
+        """Return the queue's rules, at most ``CACHE_TTL`` seconds old; the default rules if the queue does not exist.
 
-        Deletes and pops use it, which must not cost a round trip more.
+        It saves deletes and pops a round trip each.
         """
         return self._recent.get(queue)
 
     def fresh(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules as stored now; those without metadata for a missing queue."""
+        """Return the queue's rules as stored now; the default rules if the queue does not exist."""
         return self.remember(queue, self._stored(queue).metadata)
 
     def check_posts(self, queue: QueueRef) -> None:
@@ -205,31 +211,31 @@ class RulesCache:
     def plain_targets(
         self, source: QueueRef, moves: Sequence[Move], now: Seconds, claim: str = ""
     ) -> Collection[QueueRef]:
-        """Return the targets that accept encrypted bodies only, and to which the moves bring plain ones.
+        """Return the targets that accept only encrypted bodies and would get plain ones by the moves.
 
-        A refused move must not end that check of its target, so only messages count that the claim holds; without a
-        claim, those that are ready. They are read from the store only if the source may hold plain bodies.
+        Only messages held by ``claim`` count; without a claim, ready messages. A move that will be refused must not
+        change its target. The messages are read from the store only if the source may hold plain bodies.
         """
         targets = {move.to: QueueRef(source.project, move.to) for move in moves}
         sealed = {name for name, target in targets.items() if self.recent(target).sealed_since}
         if not sealed or self.fresh(source).sealed_since:
             return ()
-        ways = {move.id: move for move in moves if move.to in sealed}
+        by_id = {move.id: move for move in moves if move.to in sealed}
         plain = set()
-        for message in self._messages.get(source, list(ways), now):
-            way = ways[message.id]
-            moved = message if way.body is None else structs.replace(message, body=way.body)
+        for message in self._messages.get(source, list(by_id), now):
+            move = by_id[message.id]
+            moved = message if move.body is None else structs.replace(message, body=move.body)
             if message.claim == claim and (claim or message.available <= now) and is_plain(moved):
-                plain.add(targets[way.to])
+                plain.add(targets[move.to])
         return plain
 
     def admit_plain(self, targets: Iterable[QueueRef]) -> None:
-        """Let the queues accept plain bodies from now on: the next step moves some there.
+        """Let the queues accept plain bodies from now on, because the next step moves some there.
 
-        Drivers move messages without a look at their bodies. Raises ``MetadataConflict``.
+        Drivers move messages without inspecting their bodies. Raises ``MetadataConflict``.
         """
         for target in targets:
-            for _ in range(TRIES):
+            for _ in range(MAX_ATTEMPTS):
                 stored = self._queues.get(target)
                 metadata = wire.json_object(stored.metadata) if stored else {}
                 if stored is None or metadata.pop(SEALED, None) is None:
@@ -241,20 +247,20 @@ class RulesCache:
             self.forget(target)
 
     def forget(self, queue: QueueRef) -> None:
-        """Drop the queue's cached rules: this server has created, changed or deleted the queue."""
+        """Drop cached rules after this server has created, changed or deleted the queue."""
         with self._lock:
             self._remembered.pop(queue, None)
         self._recent.forget(queue)
 
     def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
-        """Return where messages of ``queue`` go that were claimed too often, with their ttl; None if they stay."""
+        """Return the dead-letter queue of ``queue``, with the ttl of its messages; ``None`` if there is none."""
         letters = rules.dead_letters(queue)
         if letters is None or letters.ttl is not None or not rules.uses_protocol:
             return letters
         return structs.replace(letters, ttl=self.ttl(letters.queue, self.recent(letters.queue)))
 
     def ttl(self, queue: QueueRef, rules: Rules) -> int:
-        """Return the ttl of the queue's messages that name none, which options may change at any time."""
+        """Return the default ttl of the queue's messages. Computed for each post, because options may change it."""
         return rules.own_ttl or self.default_ttls.of(queue.name)
 
     def _stored(self, queue: QueueRef) -> Rules:
@@ -293,5 +299,8 @@ class RulesCache:
 
 
 def post_size(metadata: Metadata, limits: Limits) -> int:
-    """Return the largest body of a post in bytes: the queue's bound, within the server's own."""
+    """Return the maximum size of a post in bytes.
+
+    The server's limit also applies to metadata stored under a larger limit.
+    """
     return min(metadata.get("_max_messages_post_size") or limits.max_messages_post_size, limits.max_messages_post_size)

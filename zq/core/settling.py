@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases that end work on messages: settle a claim (extensions 3)."""
+"""Use case: settle a claim (extensions 3)."""
 
 from msgspec import UNSET
 
@@ -27,12 +27,12 @@ from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire import extensions
 
-# The rule that the target of a move needs: a move is a post there.
+# The target of a move is authorized like a post to it.
 MOVED = "messages:create"
 
 
 class Settling:
-    """The use case that settles messages of a claim, whether the work on them succeeded or failed."""
+    """Use case of settling: delete, release, move and bury a claim's messages."""
 
     def __init__(
         self,
@@ -63,9 +63,9 @@ class Settling:
         fence: Fence | None = None,
         allowance: Allowance = EVERYTHING,
     ) -> Applied[Settled]:
-        """End the claim's work on the named messages.
+        """Delete, release, move or bury messages of the claim, all or none.
 
-        Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``, ``KeyReused``, ``Fenced``; nothing has changed then.
+        Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``, ``KeyReused``, ``Fenced``; then nothing has changed.
         """
         self._check(terms)
         targets = {move.queue for move in terms.move}
@@ -103,7 +103,7 @@ class Settling:
         self._rules_cache.admit_plain(targets)
 
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:
-        """Return the terms in the store's form."""
+        """Convert the request's terms to the store's settlement."""
         buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
         return Settlement(
             delete=() if isinstance(terms.delete, str) else terms.delete,
@@ -115,7 +115,7 @@ class Settling:
         )
 
     def _check(self, terms: extensions.SettleTerms) -> None:
-        """Raise ``Invalid`` for terms that no rules of the queues allow."""
+        """Check the terms that do not depend on the rules of queues. Raises ``Invalid``."""
         limits, fields = self._limits, "delete, release, move and bury"
         ids = [] if isinstance(terms.delete, str) else list(terms.delete)
         ids += [released.id for released in terms.release]
@@ -136,10 +136,7 @@ class Settling:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")
 
     def _move(self, project: str, given: extensions.Moved, encrypts: bool) -> Move:
-        """Return the move in the store's form.
-
-        ``encrypts``: whether the source encrypts; then a new body is sealed even if the target does not encrypt.
-        """
+        """Build one move. A new body is encrypted if the source queue (``encrypts``) or the target queue encrypts."""
         rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
         if body is not None and len(body) > rules.max_post_size:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much each project has stored, as one process knows it, and what it may store more (tenancy 6)."""
+"""Storage quotas of projects, enforced from cached usage (tenancy 6)."""
 
 import threading
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from zq.errors import QuotaExceeded
 from zq.model.quotas import Quota, Usage
 from zq.storage.api import Storage
 
-# Seconds for which a project's own values, and what it has stored, are remembered.
+# Seconds for which a project's quota and usage are cached.
 FRESH: Final = 10.0
-# Seconds after which the store is asked again if it did not answer, or a project is near a quota.
+# Seconds after which usage is read again if the store did not answer, or if the project is near a quota.
 RETRY: Final = 1.0
-# Bytes of the metadata of a queue or topic that do not count.
+# Bytes of the metadata of each queue or topic that are not counted.
 FREE_METADATA: Final = 4096
-# Projects that one process remembers.
+# Maximum number of projects in a cache.
 MOST_KNOWN: Final = 10_000
 
 
 class StoredUsage:
-    """What a project had stored at a moment of the monotonic clock, and what it was allowed since."""
+    """A project's usage as read at ``moment`` (monotonic clock), plus the writes that this process admitted since."""
 
     __slots__ = ("bytes", "messages", "moment", "until")
 
@@ -31,10 +31,10 @@ class StoredUsage:
         self.messages, self.bytes, self.moment = usage.messages, usage.bytes, moment
         near = 0 < quota.stored_messages <= 2 * usage.messages or 0 < quota.stored_bytes <= 2 * usage.bytes
         self.until = moment + (RETRY if near else FRESH)
-        """When it is to be looked up again: soon, once half of a quota is used."""
+        """When to read the usage again: soon if more than half of a quota is used."""
 
     def add(self, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
-        """Count so much more, or tell why not."""
+        """Count more messages and bytes, or return the refusal if they exceed the quota."""
         messages += self.messages
         size += self.bytes
         if messages > quota.stored_messages > 0:
@@ -46,9 +46,10 @@ class StoredUsage:
 
 
 class Stored:
-    """Bounds what projects store, by what the store says now and then and what this process has let in since.
+    """The enforcement of storage quotas by one process.
 
-    What other processes let in meanwhile is not seen: so much a project may have too much.
+    Usage is read from the store from time to time; in between, each process counts its own writes. It does not see the
+    writes of other processes, by which a project may exceed its quota.
     """
 
     def __init__(self, storage: Storage, clock: Clock, monotonic: Callable[[], float]) -> None:
@@ -59,22 +60,22 @@ class Stored:
         self._held: FIFOCache[str, StoredUsage] = FIFOCache(MOST_KNOWN)
 
     def take(self, project: str, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
-        """Count so much more, or tell why not. Where the store does not know, nothing is bounded."""
+        """Count more messages and bytes, or return the refusal. If the usage is unknown, nothing is refused."""
         now = self._monotonic()
         held = self._held.get(project)
         if held is None or now >= held.until:
-            held = self._look(project, now, quota)
+            held = self._refresh(project, now, quota)
         if held is None:
             return None
         with self._lock:
             refusal = held.add(messages, size, quota)
         if refusal is not None and now - held.moment >= RETRY:
-            held = self._look(project, now, quota)
+            held = self._refresh(project, now, quota)
             with self._lock:
                 return None if held is None else held.add(messages, size, quota)
         return refusal
 
-    def _look(self, project: str, now: float, quota: Quota) -> StoredUsage | None:
+    def _refresh(self, project: str, now: float, quota: Quota) -> StoredUsage | None:
         usage = self._storage.usage(project, self._clock.now())
         if usage is None:
             return None
@@ -84,26 +85,30 @@ class Stored:
         return held
 
     def forget(self, project: str) -> None:
-        """Read again."""
+        """Read the project's usage again on the next call."""
         with self._lock:
             self._held.pop(project, None)
 
 
 class LargeMetadata:
-    """Bounds the metadata of each project's queues and topics, but for the first ``FREE_METADATA`` bytes of each.
+    """The limit of metadata bytes per project.
 
-    It is counted when metadata beyond that grow, and remembered as what ``Stored`` knows is.
+    The first ``FREE_METADATA`` bytes of each queue or topic are not counted. The total is checked when metadata grow
+    beyond them. It is cached like the usage in ``Stored``.
     """
 
     def __init__(self, measure: Callable[[str], int], monotonic: Callable[[], float]) -> None:
-        """``measure`` returns what a project has, as the store says."""
+        """Initialize with ``measure``, which reads a project's counted metadata bytes from the store."""
         self._measure = measure
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._known: FIFOCache[str, tuple[float, int]] = FIFOCache(MOST_KNOWN)
 
     def take(self, project: str, size: int, former: int, most: int) -> None:
-        """Count metadata that have ``size`` bytes, and had ``former``. Raises ``QuotaExceeded``."""
+        """Count metadata that change from ``former`` to ``size`` bytes.
+
+        Raises ``QuotaExceeded`` if the project would have more than ``most`` bytes (0 = no limit).
+        """
         more = beyond_free(size) - beyond_free(former)
         if not most or more <= 0:
             return
@@ -121,10 +126,10 @@ class LargeMetadata:
 
 
 def beyond_free(size: int) -> int:
-    """Return how many bytes of metadata count."""
+    """Return how many bytes of metadata are counted."""
     return max(0, size - FREE_METADATA)
 
 
 def exceeded(name: str, most: int) -> QuotaExceeded:
-    """The refusal of one more."""
+    """Return the error for a project that already has ``most`` of ``name``."""
     return QuotaExceeded(f"The project may have {most} {name}.")

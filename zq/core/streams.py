@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live streams: readers that are sent what is published as it comes, from any position in the log (extensions 8).
+"""Live streams: send messages to readers as they are published, from any position in the log (extensions 8).
 
-A stream holds a thread of the server for as long as it lasts, if its engine knows no other way to wait, so their number
-is bounded. A slow reader does not hold up publishers: what it cannot take stays in the log, and a reader that takes
-nothing is disconnected and may resume.
+On an edge without asynchronous streams, a stream holds a thread, so the number of streams is limited. A slow reader
+does not delay publishers: unsent messages stay in the log. A reader that takes nothing is disconnected and may resume.
 """
 
 import logging
@@ -26,39 +25,42 @@ from zq.model.topics import Batch, LogSlice, Pattern
 from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
-# Messages read from the store at a time, for a reader that is far behind.
+# Messages read from the store at a time for a reader that lags behind.
 PORTION: Final = 500
-# Seconds after which a failed request to the store is repeated.
+# Seconds after which a failed read of the store is repeated.
 RETRY: Final = 0.5
 # Seconds after which a reader that takes nothing is disconnected.
 PATIENCE: Final = 30.0
-# Seconds after which such a reader is disconnected when the server ends.
+# Seconds after which such a reader is disconnected while the server stops.
 LAST_PATIENCE: Final = 1.0
-# Seconds between two looks for such readers.
-LOOK: Final = 0.5
+# Seconds between two checks for such readers.
+CHECK_INTERVAL: Final = 0.5
 
 
 class Gap(Struct, frozen=True):
-    """A range of sequences above ``after`` and below ``resumes`` that the log has lost, maybe some of the reader's."""
+    """The sequences above ``after`` and below ``resumes``, which the log no longer has."""
 
     after: int
     resumes: int
 
 
 class EventData(Struct, frozen=True):
-    """Rendered events, and their number."""
+    """Rendered server-sent events, and their number."""
 
     data: bytes = b""
     count: int = 0
 
 
 Portion = EventData | Gap
-# The portion of a stream for which nothing was published.
+# The result if nothing was published.
 NO_EVENTS: Final = EventData()
 
 
 class Stream:
-    """A reader's position in the log, up to which it has everything. ``gap``: sent before all events."""
+    """One reader's position in the log.
+
+    ``position``: the reader has everything up to it. ``gap``: a gap that the reader is sent first.
+    """
 
     def __init__(
         self,
@@ -87,7 +89,7 @@ class Stream:
         self._disconnect = disconnect
 
     def next(self, seconds: float) -> Portion:
-        """Return the reader's next events or its gap; no events if none is published within ``seconds``."""
+        """Return the reader's next events or its gap; no events if nothing is published within ``seconds``."""
         self._failed = False
         try:
             return self._next(seconds)
@@ -100,11 +102,11 @@ class Stream:
 
     @property
     def over(self) -> bool:
-        """Whether the stream must end because the server ends."""
+        """Whether the stream must end, because the server stops."""
         return self._owner.closing
 
     def notify_when(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once, when ``next`` may have something; see ``Tail.notify_when``."""
+        """Call ``callback`` once when ``next`` may return something; see ``Tail.notify_when``."""
         self._callback = callback
         self._tail.notify_when(self.position, self._matches, callback)
 
@@ -114,7 +116,7 @@ class Stream:
 
     @property
     def patience(self) -> float:
-        """The seconds after which a reader that takes nothing is disconnected."""
+        """Seconds after which a reader that takes nothing is disconnected."""
         return LAST_PATIENCE if self._owner.closing else PATIENCE
 
     def send(self) -> None:
@@ -139,7 +141,7 @@ class Stream:
         self._owner.events.stream_dropped()
 
     def close(self) -> None:
-        """Give the slot back. May be called twice."""
+        """Release the slot. Idempotent."""
         if self._callback is not None:
             self._tail.cancel_notify(self._callback)
         if self._open:
@@ -156,7 +158,7 @@ class Stream:
         return self._chosen(batches, batches[-1].last) if batches else NO_EVENTS
 
     def _lost_meanwhile(self) -> Gap | None:
-        """What the log has lost of its end since this was asked last, if the reader stands there."""
+        """Return the gap if the log lost its tail since the last call and the reader was in it."""
         lost = self._tail.lost
         if lost is None or lost == self._lost or self.position < lost[0]:
             return None
@@ -172,7 +174,7 @@ class Stream:
         return self._chosen(reading.batches, reading.position)
 
     def _chosen(self, batches: list[Batch], position: int) -> EventData:
-        """Return the events of the batches that the reader wants and has not; its position moves on."""
+        """Return the events that the reader wants and does not have yet; move its position."""
         owner, now, after = self._owner, self._owner.now(), self.position
         render = self._tail.renderings.render
         wanted = [batch for batch in batches if self._matches(batch.topic)]
@@ -185,7 +187,7 @@ class Stream:
 
 
 class Streams:
-    """The streams of one server, at most ``most`` of them at a time, and of one project ``share`` percent of that."""
+    """The streams of one server: at most ``most`` in total, and ``share`` percent of that for one project."""
 
     def __init__(
         self,
@@ -212,7 +214,7 @@ class Streams:
         self.closing = False
 
     def now(self) -> Seconds:
-        """Return the moment by which messages expire."""
+        """Return the current time, which decides whether messages have expired."""
         return self._clock.now()
 
     def open(
@@ -254,7 +256,7 @@ class Streams:
         return stream
 
     def left(self, stream: Stream, project: str, tail: Tail) -> None:
-        """Give back the slot and the tail of a stream that has ended."""
+        """Release the slot of a stream that has ended."""
         with self._lock:
             self._streams.discard(stream)
             self._slots.give_back(project)
@@ -262,7 +264,7 @@ class Streams:
         self.events.streams(-1)
 
     def close(self) -> None:
-        """End all streams and refuse new ones. May be called twice."""
+        """End all streams and refuse new ones. Idempotent."""
         self.closing = True
         self._tails.close()
 
@@ -282,7 +284,7 @@ class Streams:
     def _run(self) -> None:
         """Disconnect readers that have stopped reading, since their threads are blocked in the send."""
         while not self.closing or self._streams:
-            time.sleep(LOOK)
+            time.sleep(CHECK_INTERVAL)
             with self._lock:
                 streams = list(self._streams)
             for stream in streams:
@@ -294,10 +296,9 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 
 
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
-    """What is missing for a reader whose marker lies beyond the log's end, which the log has lost then.
+    """Return the gap for a reader whose marker is past the end of the log, because the log has lost its tail.
 
-    Raises ``Invalid`` for a marker that the log cannot have given: what is published until the log has come so far
-    would be passed over silently.
+    Raises ``Invalid`` for a marker that the log has never assigned: messages up to it would silently be skipped.
     """
     if marker <= reading.last:
         return None

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ends of the logs that have readers, in memory: each is read once, however many readers there are.
+"""In-memory tails of topic logs: each log is read from the store once, however many readers it has.
 
-The store notifies of what is published (``TopicController.subscribe``). Where a batch does not follow what is known, a
-notification was lost, or is late, and one of the waiting readers catches up from the store for all. It does so as well
-every few seconds, for the last notification may be lost. A reader that is farther behind than memory reaches reads the
-store by itself.
+The store notifies of published batches (``TopicController.subscribe``). If a batch does not follow the last known one,
+a notification was lost or is late, and one of the waiting readers reads the missing batches from the store for all. It
+also reads every few seconds, because the last notification may be lost. A reader that lags behind the memory reads the
+store itself.
 
-Streams share rendered events, too. An event depends on its message and on the message's age in whole seconds, by which
-messages expire, so streams that send a batch within one second send the same bytes. Visibility does not matter: a batch
+Streams share rendered events, too. An event depends on its message and on the message's age in whole seconds, so
+streams that send a batch within the same second send the same bytes. Visibility does not matter, because a batch
 belongs to one topic.
 """
 
@@ -29,28 +29,34 @@ from zq.storage.api import Storage
 from zq.wire import publishing
 
 LOG = logging.getLogger(__name__)
-# Bytes that are remembered of one log, and at times half as many again.
+# Bytes of a log that are kept in memory; temporarily up to 1.5 times as much.
 WINDOW: Final = 4 << 20
-# Bytes that a reader gets at a time, with one batch more at most.
+# Bytes that a reader gets at a time; the last batch may exceed this.
 PORTION: Final = 256 << 10
-# Bytes that a message takes besides those of its body.
+# Estimated bytes of a message in memory, in addition to its body.
 OVERHEAD: Final = 200
-# Bytes of rendered events that one log keeps, besides the batch that was rendered last.
+# Bytes of rendered events kept per log, in addition to the batch that was rendered last.
 MAX_RENDERED: Final = 2 << 20
-# Messages that the store is asked for at a time.
+# Messages read from the store at a time.
 FETCH: Final = 1000
-# Seconds after which the store is asked without a notification.
+# Seconds after which the store is read without a notification.
 RECHECK: Final = 5.0
-# Seconds after which it is asked again if it did not answer.
+# Seconds after which a failed read is repeated.
 RETRY: Final = 0.5
-# A sequence above all that are given.
+# A sequence that is greater than every assigned one.
 BEYOND: Final = 2**62
 ALL: Final = Pattern(EVERYTHING)
 Callback = Callable[[], object]
 
 
 class Rendered(Struct, frozen=True):
-    """The events of a batch at one age. ``ends`` has the offset behind each event, ``sequences`` its message."""
+    """The events of a batch at one age.
+
+    Attributes:
+        age: Age of the batch in whole seconds.
+        sequences: The sequence of each event's message.
+        ends: The end offset of each event in ``data``.
+    """
 
     batch: Batch
     age: int
@@ -59,14 +65,14 @@ class Rendered(Struct, frozen=True):
     ends: list[int]
 
     def after(self, position: int) -> tuple[bytes, int]:
-        """Return the bytes of the events behind ``position``, and their number."""
+        """Return the bytes of the events after ``position``, and their number."""
         first = bisect_right(self.sequences, position)
         data = self.data[self.ends[first - 1] :] if first else self.data
         return data, len(self.sequences) - first
 
 
 class Renderings:
-    """The latest rendered batches of one project's log; threads may share it."""
+    """A cache of the latest rendered batches of one project's log. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -92,7 +98,7 @@ class Renderings:
 
 
 class Tail:
-    """The end of one project's log: every batch behind ``start``, up to ``position``."""
+    """The tail of one project's log: all batches after ``start``, up to ``position``."""
 
     def __init__(self, storage: Storage, project: str) -> None:
         self._topics = storage.topics
@@ -102,29 +108,29 @@ class Tail:
         self._weight = 0
         self._purges = 0
         self.renderings = Renderings()
-        """The events of the log, for the streams that read it."""
+        """Rendered events of the log, shared by its streams."""
         self._stale = False
         self._fetching = False
         self._callbacks: dict[Callback, Callable[[str], bool]] = {}
         self._asked = time.monotonic()
         self.closed = False
         self.lost: tuple[int, int] | None = None
-        """What the log has lost last of its end, as messages above the first and up to the second sequence."""
+        """The last range that the log lost at its end: sequences above the first number, up to the second."""
         self.start = self.position = -1
         self.begun = threading.Event()
-        """Set when ``start`` is known, or -1 because it could not be found."""
+        """Set when ``start`` is known, or is -1 because the log's end could not be read."""
         self.users = 0
         self.unsubscribe: Callable[[], None] = lambda: None
         """Ends the subscription to the store."""
 
     def begin(self) -> None:
-        """Find the log's end. What is published meanwhile will be fetched. Raises ``Unavailable``."""
+        """Read the log's end. Later batches arrive by notification or are fetched. Raises ``Unavailable``."""
         last = self._topics.read(self._project, BEYOND, 1, ALL).last
         with self._changed:
             self.start = self.position = last
 
     def on_published(self, batch: Batch | None, before: int) -> None:
-        """The listener of the project's log."""
+        """Handle the store's notification about the project's log."""
         with self._changed:
             if batch is None and before:
                 self._stale = self._stale or before > self.position
@@ -143,9 +149,9 @@ class Tail:
             self._notify(None)
 
     def after(self, position: int, seconds: float) -> list[Batch] | None:
-        """The batches behind ``position`` that are remembered; none if none is published within so many seconds.
+        """Return the batches after ``position``; an empty list if nothing is published within ``seconds``.
 
-        None: memory does not reach back so far, so the store must be asked.
+        Return ``None`` if memory does not reach back to ``position``: then the caller must read the store.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -165,8 +171,7 @@ class Tail:
             self._fetch()
 
     def wait_for(self, topic: str, position: int, deadline: float) -> None:
-        """Return when something of the topic may stand behind ``position``; at a moment of the monotonic clock at the
-        latest."""
+        """Return when the topic may have a message after ``position``, or at ``deadline`` of the monotonic clock."""
         while (left := deadline - time.monotonic()) > 0:
             batches = self.after(position, left)
             if not batches or any(batch.topic == topic for batch in batches):
@@ -174,8 +179,10 @@ class Tail:
             position = batches[-1].last
 
     def notify_when(self, position: int, wanted: Callable[[str], bool], callback: Callback) -> None:
-        """Call ``callback`` once, from any thread, when ``after`` may find something in a ``wanted`` topic, or has to
-        ask the store; at once if that is so already. ``callback`` must return at once."""
+        """Call ``callback`` once when ``after`` may find a batch of a ``wanted`` topic, or has to read the store.
+
+        If that is already so, it is called at once. It may be called from any thread and must return at once.
+        """
         with self._changed:
             if self.closed or position < self.position or self._must_fetch():
                 callback()
@@ -183,23 +190,26 @@ class Tail:
                 self._callbacks[callback] = wanted
 
     def cancel_notify(self, callback: Callback) -> None:
-        """Take the callback back: it waits no more."""
+        """Remove the callback."""
         with self._changed:
             self._callbacks.pop(callback, None)
 
     @property
     def unsure(self) -> bool:
-        """Whether it lacks what it knows of: the store did not answer, and is to be asked again after ``RETRY``."""
+        """Whether batches are known to be missing because the store did not answer.
+
+        It is read again after ``RETRY``.
+        """
         return self._stale
 
     def close(self) -> None:
-        """Let no reader wait any more."""
+        """End the wait of all readers, and let none wait any more."""
         with self._changed:
             self.closed = True
             self._notify(None)
 
     def _notify(self, topic: str | None) -> None:
-        """Wake all that wait for something of the topic; None: of any. Under the lock."""
+        """Wake all readers of the topic (``None`` = all readers). The caller holds the lock."""
         self._changed.notify_all()
         for callback, wanted in list(self._callbacks.items()) if self._callbacks else ():
             if topic is None or wanted(topic):
@@ -207,14 +217,14 @@ class Tail:
                 callback()
 
     def _must_fetch(self) -> bool:
-        """Whether this thread is to ask the store now."""
+        """Return whether this thread must read the store now."""
         if self._fetching:
             return False
         since = time.monotonic() - self._asked
         return since > RECHECK or (self._stale and since >= 0)
 
     def _fetch(self) -> None:
-        """Ask the store what follows, as the only thread that does."""
+        """Read the next batches from the store. Only one thread does so at a time."""
         position, purges, reading = self.position, self._purges, None
         try:
             reading = self._topics.read(self._project, position, FETCH, ALL)
@@ -233,7 +243,7 @@ class Tail:
                 self._notify(None)
 
     def _take_over(self, reading: LogSlice) -> None:
-        """Remember what was read, but for what has come meanwhile."""
+        """Keep the batches read, except for those that were published in between."""
         if reading.dropped > self.position:
             self._forget(reading.dropped)
         for batch in reading.batches:
@@ -243,7 +253,7 @@ class Tail:
         self._stale = self._stale or reading.more
 
     def _behind(self, position: int) -> list[Batch]:
-        """The next batches with messages of sequences above ``position``."""
+        """Return the next batches after ``position``, up to ``PORTION`` bytes."""
         if not self._batches or self._batches[-1].last <= position:
             return []
         first = end = bisect_right(self._batches, position, key=lambda batch: batch.last)
@@ -261,7 +271,7 @@ class Tail:
             self._trim()
 
     def _trim(self) -> None:
-        """Forget the oldest, but for a window full."""
+        """Drop the oldest batches until the rest fits the window."""
         count = 0
         while self._weight > WINDOW and count < len(self._batches) - 1:
             self._weight -= _weight(self._batches[count])
@@ -271,14 +281,14 @@ class Tail:
             del self._batches[:count]
 
     def _forget(self, position: int) -> None:
-        """Remember nothing up to there."""
+        """Drop all batches, which end at or before ``position``."""
         self._batches.clear()
         self._weight = 0
         self.start = self.position = position
 
 
 class Tails:
-    """The tails of one server: a log has one while it has readers."""
+    """The tails of one server; a log has one while it has readers."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -288,7 +298,7 @@ class Tails:
 
     @contextmanager
     def following(self, project: str) -> Iterator[Tail]:
-        """The tail of a project's log, for as long as it is needed. Raises ``Unavailable``."""
+        """Hold the tail of a project's log in this context. Raises ``Unavailable``."""
         tail = self.join(project)
         try:
             yield tail
@@ -296,7 +306,10 @@ class Tails:
             self.leave(project, tail)
 
     def join(self, project: str) -> Tail:
-        """As ``following``, until ``leave``. The first caller begins the tail, and others share its outcome."""
+        """Return the tail of a project's log; ``leave`` must follow. Raises ``Unavailable``.
+
+        The first caller initializes the tail, and concurrent callers share the outcome.
+        """
         with self._lock:
             tail = self._tails.get(project)
             first = tail is None
@@ -314,14 +327,14 @@ class Tails:
         return tail
 
     def leave(self, project: str, tail: Tail) -> None:
-        """It is needed by one fewer."""
+        """Give up a reader's use of the tail."""
         with self._lock:
             tail.users -= 1
             if not tail.users:
                 self._drop(project, tail)
 
     def close(self) -> None:
-        """Let no reader wait any more. May be called twice."""
+        """End the wait of all readers, and let none wait any more. Idempotent."""
         with self._lock:
             self._closed = True
             for tail in self._tails.values():
@@ -340,7 +353,7 @@ class Tails:
             tail.begun.set()
 
     def _drop(self, project: str, tail: Tail) -> None:
-        """Under the lock, so that the next subscription to the project begins afterwards."""
+        """Remove the tail. The caller holds the lock, so that the project's next subscription begins afterwards."""
         if self._tails.get(project) is tail:
             del self._tails[project]
             tail.unsubscribe()

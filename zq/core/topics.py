@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on topics (contract 13)."""
+"""Use cases of topics (contract 13)."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -32,7 +32,7 @@ from zq.storage.api import Storage
 
 
 class Topics(MetadataResource[TopicRef, Topic]):
-    """What a caller can do with topics."""
+    """Use cases of topics: create, list, change, purge and delete."""
 
     def __init__(
         self,

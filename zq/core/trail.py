@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What callers have changed or destroyed, kept in the store for a while, so that a page can show it (console E11).
+"""The audit trail: changes and deletions by clients, kept in the store so that the console can show them (console E11).
 
-An entry is written by a thread of its own after its request was answered: it neither delays nor fails what it is about,
-and is lost if the process is killed or the store is away just then. A project has ``MOST`` entries a second at most,
-the others are counted. Names sort by time, the latest first; each entry is stored for its project, and for
-administrators.
+A background thread writes an entry after its request was answered, so writing neither delays nor fails the request. The
+entry is lost if the process is killed or the store is unavailable at that time. A project has at most
+``MAX_PER_SECOND`` entries a second; further ones are only counted. Names of entries sort by time, latest first. Each
+entry is stored twice: for its project and for administrators.
 """
 
 import logging
@@ -29,30 +29,31 @@ from zq.wire.answers import timestamp
 from zq.wire.extensions import moment
 
 LOG = logging.getLogger(__name__)
+# Kind of the documents.
 KIND: Final = "audit"
-# Entries of one page.
-MOST_LISTED: Final = 100
-# Entries of a project that are kept in one second.
-MOST: Final = 20
-# Entries that wait to be written, of all projects.
-ROOM: Final = 1000
-# Characters of each of an entry's texts.
-MOST_TEXT: Final = 1024
-# Seconds after which a writer without work ends; more than one, since then it tells what was counted.
+# Maximum number of entries in a page.
+MAX_PAGE: Final = 100
+# Maximum number of entries of a project in one second.
+MAX_PER_SECOND: Final = 20
+# Maximum number of entries waiting to be written, of all projects.
+MAX_WAITING: Final = 1000
+# Maximum number of characters in each text of an entry.
+MAX_TEXT: Final = 1024
+# Seconds after which an idle writer ends; more than one, because it also writes the counts of the last second.
 IDLE: Final = 2.0
-# Seconds for which an entry is kept, unless options say otherwise.
+# Default seconds for which an entry is kept.
 TTL: Final = 30 * 86_400
-# Microseconds above all moments: until the year 9999.
+# The start of the year 10000 in microseconds.
 END: Final = 253_402_300_800_000_000
 _NAME: Final = re.compile(r"[0-9]{18}\.[0-9a-f]{8}")
 _decode: Final = msgspec.json.Decoder(Entry).decode
 
 
 class Trail:
-    """Entries of all projects; safe to call from any thread. ``put`` raises nothing, whatever becomes of the store."""
+    """The audit entries of all projects. Thread-safe. ``put`` never raises, not even if the store fails."""
 
     def __init__(self, documents: DocumentController, clock: Clock, ttl: float = TTL) -> None:
-        """``ttl``: seconds for which an entry is kept."""
+        """Initialize; an entry is kept for ``ttl`` seconds."""
         self._ttl = ttl
         self._documents = documents
         self._clock = clock
@@ -60,29 +61,29 @@ class Trail:
         self._waiting: deque[Entry] = deque()
         self._second: int | None = None
         self._counts: dict[str, int] = {}
-        """Of each project: its entries of this second."""
+        """Number of entries in the current second, by project."""
         self._dropped = 0
         self._finishing = False
         self._writer: threading.Thread | None = None
         self._last = 0
 
     def configure(self, ttl: float) -> None:
-        """Keep new entries for this number of seconds."""
+        """Keep new entries for ``ttl`` seconds."""
         self._ttl = ttl
 
     def put(self, entry: Entry) -> None:
-        """Have the entry written soon; it is only counted if its project has had too many in this second."""
+        """Queue the entry for writing. If its project has too many in this second, only count it."""
         with self._changed:
-            self._tell_counted(int(time.monotonic()))
+            self._append_counts(int(time.monotonic()))
             count = self._counts[entry.project] = self._counts.get(entry.project, 0) + 1
-            if count <= MOST:
+            if count <= MAX_PER_SECOND:
                 self._append(_shortened(entry))
             self._start()
 
     def finish(self, patience: float = 5.0) -> None:
-        """Wait until all that was put is written, or was lost, and the writer has ended."""
+        """Wait up to ``patience`` seconds until all entries are written or lost and the writer has ended."""
         with self._changed:
-            self._tell_counted(None)
+            self._append_counts(None)
             if self._waiting:
                 self._start()
             self._finishing = True
@@ -92,13 +93,13 @@ class Trail:
             self._finishing = False
 
     def list(self, project: str, marker: str, limit: int | None, since: str) -> Page[Entry]:
-        """A page, the latest first; ``project`` "": of all projects. ``since``: ISO 8601 or "".
+        """Return a page of entries, latest first; ``project`` "" lists all projects. ``since``: ISO 8601 or "".
 
         Raises ``InvalidParameter``.
         """
         if marker and not _NAME.fullmatch(marker):
             raise InvalidParameter("marker must be one that the link to the next page has.")
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MOST_LISTED)
+        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_PAGE)
         bound = _since(since)
         page = self._documents.list(project, KIND, "", marker, size + 1, self._clock.now())
         found = [document for document in page.items if document.ref.name < bound]
@@ -106,23 +107,23 @@ class Trail:
         return Page([_decode(document.value) for document in shown], shown[-1].ref.name if found[size:] else None)
 
     def _append(self, entry: Entry) -> None:
-        if len(self._waiting) < ROOM:
+        if len(self._waiting) < MAX_WAITING:
             self._waiting.append(entry)
         else:
             self._dropped += 1
 
-    def _tell_counted(self, second: int | None) -> None:
-        """Put an entry with the number of those that were only counted before this second; None: until now."""
+    def _append_counts(self, second: int | None) -> None:
+        """Append an entry with the number of entries that were only counted before ``second`` (``None``: until now)."""
         if second == self._second:
             return
         counts, self._counts, self._second = self._counts, {}, second
         for project, count in counts.items():
-            if count > MOST:
-                why = f"{count - MOST} more changes within a second are not listed"
+            if count > MAX_PER_SECOND:
+                why = f"{count - MAX_PER_SECOND} more changes within a second are not listed"
                 self._append(Entry(project=project, outcome="counted", why=why))
 
     def _start(self) -> None:
-        """Have a writer, which ends when it has nothing to do; without one what waits is for that of the next entry."""
+        """Start the writer thread unless it runs. If that fails, the next entry tries again."""
         if self._writer is None or not self._writer.is_alive():
             writer = threading.Thread(target=self._run, name="zq-trail", daemon=True)
             try:
@@ -138,12 +139,12 @@ class Trail:
             self._write(entry)
 
     def _next(self) -> Entry | None:
-        """The next entry to write; None: there was none for a while, and the writer is discharged."""
+        """Return the next entry to write, or ``None`` if the writer must end after ``IDLE`` seconds without entries."""
         entry = None
         with self._changed:
-            self._tell_counted(int(time.monotonic()))
+            self._append_counts(int(time.monotonic()))
             if not self._changed.wait_for(lambda: self._waiting or self._finishing, IDLE):
-                self._tell_counted(int(time.monotonic()))
+                self._append_counts(int(time.monotonic()))
             if self._waiting:
                 entry = self._waiting.popleft()
             else:
@@ -151,7 +152,7 @@ class Trail:
                 self._changed.notify_all()
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            LOG.error("Entries of the audit are lost, since %d waited to be written: %d", ROOM, dropped)
+            LOG.error("Entries of the audit are lost, since %d waited to be written: %d", MAX_WAITING, dropped)
         return entry
 
     def _write(self, entry: Entry) -> None:
@@ -162,21 +163,21 @@ class Trail:
             value = encoded(structs.replace(entry, time=timestamp(int(now * 1000) / 1000)))
             for project in dict.fromkeys((entry.project, "")):
                 self._documents.put(DocumentRef(project, KIND, name), value, now, expires=now + self._ttl)
-        except BaseException:  # the edge of this thread, which must outlive any one failure, as a panic of an extension
+        except BaseException:  # the thread must survive every failure, even a panic of a native extension
             LOG.exception("An entry of the audit is lost: %r", entry)
 
 
 def _shortened(entry: Entry) -> Entry:
-    """An entry whose texts, some of which callers choose, have a bound."""
-    told = {name: text[:MOST_TEXT] for name, text in structs.asdict(entry).items() if isinstance(text, str)}
-    return structs.replace(entry, **told)
+    """Return the entry with its texts cut to ``MAX_TEXT``, because clients choose some of them."""
+    texts = {name: text[:MAX_TEXT] for name, text in structs.asdict(entry).items() if isinstance(text, str)}
+    return structs.replace(entry, **texts)
 
 
 def _since(given: str) -> str:
-    """What the names of entries of this moment or later are below."""
+    """Return the exclusive upper bound of the names of entries at this time or later."""
     if not given:
         return "~"
-    told = moment(given)
-    if told is None:
+    since = moment(given)
+    if since is None:
         raise InvalidParameter("since must be a date and time as 2026-01-31T12:00:00Z (in a URL + is %2B).")
-    return f"{END - int(min(max(told, 0.0), END / 1_000_000) * 1_000_000):018d}~"
+    return f"{END - int(min(max(since, 0.0), END / 1_000_000) * 1_000_000):018d}~"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on fences, stages and commits (extensions 9)."""
+"""Use cases of fences, stages and commits (extensions 9)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Transactions:
-    """What a batch job can do that may be restarted anywhere."""
+    """Use cases for batch jobs that may be restarted at any point: fences, stages, commits."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Transactions:
         patience: float,
         quotas: AnyQuotas,
     ) -> None:
-        """``patience``: seconds after which the answer to a large commit says that the commit is under way."""
+        """Initialize; after ``patience`` seconds, a large commit is answered as still running."""
         self._transactions = storage.transactions
         bounds = Bounds(limits.commit_slice, limits.max_commit_messages)
         self._resumes = not isinstance(storage.transactions, Missing)
@@ -64,13 +64,13 @@ class Transactions:
         self._quotas = quotas
 
     def advance_fence(self, project: str, name: str) -> int:
-        """The fence's next epoch; whoever holds an older one cannot work on. Raises ``QuotaExceeded``."""
+        """Return the fence's next epoch. Holders of older epochs are fenced off. Raises ``QuotaExceeded``."""
         project, name = project_id(project), free_name("fence", name)
         with self._admitted(project, Work.FENCE, name):
             return self._transactions.advance_fence(project, name, self._clock.now())
 
     def drop_stage(self, project: str, stage: str) -> None:
-        """Drop what is staged there, unless a commit has named it; an unknown stage is fine."""
+        """Delete the stage unless a commit refers to it; ignore an unknown stage."""
         project, stage = project_id(project), free_name("stage", stage)
         self._transactions.drop_stage(project, stage)
         self._transactions.drop_stage(project, copies_of(stage))
@@ -79,10 +79,10 @@ class Transactions:
     def commit(
         self, project: str, terms: CommitTerms, fence: Fence | None, allowance: Allowance = EVERYTHING
     ) -> Committed:
-        """Publish the stages and delete what the claims hold, as one decision; ``open`` if that takes longer.
+        """Publish the stages and delete the claims' messages atomically. The result is ``open`` if that takes longer.
 
         Raises ``Invalid``, ``NotAuthorized``, ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed``, ``CommitTooLarge``,
-        ``CommitRunning``, ``Fenced``, ``QuotaExceeded``: nothing has changed.
+        ``CommitRunning``, ``Fenced``, ``QuotaExceeded``; then nothing has changed.
         """
         _judge(allowance, terms)
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
@@ -116,7 +116,7 @@ class Transactions:
             yield
 
     def last(self, project: str, producer: str) -> Committed:
-        """The producer's last batch; ``open`` if it is still being carried out. Raises ``ProducerNotFound``."""
+        """Return the producer's last batch; ``open`` if it is still being carried out. Raises ``ProducerNotFound``."""
         return self._carrier.last(project_id(project), free_name("producer", producer))
 
     def list(
@@ -127,11 +127,11 @@ class Transactions:
         limit: int | None,
         visible: Callable[[str], bool] | None = None,
     ) -> Seen[Page[KnownWork]]:
-        """A page of the project's stages, fences or producers, in the order of names; of those that are ``visible``.
+        """Return a page of the project's stages, fences or producers in order of names.
 
-        What is looked at for one page is bounded: that of a caller who may not see all may be short, or empty, and go
-        on. ``next`` tells no name that the caller may not see, and is None where the listing has ended. Raises
-        ``Invalid``, ``InvalidParameter``.
+        ``visible`` returns whether the client may see a name (``None`` = all). The number of names read for one page is
+        limited, so such a page may be short or empty even if more follow. ``next`` reveals no name that the client may
+        not see, and is ``None`` at the end. Raises ``Invalid``, ``InvalidParameter``.
         """
         about, now = f"{work} {project_id(project)}", self._clock.now()
         after = self._markers.open(about, marker)
@@ -154,13 +154,13 @@ class Transactions:
         return Seen(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
 
     def resume(self) -> None:
-        """Go on with commits whose server has left them: to be called every second."""
+        """Continue commits whose server has died. Call this every second."""
         if self._resumes:
             self._carrier.resume()
 
 
 def _judge(allowance: Allowance, terms: CommitTerms) -> None:
-    """Every stage and every queue that it names, and the producer, whose state it changes."""
+    """Raise ``NotAuthorized`` unless the client may use all queues, stages and the producer that the commit names."""
     for queue in {held.queue for held in terms.settle}:
         allowance.judge("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
     verb = Verb.CONSUME if terms.settle and not terms.stages else Verb.PRODUCE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers of use cases that no value of the model expresses."""
+"""Results of use cases that are not values of the model."""
 
 from typing import Generic, TypeVar
 
@@ -11,22 +11,23 @@ T = TypeVar("T")
 
 
 class Seen(Struct, Generic[T], frozen=True):
-    """What a verb found, as of the moment ``now``."""
+    """A value read from the store, and the time ``now`` at which it was read."""
 
     value: T
     now: Seconds
 
     @property
     def found(self) -> bool:
-        """Whether there was anything."""
+        """Whether the value is not empty."""
         return bool(self.value)
 
 
 class Applied(Struct, Generic[T], frozen=True):
-    """The result of a verb.
+    """The result of a change.
 
-    ``replayed``: an earlier request with the same idempotency key had this result. ``ignores_delays``: a message of
-    the request names a delay, which its queue ignores.
+    Attributes:
+        replayed: Whether an earlier request with the same idempotency key produced this result.
+        ignores_delays: Whether a message of the request has a delay that its queue ignores.
     """
 
     value: T
@@ -35,7 +36,10 @@ class Applied(Struct, Generic[T], frozen=True):
 
 
 class Listed(Struct, frozen=True):
-    """A page of a queue as of ``now``. ``delayed``: whether it shows delayed messages (always on a normal queue)."""
+    """A page of a queue's messages as of ``now``.
+
+    ``delayed``: whether the page includes delayed messages; always true if the queue has no default delay.
+    """
 
     page: Page[Message]
     delayed: bool
@@ -43,5 +47,5 @@ class Listed(Struct, frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether there was anything."""
+        """Whether the page has messages."""
         return bool(self.page.items)

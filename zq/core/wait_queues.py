@@ -1,32 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots for requests that last, of which each project gets a share, and the queues in which long polls wait."""
+"""Slots for long polls and streams, shared fairly among projects, and the queues in which long polls wait."""
 
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-# Percent of the slots of a server that one project gets, at least one.
+# Default percentage of a server's slots that one project may take (at least one slot).
 SHARE: Final = 25
-# Requests of one project that only look, of all that were notified, which look at once.
+# Maximum number of notified read-only requests of one project that look at the same time.
 MAX_LOOKING: Final = 4
 
 
 class Slots:
-    """The slots of one server for requests that last: to wait, or to stream. The caller serializes calls by a lock."""
+    """The slots of one server for long polls or streams. The caller serializes calls with a lock."""
 
     def __init__(self, most: int, share: int = SHARE) -> None:
-        """``share``: percent."""
+        """Initialize ``most`` slots, of which one project may take ``share`` percent by default."""
         self._free = self._most = most
         self._share = share
         self._taken: Counter[str] = Counter()
 
     def share(self, own: int | None) -> int:
-        """Return how many slots a project gets; ``own``: its percent, where that is not what all have."""
+        """Return how many slots a project may take.
+
+        ``own``: the project's percentage, if it differs from the default.
+        """
         return max(1, self._most * (self._share if own is None else own) // 100)
 
     def take(self, project: str, own: int | None = None) -> bool:
-        """Take a slot for the project, of its share; False if there is none for it."""
+        """Take a slot for the project. Return ``False`` if none is free, or if the project's share is used up."""
         if self._free <= 0 or self._taken[project] >= self.share(own):
             return False
         self._free -= 1
@@ -34,7 +37,7 @@ class Slots:
         return True
 
     def give_back(self, project: str) -> None:
-        """Give back a slot that the project took."""
+        """Release a slot of the project."""
         self._free += 1
         self._taken[project] -= 1
         if not self._taken[project]:
@@ -42,14 +45,14 @@ class Slots:
 
 
 class Wakeup(threading.Event):
-    """An event that wakes a thread, or calls a function where a request waits without a thread."""
+    """An event that wakes a thread, or calls a function if the request waits without a thread."""
 
     def __init__(self) -> None:
         super().__init__()
         self._callback: Callable[[], object] | None = None
 
     def notify(self, callback: Callable[[], object] | None) -> None:
-        """Call ``callback`` when the event is set; None = call nothing any more."""
+        """Call ``callback`` when the event is set; ``None`` = stop calling."""
         self._callback = callback
 
     def set(self) -> None:
@@ -60,9 +63,11 @@ class Wakeup(threading.Event):
 
 
 class Waiter:
-    """A waiting request, which takes one of the ``slots``.
+    """One waiting request and its slot.
 
-    ``in_vain``: its time is up, and its last look found nothing.
+    Attributes:
+        takes: Whether the request takes messages (claims or pops them), rather than only looking.
+        in_vain: Whether the last look, after the deadline, found nothing.
     """
 
     __slots__ = ("has_left", "in_vain", "is_called", "places", "slots", "takes", "wakeup")
@@ -73,17 +78,17 @@ class Waiter:
         self.wakeup = Wakeup()
         self.in_vain = self.has_left = False
         self.is_called = False
-        """Whether it was notified and has not looked since."""
+        """Whether the request was notified and has not looked since."""
         self.places = 0
-        """The number of places of ``Lookers`` that it holds."""
+        """Number of the places of ``Lookers`` that the request occupies."""
 
     def begin_look(self) -> None:
-        """Begin a look: from now on a notification may be of a message that the look passes over."""
+        """Begin a look. A notification from now on may be about a message that the look misses."""
         self.wakeup.clear()
         self.is_called = False
 
     def end_in_vain(self) -> None:
-        """End the last look without a message."""
+        """Record that the last look found no message."""
         self.in_vain = True
 
     def leave(self) -> None:
@@ -92,7 +97,7 @@ class Waiter:
 
 
 class Lookers:
-    """The requests of one project that were notified and only look; ``MAX_LOOKING`` of them look at once."""
+    """The notified read-only requests of one project. At most ``MAX_LOOKING`` of them look at the same time."""
 
     __slots__ = ("looking", "pending")
 
@@ -101,13 +106,13 @@ class Lookers:
         self.pending: deque[Waiter] = deque()
 
     def call(self, waiter: Waiter) -> None:
-        """Wake a waiter, or let it wait for its turn."""
+        """Queue a waiter for its turn to look, unless it is queued already."""
         if not waiter.is_called:
             waiter.is_called = True
             self.pending.append(waiter)
 
     def wake_next(self) -> bool:
-        """Wake as many as may look; return False if none looks, and none is to."""
+        """Wake as many waiters as may look. Return ``False`` if none looks or is queued."""
         while self.pending and self.looking < MAX_LOOKING:
             waiter = self.pending.popleft()
             if not waiter.has_left:
@@ -117,13 +122,13 @@ class Lookers:
         return self.looking > 0
 
     def free(self, waiter: Waiter) -> None:
-        """Take back the places of a waiter that has looked, or has left."""
+        """Release the places of a waiter that has looked or left."""
         self.looking -= waiter.places
         waiter.places = 0
 
 
 class WaitQueue:
-    """The requests that wait for one queue, first come first served, and the moment at which its timer fires."""
+    """The requests that wait for one queue, in order of arrival, and the queue's timer."""
 
     __slots__ = ("timer", "waiters")
 
@@ -132,11 +137,11 @@ class WaitQueue:
         self.timer = 0.0
 
     def set_timer(self, moment: float) -> None:
-        """Let the timer fire at this moment of the monotonic clock."""
+        """Set the timer to a time of the monotonic clock."""
         self.timer = moment
 
     def notify_taker(self) -> None:
-        """Wake the first that takes and is not awake."""
+        """Wake the first waiter that takes messages and is not awake."""
         for waiter in self.waiters:
             if waiter.takes and not waiter.wakeup.is_set():
                 waiter.wakeup.set()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long polls: requests that wait until there is something to answer (extensions 2).
+"""Long polls: requests that wait until there is a message to return (extensions 2).
 
-Each queue has a wait queue. The store notifies of queues that messages came to, in whatever process; a timer does so
-for messages that become ready by the passing of time, and for notifications that were lost. A request that waits asks
-the store only when it is woken. Of the requests that want to take messages one is woken, and wakes the next one if it
-found something; of those that only look, all are, of one project a few at a time.
+Each queue has a wait queue. The store notifies of queues that received messages, in any process. A timer handles
+messages that become ready over time, and lost notifications. A waiting request reads the store only when it is woken.
+Of the requests that take messages, one is woken, which wakes the next one if it found something. Of the requests that
+only look, all are woken, a few of each project at a time.
 """
 
 import threading
@@ -24,29 +24,29 @@ from zq.model import QueueRef, Seconds
 from zq.storage.api import Storage
 
 T = TypeVar("T")
-# Raises if whoever waits may not wait on.
+# Raises an error if the request may not wait any longer.
 Check = Callable[[], object]
-# Seconds after which a queue with waiters is looked at without a notification.
+# Seconds after which a queue with waiters is checked without a notification.
 RECHECK: Final = 5.0
-# How often a second one server does so at most; where the queues are many, each has to wait longer.
+# Maximum number of such checks per second in one server; with many queues, the interval grows.
 MAX_RECHECKS: Final = 100
-# Seconds by which a timer fires after the moment for which it was set, so that the moment has surely come.
+# Seconds added to every timer, so that the message is certainly ready when it fires.
 TIMER_SLACK: Final = 0.002
-# Of so many slots there is one more in the reserve, and at least one.
+# The reserve has one slot for this many regular slots (at least one).
 RESERVED: Final = 4
 # Seconds for which a request may wait in the reserve.
 PAUSE: Final = 1.0
 
 
 class Polled(Struct, Generic[T], frozen=True):
-    """What a poll came to. ``turned_away``: there was nothing, and no slot to wait in."""
+    """The result of a poll. ``turned_away``: whether there was neither a message nor a free slot to wait in."""
 
     answer: T
     turned_away: bool = False
 
 
 class Waiters:
-    """The requests of one server that wait: ``most`` at a time, and of one project ``share`` percent of that."""
+    """The waiting requests of one server: at most ``most`` in total, and ``share`` percent of that for one project."""
 
     def __init__(
         self,
@@ -86,12 +86,17 @@ class Waiters:
         check: Check | None = None,
         paused: bool = False,
     ) -> Polled[T]:
-        """What ``ask`` answers as soon as that is something, at the latest after ``wait`` seconds.
+        """Return what ``ask`` returns as soon as ``found`` accepts it, or after ``wait`` seconds.
 
-        ``takes``: asking takes what it finds, so it is not done for one who waited and is ``gone``. ``check``: called
-        while it waits, at least every ``RECHECK`` seconds and before it asks again; what it raises ends the wait.
-        ``paused``: its caller would come again at once if it were turned away, so that it waits in the reserve then,
-        for ``PAUSE`` seconds, if there is room. Raises ``Invalid`` for a ``wait`` out of bounds, before asking.
+        Raises ``Invalid`` for a ``wait`` out of range, before ``ask`` is called.
+
+        Args:
+            takes: Whether ``ask`` takes the messages that it finds. Then it is not called for a waiting client that is
+                ``gone``.
+            check: Called at least every ``RECHECK`` seconds while waiting, and before ``ask`` is called again; an error
+                that it raises ends the wait.
+            paused: Whether the client would poll again at once if it were turned away. Then it waits in the reserve for
+                ``PAUSE`` seconds, if that has a free slot.
         """
         visit = self.enter(queue, wait, takes=takes, check=check, paused=paused)
         try:
@@ -104,9 +109,9 @@ class Waiters:
     def enter(
         self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None, paused: bool = False
     ) -> "Visit":
-        """The same for a request that has no thread to spend: it looks, and between two looks it is notified.
+        """Return a ``Visit`` for a request that waits without holding a thread; the arguments are those of ``poll``.
 
-        Raises ``Invalid`` for a ``wait`` out of bounds.
+        Raises ``Invalid`` for a ``wait`` out of range.
         """
         if not within("wait", wait or 0, 0, self._limits.max_wait):
             return Visit(self, queue, None, 0.0)
@@ -118,7 +123,7 @@ class Waiters:
         return Visit(self, queue, waiter, deadline, check)
 
     def wake(self, queue: QueueRef) -> None:
-        """Something came to the queue. Returns at once; most of the time nobody waits."""
+        """Wake requests after messages arrived in the queue. Returns at once; usually no request waits."""
         if queue in self._wait_queues:
             with self._lock:
                 wait_queue = self._wait_queues.get(queue)
@@ -126,7 +131,7 @@ class Waiters:
                     self._notify(queue.project, wait_queue)
 
     def _notify(self, project: str, wait_queue: WaitQueue) -> None:
-        """Wake all that look, a few at a time, and the first that takes. Under the lock."""
+        """Wake the read-only requests, a few at a time, and the first request that takes. The caller holds the lock."""
         for waiter in wait_queue.waiters:
             if not waiter.takes:
                 self._lookers.setdefault(project, Lookers()).call(waiter)
@@ -139,7 +144,7 @@ class Waiters:
             del self._lookers[project]
 
     def looked(self, queue: QueueRef, waiter: Waiter) -> None:
-        """Let the next one look that was notified."""
+        """Let the next notified request look."""
         if waiter.places:
             with self._lock:
                 self._free(queue.project, waiter)
@@ -150,13 +155,13 @@ class Waiters:
             self._wake_lookers(project)
 
     def recheck(self) -> None:
-        """Have all that wait look again: the clock has leapt, and messages may have become ready by it."""
+        """Wake all waiting requests, because the clock jumped and messages may have become ready by that."""
         with self._lock:
             for queue, wait_queue in self._wait_queues.items():
                 self._notify(queue.project, wait_queue)
 
     def close(self) -> None:
-        """Answer all requests that wait, and let none wait any more. May be called twice."""
+        """Answer all waiting requests, and let none wait any more. Idempotent."""
         with self._lock:
             self.closing = True
             for wait_queue in self._wait_queues.values():
@@ -165,18 +170,18 @@ class Waiters:
             self._timer_set.notify()
 
     def take_slot(self, project: str) -> bool:
-        """Take a slot for a request that waits for something else than a queue; False if there is none."""
+        """Take a slot for a request that waits for something other than a queue. Return ``False`` if there is none."""
         own = self._quotas.share_of(project)
         with self._lock:
             return not self.closing and self._slots.take(project, own)
 
     def give_back_slot(self, project: str) -> None:
-        """Give that slot back."""
+        """Release a slot that ``take_slot`` took."""
         with self._lock:
             self._slots.give_back(project)
 
     def _take_slot(self, queue: QueueRef, takes: bool, slots: Slots) -> Waiter | None:
-        """A slot in the wait queue, or None."""
+        """Enter the queue's wait queue; return ``None`` if there is no free slot."""
         own = self._quotas.share_of(queue.project)
         with self._lock:
             if self.closing or not slots.take(queue.project, own):
@@ -186,8 +191,10 @@ class Waiters:
             return waiter
 
     def leave(self, queue: QueueRef, waiter: Waiter) -> None:
-        """Leave the wait queue. The next one is woken, for there may be more, but not by one that looked in vain and
-        was not woken since."""
+        """Leave the wait queue, and wake the next taker, because there may be more messages.
+
+        A waiter that found nothing at its deadline, and was not woken since, wakes no other one.
+        """
         with self._lock:
             waiter.leave()
             self._free(queue.project, waiter)
@@ -200,9 +207,9 @@ class Waiters:
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
-        """Set the queue's timer to when a message becomes ready by itself, or when it is time to look anyway.
+        """Set the queue's timer to the time at which a message becomes ready, or to the next regular check.
 
-        ``asked``: a moment not after the one by which nothing was found. What has become ready since is due at once.
+        ``asked``: a time not later than the look that found nothing. Messages that became ready since are due at once.
         """
         due = self._queues.ready(queue, 0, asked).next
         after = max(RECHECK, len(self._wait_queues) / MAX_RECHECKS)
@@ -223,7 +230,7 @@ class Waiters:
                 self._timer_set.notify()
 
     def _run(self) -> None:
-        """Notify the wait queues whose timers fire."""
+        """Notify wait queues when their timers fire."""
         with self._lock:
             while not self.closing:
                 if not self._timers:
@@ -241,9 +248,9 @@ class Waiters:
 
 
 class Visit:
-    """One request's way to the messages of a queue; see ``Waiters.poll``.
+    """One request's poll of a queue; see ``Waiters.poll``.
 
-    ``waiter`` is None if it does not wait, or there was no slot to: ``deadline``, of the monotonic clock, tells which.
+    ``waiter`` is ``None`` if the request does not wait (``deadline`` is 0), or if it found no free slot.
     """
 
     def __init__(
@@ -265,22 +272,25 @@ class Visit:
     def look(
         self, ask: Callable[[], T], found: Callable[[T], object], gone: Callable[[], bool] = lambda: False
     ) -> Polled[T] | None:
-        """What ``ask`` answers, if that is something or the time is up; else None: sleep, and look again."""
+        """Return the result of ``ask`` if it is final; else return ``None``: sleep and look again.
+
+        The result is final if ``found`` accepts it, or if the deadline has passed.
+        """
         waiter, owner = self._waiter, self._owner
         if waiter is None:
             return self._at_once(ask, found)
         if waiter.takes and self._last is not None and gone():
-            return self._last  # what came is the next one's: see leave
+            return self._last  # ``leave`` passes the notification on to the next waiter
         if self._check is not None and self._last is not None:
             self._check()
             if not waiter.wakeup.is_set() and self._time_left() > 0 and not owner.closing:
-                return None  # it was time to check, and nothing else
+                return None  # woken only for the check
         waiter.begin_look()
         asked = owner.clock.now()
         try:
             answer = ask()
         except Exception:
-            waiter.wakeup.set()  # what it was notified of is still to be looked at, maybe on another thread
+            waiter.wakeup.set()  # the notification is still to be handled, possibly by another thread
             raise
         finally:
             owner.looked(self._queue, waiter)
@@ -296,7 +306,7 @@ class Visit:
         return self._last
 
     def left(self) -> float:
-        """Seconds until the time is up, or it is time to check whether it may wait on."""
+        """Return the seconds until the deadline or the next check."""
         left = self._time_left()
         return left if self._check is None else min(left, RECHECK)
 
@@ -304,14 +314,14 @@ class Visit:
         return self._deadline - time.monotonic()
 
     def sleep(self) -> None:
-        """Return when it is woken, or the time is up."""
+        """Block until the request is woken, or until the deadline or the next check."""
         self.begin()
         if self._waiter is not None:
             self._waiter.wakeup.wait(self.left())
         self.end()
 
     def begin(self, notify: Callable[[], object] | None = None) -> None:
-        """It waits from now on. ``notify`` is called when it is to look again, if need be at once."""
+        """Start to wait; ``notify`` is called when the request should look again, possibly at once."""
         self._owner.events.waiting(1)
         if self._waiter is not None and notify is not None:
             self._waiter.wakeup.notify(notify)
@@ -319,20 +329,20 @@ class Visit:
                 notify()
 
     def end(self) -> None:
-        """It waits no more."""
+        """Stop waiting."""
         self._owner.events.waiting(-1)
         if self._waiter is not None:
             self._waiter.wakeup.notify(None)
             self._woken = self._waiter.wakeup.is_set()
 
     def close(self) -> None:
-        """Give the slot back. May be called twice."""
+        """Release the slot. Idempotent."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             self._owner.leave(self._queue, waiter)
 
     def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> Polled[T]:
-        """For a request that does not wait, or finds no slot to."""
+        """Look once, for a request that does not wait or has no slot."""
         answer = ask()
         if not self._deadline or found(answer):
             return Polled(answer)

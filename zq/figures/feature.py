@@ -15,7 +15,7 @@ from zq.http.features import Feature, Json
 from zq.limits import Limits
 
 if TYPE_CHECKING:
-    from zq.http.app import App
+    from zq.http.application import App
 
 
 class FiguresFeature(Feature):

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP interface: parse, ask the broker, render. No rule of queues lives here."""
+"""The HTTP interface: parses requests, calls the use cases and renders answers. It contains no rules of queues."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is refused before a request is routed, its body read or the store asked, whatever the route.
+"""Checks that run before routing, before the body is read and before any access to the store.
 
-A head that could mean two things (``zq.http.heads``), and a ``Host`` that is not this server's: a page that a browser
-shows may name this machine by a name of its own and then read queues here (DNS rebinding), but only under that name. So
-is what a page of another site has a browser change.
+They refuse an ambiguous request head (``zq.http.heads``), a ``Host`` that is not this server's, and changes that a page
+of another site has a browser send. The check of ``Host`` prevents DNS rebinding: a web page may point a name of its own
+at this machine to read queues, but the browser then sends that name.
 """
 
 import re
@@ -17,28 +17,30 @@ import falcon
 from zq.errors import Invalid, InvalidHeader, NotAuthorized, Unavailable
 from zq.http import heads, query
 
-# The keys of the environment under which some servers leave the raw target.
+# Environment keys under which servers pass the raw request target.
 TARGET, OTHER_TARGET = "RAW_URI", "REQUEST_URI"
 # The value of a Host header.
 HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::[0-9]*)?", re.ASCII)
-# The entry of allowed_hosts that stands for every Host.
+# Entry of allowed_hosts that accepts every Host.
 ANY_HOST: Final = "*"
-# The sentence of a 421.
+# Error of a 421.
 NOT_OURS: Final = "This Host is not one of [server] allowed_hosts."
-# The sentence of a 403 of what a browser sends for a page of another site.
+# Error of a 403 for a request that a browser sends on behalf of another site.
 CROSS_SITE: Final = "A page of another site may change nothing here."
 # Methods that change nothing.
 READING: Final = frozenset({"GET", "HEAD"})
 
 
 class Admission:
-    """Falcon middleware, before any that reads more of a request. ``allowed_hosts`` are in lower case, without ports.
+    """Falcon middleware that runs before all others that read the request.
 
-    A feature whose links change something sets ``links_change`` in ``req.context``.
+    A feature whose GET requests can change something sets ``links_change`` in ``req.context``.
 
-    ``guarded``: callers have credentials, which no page of another name has, so that any ``Host`` is served; else
-    ``ANY_HOST`` among ``allowed_hosts`` waives the check. ``trusting``: the operator answers for the network, so that a
-    request of HTTP/1.0 needs no ``Host``.
+    Args:
+        trusting: Whether the operator vouches for the network; then HTTP/1.0 requests need no ``Host``.
+        guarded: Whether callers are authenticated; then any ``Host`` is accepted, because pages of other names have no
+            credentials.
+        allowed_hosts: Returns accepted host names in lower case without ports; ``ANY_HOST`` accepts all.
     """
 
     def __init__(self, trusting: bool, guarded: bool, allowed_hosts: Callable[[], Collection[str]]) -> None:
@@ -71,7 +73,7 @@ class Admission:
         self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool
     ) -> None:
         if query.body_is_left(req):
-            resp.set_header("Connection", "close")  # no engine reads on for what is not wanted
+            resp.set_header("Connection", "close")  # the edge must not read an unwanted body
 
 
 def _refuse_head(sentence: str) -> NoReturn:
@@ -82,14 +84,14 @@ def _refuse_head(sentence: str) -> NoReturn:
 
 @lru_cache(maxsize=1024)
 def _host(value: str) -> str:
-    """The name without its port, in lower case; "" if it is none."""
+    """Return the host name without its port, in lower case; "" if it is malformed."""
     found = HOST.fullmatch(value)
     return found[1].lower() if found else ""
 
 
 @lru_cache(maxsize=1024)
 def _is_literal(value: str) -> bool:
-    """Whether it is an address or ``localhost``: no name that others could point at this machine."""
+    """Return whether the host is an IP address or ``localhost``, which DNS cannot point at another machine."""
     name = _host(value)
     try:
         return name == "localhost" or name.endswith(".localhost") or bool(ip_address(name.strip("[]")))

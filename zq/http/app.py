@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of contents of the HTTP interface."""
+"""The composition of the HTTP interface: middleware and routes."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
-import falcon
-
-from zq import turns
 from zq.audit import Audit
 from zq.auth.policy import Policy as TablePolicy
 from zq.auth.signatures import Signatures
@@ -15,17 +12,16 @@ from zq.auth.tokens import Tokens
 from zq.core import Broker
 from zq.core.pools import Pools
 from zq.events import NO_EVENTS, Events
-from zq.http import faults
 from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
+from zq.http.application import App
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
-from zq.http.authorization import Answer, Authorization
+from zq.http.authorization import Authorization
 from zq.http.claims import ClaimCollection, ClaimItem, ProjectClaims
 from zq.http.features import Feature
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem, MessageLocation
 from zq.http.openapi import OpenApiDocument
-from zq.http.pending import HANDOVER, Handover, PendingAnswer
 from zq.http.pools import FLAVORS, POOLS, FlavorCollection, FlavorItem, PoolCollection, PoolItem
 from zq.http.publishing import TopicMessage, TopicMessages
 from zq.http.request_log import RequestLog
@@ -50,7 +46,6 @@ from zq.http.service import (
 )
 from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.share import QueueShare, ShareRevocation
-from zq.http.short import ShortRoutes
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
@@ -59,87 +54,8 @@ from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageI
 from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
 from zq.model.quotas import Work
-from zq.storage.api import Storage
-from zq.storage.inline import LongWalk
 
-
-class Later(NamedTuple):
-    """The answer to a request that was pending."""
-
-    status: int
-    headers: list[tuple[str, str]]
-    body: bytes
-
-
-class App(falcon.App[Any, Any]):
-    """The WSGI application."""
-
-    def __init__(
-        self, middleware: Sequence[Any], authentication: Authentication, authorization: Authorization, storage: Storage
-    ) -> None:
-        self._failures: dict[type[BaseException], Callable[..., Any]] = {}
-        self._short = ShortRoutes()
-        super().__init__(response_type=Answer, middleware=list(middleware))
-        self.judge = authentication if authentication.asks else None
-        """Decides which bodies the server's edge reads; None: all of them."""
-        self.checks = authentication.checks
-        self.check_of = authentication.check_of
-        self.authorization = authorization
-        self._finishing = [each.process_response for each in reversed(middleware) if hasattr(each, "process_response")]
-        self._storage = storage
-        self.req_options.auto_parse_qs_csv = True
-        self.req_options.keep_blank_qs_values = False
-        faults.register(self)
-
-    def add_route(self, uri_template: str, resource: object, **kwargs: Any) -> None:
-        super().add_route(uri_template, resource, **kwargs)
-        self._short.add(uri_template, getattr(resource, "short", ()))
-
-    def add_error_handler(self, exception: Any, handler: Any = None) -> None:
-        super().add_error_handler(exception, handler)
-        self._failures[exception] = handler
-
-    def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether the event loop's thread may run a request, with a ``zq.storage.inline.Ticket``: the request is
-        short, and works promptly. The caller's credential must be known."""
-        return self._short.has(environ, body) and self.is_prompt()
-
-    def is_prompt(self) -> bool:
-        """Return whether a short request that begins or goes on now waits for memory only: not for a store that is
-        busy, nor for heavy work on another thread, which may hold the lock of its queue."""
-        return self._storage.prompt and not turns.are_taken()
-
-    def go_on(self, pending: PendingAnswer) -> Later | None:
-        """Let a pending request look again, and answer it; None if it is still pending. Blocks as a request does."""
-        req, resp = pending.req, pending.resp
-        handover: Handover = req.env[HANDOVER]
-        self.authorization.resume(req)
-        answered = succeeded = True
-        try:
-            answered = pending.attempt()
-        except LongWalk:
-            answered = False
-            handover.call_for_thread()
-        except Exception as error:  # noqa: BLE001 - as Falcon does; there is a handler for each error
-            succeeded = False
-            self._handler_of(error)(req, resp, error, {})
-        if answered:
-            handover.end()
-        for process_response in self._finishing:
-            process_response(req, resp, None, succeeded)
-        if not answered:
-            return None
-        body: bytes = resp.data or b""
-        headers = resp.headers | {"content-length": str(len(body))}
-        if resp.status_code == 204:  # Falcon gave the response both headers when it had no answer yet
-            del headers["content-type"], headers["content-length"]
-        return Later(resp.status_code, list(headers.items()), body)
-
-    def _handler_of(self, error: Exception) -> Callable[..., Any]:
-        return next(self._failures[kind] for kind in type(error).__mro__ if kind in self._failures)
-
-
-# For those who have configured no audit log.
+# The default, without an audit log.
 NO_AUDIT: Final = Audit()
 
 

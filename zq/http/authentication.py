@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks, found out before a request is routed, its body read or the store asked for anything else (tenancy 1).
+"""Authentication middleware: identifies the caller before routing and before the body is read (tenancy 1).
 
-What callers say of themselves is taken out of the environment first, whatever the strategy makes of it, so that nothing
-behind this can believe it. Without a strategy nobody is asked for anything, and ``zq.http.tenant`` reads the headers.
+Headers in which a client states its own identity are first removed from the environment, with every strategy, so that
+later code cannot trust them. Without a strategy, ``zq.http.tenant`` reads these headers.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,37 +15,41 @@ from zq.http.heads import CredentialCheck
 from zq.http.tenant import CONTROL, PRESENTED
 from zq.model.identity import ADMIN, Identity
 
-# Paths that need no credential, each with its methods.
+# Methods and paths that need no credential.
 OPEN: Final = {"/healthz": ("GET", "HEAD"), "/readyz": ("GET", "HEAD"), "/": ("GET",)}
-# Headers by which clients, and proxies, usually say who asks: taken away without a search.
+# The usual identity headers of clients and proxies, removed without a search.
 USUAL: Final = ("HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_ZQ_PROXY_SECRET")
-# What makes a request a signed one, which is judged by that alone.
+# Header of a signed URL. A request that has it is authenticated by the signature only.
 SIGNATURE: Final = "HTTP_URL_SIGNATURE"
-# Others by which clients say who they are.
+# Names of other identity headers.
 NAMES: Final = frozenset({"HTTP_X_ROLES", "HTTP_X_IDENTITY_STATUS", "HTTP_X_ZQ_PROXY_SECRET"})
+# Prefixes of other identity headers.
 PREFIXES: Final = ("HTTP_X_PROJECT_", "HTTP_X_TENANT", "HTTP_X_USER", "HTTP_X_DOMAIN", "HTTP_X_SERVICE_")
-# Names of the environment that are remembered as harmless.
-MOST: Final = 4096
-# Whoever speaks through the control socket.
+# Maximum number of environment keys that are remembered as harmless.
+MAX_HARMLESS: Final = 4096
+# The caller of a request through the control socket.
 OPERATOR: Final = Identity(project="", user="operator", roles=frozenset({ADMIN}), credential="control")
 
 
 class Strategy(Protocol):
-    """Tells of a request who asks; see ``zq.auth``."""
+    """An authentication strategy; see ``zq.auth``."""
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Whether ``authenticate`` would return, counting nothing; None if the store must be asked."""
+        """Return whether ``authenticate`` would succeed, or ``None`` if the store must be read.
+
+        Does not count as an attempt.
+        """
         ...
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Look the credential up in the store; return None if the store does not answer."""
+        """Look the credential up in the store. Return ``None`` if the store is unavailable."""
         ...
 
 
 class ProxyCheck(Protocol):
-    """Raises unless a request came through the proxy, which says who asks; see ``zq.auth.proxy``."""
+    """The check that a request came through the authenticating proxy; see ``zq.auth.proxy``."""
 
     def check(self, env: Mapping[str, Any], peer: str) -> None: ...
 
@@ -53,7 +57,10 @@ class ProxyCheck(Protocol):
 
 
 class SignatureCheck(Protocol):
-    """Tells whom a signed request is from, which names a project; None if it is not. See ``zq.auth.signatures``."""
+    """The authentication of signed requests, which name their project; see ``zq.auth.signatures``.
+
+    ``authenticate`` returns ``None`` if the signature does not belong to the project.
+    """
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None: ...
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None: ...
@@ -61,32 +68,35 @@ class SignatureCheck(Protocol):
 
 
 class Signed:
-    """The strategy of a request with a signature, be it empty (contract 10.3)."""
+    """The strategy for a request with a ``URL-Signature`` header, even an empty one (contract 10.3)."""
 
     def __init__(self, signatures: SignatureCheck) -> None:
         self._signatures = signatures
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
-        identity = self._signatures.authenticate(_named(env), env, peer)
+        identity = self._signatures.authenticate(_project_of(env), env, peer)
         if identity is None:
             raise falcon.HTTPNotFound
         return identity
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        return self._signatures.known(_named(env), env, peer)
+        return self._signatures.known(_project_of(env), env, peer)
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        return self._signatures.look_up(_named(env), env, peer)
+        return self._signatures.look_up(_project_of(env), env, peer)
 
 
-def _named(env: Mapping[str, Any]) -> str:
-    """The project that a request names, whether that was put aside or not yet."""
+def _project_of(env: Mapping[str, Any]) -> str:
+    """Return the project that the request names, whether or not the header was removed from the environment."""
     name = "HTTP_X_PROJECT_ID"
     return str(env.get(name) or env.get(PRESENTED, {}).get(name, ""))
 
 
 class Authentication:
-    """Falcon middleware. Leaves ``identity`` in ``req.context``, or in the environment what a proxy says of it."""
+    """Falcon middleware that authenticates the caller.
+
+    It sets ``req.context.identity``; with a proxy, it leaves the proxy's headers in the environment instead.
+    """
 
     def __init__(
         self,
@@ -144,7 +154,7 @@ class Authentication:
             self._proxy.check(env.setdefault(PRESENTED, {}), peer)
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Whether a request of this head is to have its body read; see ``zq.http.heads.Judge``."""
+        """Return whether the edge should read the body of a request with this head; see ``zq.http.heads.Judge``."""
         if (check := self.check_of(env)) is not None:
             return check.known(env)
         if not self._asks or env["PATH_INFO"] in OPEN:
@@ -155,7 +165,7 @@ class Authentication:
         return strategy.known(env, peer_of(env, self._behind_proxy))
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
-        """Look the credential up in the store; return None if the store does not answer."""
+        """Look the credential up in the store. Return ``None`` if the store is unavailable."""
         if (check := self.check_of(env)) is not None:
             return check.look_up(env)
         strategy = self._signed if SIGNATURE in env else self._strategy
@@ -169,45 +179,47 @@ class Authentication:
         return None
 
     def check_again(self, env: Mapping[str, Any]) -> None:
-        """Raise ``NotAuthenticated`` if the credential of a request that goes on for long is not valid any more."""
+        """Raise ``NotAuthenticated`` if the credential of a long-running request is no longer valid."""
         strategy = self._signed if SIGNATURE in env else self._strategy
         assert strategy is not None
         strategy.authenticate(env, peer_of(env, self._behind_proxy))
 
     def _strip(self, env: dict[str, Any]) -> None:
-        """Put aside what the client says of himself; remember the names of all else."""
+        """Remove identity headers of the client from the environment, and remember harmless keys."""
         for name in USUAL:
             if name in env:
                 env.setdefault(PRESENTED, {})[name] = env.pop(name)
         if self._harmless.issuperset(env):
             return
         set_aside(env, self._harmless)
-        if len(self._harmless) + len(env) <= MOST:
+        if len(self._harmless) + len(env) <= MAX_HARMLESS:
             self._harmless |= env.keys()
 
 
 def peer_of(env: Mapping[str, Any], behind_proxy: bool) -> str:
-    """From which address a request comes; behind a proxy, what that says."""
+    """Return the caller's address; behind a proxy, the last address in ``X-Forwarded-For``."""
     if behind_proxy and (forwarded := env.get("HTTP_X_FORWARDED_FOR")):
         return str(forwarded).rpartition(",")[2].strip()
     return str(env.get("REMOTE_ADDR", ""))
 
 
 def token_of(req: falcon.Request) -> str:
-    """The caller's token of Keystone, with which a trust is made; "" = none."""
+    """Return the caller's Keystone token, with which a trust is created; "" if there is none."""
     return req.get_header("X-Auth-Token") or ""
 
 
 def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
-    """Put aside what the client says of himself, unless its name is known as harmless."""
-    said = [name for name in env if name not in harmless and (name in NAMES or name.startswith(PREFIXES))]
-    if said:
-        env.setdefault(PRESENTED, {}).update({name: env.pop(name) for name in said})
+    """Move the client's identity headers to ``PRESENTED``. Keys in ``harmless`` are not checked."""
+    names = [name for name in env if name not in harmless and (name in NAMES or name.startswith(PREFIXES))]
+    if names:
+        env.setdefault(PRESENTED, {}).update({name: env.pop(name) for name in names})
 
 
 def check_again(req: falcon.Request) -> Callable[[], object] | None:
-    """What raises ``NotAuthorized`` once the credential of a request is not valid any more, or its project may do
-    nothing any more; None: both stay."""
+    """Return a check that raises ``NotAuthorized`` when the credential expires or the project is suspended.
+
+    Return ``None`` if neither can happen.
+    """
     context = req.context
     authentication, bounds = getattr(context, "authentication", None), getattr(context, "bounds", None)
     check_state = None if bounds is None else partial(bounds.check_state, req)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the caller may do, and how fast: judged before a responder runs (tenancy 2, 4, 6).
+"""Authorization middleware: checks rights and rate limits before a responder runs (tenancy 2, 4, 6).
 
-A resource says with ``policy`` which rule each method falls under, and with ``verbs`` which scope verb, where that is
-not the rule's own. Whatever else a request names, in its query or its body, its responder has judged by
-``req.context.allowance``, before anything is done. With ``req.context.messages`` it tells about how many messages the
-request was.
+A resource declares the rule of each method in ``policy``, and its scope verb in ``verbs`` if it differs from the
+rule's. Names in the query or the body are checked by the responder with ``req.context.allowance`` before it changes
+anything. The responder sets ``req.context.messages`` to the number of messages that the request handled.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,41 +24,44 @@ from zq.model.identity import Identity
 from zq.model.quotas import State
 from zq.model.scopes import Kind, Scopes
 
-# The parameters of paths that name what a request is about, and what kind of thing that is.
+# Path parameters that name the object of a request, and the kind of object.
 NAMED: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC, "name": Kind.WORK, "producer": Kind.WORK}
-# Callers whose rights one process remembers.
+# Maximum number of callers whose rights are cached in one process.
 MOST_REMEMBERED: Final = 10_000
 # Methods that change nothing.
 READING: Final = frozenset({"GET", "HEAD"})
-# Rules that hold whatever the state of the caller's own project is.
+# Rules that apply even if the caller's project is suspended or read-only.
 ALWAYS: Final = frozenset(
     {name for name in RULES if name.startswith("admin:")} | {"quota:get", "limits:get", "identity:get"}
 )
-# The policy of a resource that has none.
+# Default policy of a resource.
 NONE: Final[Mapping[str, str]] = {}
-# As a name of the module: reading it off its class takes longer than to compare it.
+# A module variable, because the attribute lookup on the class takes longer than the comparison.
 ACTIVE: Final = State.ACTIVE
 
 
 class Answer(falcon.Response):
-    """One that takes headers as they are, for several in each answer are always alike."""
+    """A response that accepts prepared headers unchecked, because several headers are the same in every answer."""
 
     __slots__ = ()
 
     def put_headers(self, headers: Mapping[str, str]) -> None:
-        """Set these, whose names are in lower case."""
+        """Set these headers; their names must be in lower case."""
         self._headers.update(headers)
 
 
 class Authorization:
-    """Falcon middleware, behind the one that leaves ``identity`` in ``req.context``.
+    """Falcon middleware that runs after authentication.
 
-    Leaves ``allowance`` there, the ``account`` that pays, and itself as ``bounds`` of requests that last.
+    It sets in ``req.context``: ``allowance``; ``account``, whose rates the request uses; and ``bounds`` (itself) for
+    long-running requests.
     """
 
     def __init__(self, policy: Policy, quotas: Quotas | None, tells: Callable[[], bool]) -> None:
-        """``quotas`` None: nobody is asked who it is, and so nobody is bounded. ``tells``: whether answers say what is
-        left of rates."""
+        """Create the middleware; without ``quotas``, projects are not limited.
+
+        ``tells`` returns whether answers have rate-limit headers.
+        """
         self._policy = policy
         self.quotas = quotas
         self._tells = tells
@@ -72,7 +74,7 @@ class Authorization:
     ) -> None:
         rule = getattr(resource, "policy", NONE).get(req.method)
         if rule is None:
-            return  # open to everybody, or no such method
+            return  # public, or method not allowed
         context = req.context
         context.rule, context.params = rule, params
         identity: Identity = context.identity
@@ -109,7 +111,10 @@ class Authorization:
             resp.put_headers(headers)
 
     def _remember(self, identity: Identity) -> Allowance:
-        """By the object, which is the same for as long as the credential is known; the oldest goes."""
+        """Cache the caller's allowance by the identity object, which lives as long as the cached credential.
+
+        If the cache is full, the oldest entry is dropped.
+        """
         if len(self._allowances) >= MOST_REMEMBERED:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread has made room
                 del self._allowances[next(iter(self._allowances))]
@@ -117,7 +122,10 @@ class Authorization:
         return allowance
 
     def _admit(self, quotas: Quotas, req: falcon.Request, project: str, rule: str) -> None:
-        """Count the request. Raises ``TooManyRequests``, and ``NotAuthorized`` for a project in another state."""
+        """Count the request.
+
+        Raises ``TooManyRequests``, ``NotAuthorized`` if the project's state forbids the request.
+        """
         state = self._enter(quotas, req, project)
         if rule not in ALWAYS:
             req.context.bounds = self
@@ -125,8 +133,10 @@ class Authorization:
                 check_state(state, req.method not in READING)
 
     def enter(self, req: falcon.Request, project: str) -> State:
-        """Count a request of another protocol, which is to be judged by the project's state that is returned. Raises
-        ``TooManyRequests``."""
+        """Count a request of another protocol and return the project's state, which the caller checks.
+
+        Raises ``TooManyRequests``.
+        """
         if self.quotas is None:
             return ACTIVE
         req.context.bounds = self
@@ -146,13 +156,13 @@ class Authorization:
         return allotment.state
 
     def resume(self, req: falcon.Request) -> None:
-        """Count a request again that goes on after it has waited."""
+        """Count a request again that continues after it has waited."""
         account: Account | None = getattr(req.context, "account", None)
         if account is not None:
             account.resume()
 
     def check_state(self, req: falcon.Request) -> None:
-        """Raise ``NotAuthorized`` if the project may not go on any more with a request that was let in."""
+        """Raise ``NotAuthorized`` if the project's state now forbids a request that was admitted before."""
         assert self.quotas is not None
         check_state(self.quotas.of(req.context.identity.project).state, req.method not in READING)
 
@@ -160,7 +170,10 @@ class Authorization:
 def _judge(
     allowance: Allowance, scopes: Scopes, rule: str, resource: Any, method: str, params: Mapping[str, str]
 ) -> None:
-    """Whether the scopes allow it; of a request whose path names nothing, its responder finds out."""
+    """Raise ``NotAuthorized`` unless the scopes allow the request's path.
+
+    If the path names no object, the responder checks the scopes.
+    """
     known = RULES.get(rule)
     verb = known.verb if known else None
     if known is not None and known.everywhere and verb is not None:
@@ -177,7 +190,7 @@ def _judge(
 
 
 def about(params: Mapping[str, str]) -> tuple[Kind | None, str]:
-    """What the path names; nothing, where it names no more than the project."""
+    """Return kind and name of the object that the path names; ``None`` and "" if it names only the project."""
     for name, value in params.items():
         kind = NAMED.get(name)
         if kind is not None:

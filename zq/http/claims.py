@@ -40,7 +40,7 @@ class ClaimCollection:
 
 
 class ProjectClaims:
-    """``/v2/claims``: those of all queues of the project, for callers who may look at each of them."""
+    """``/v2/claims``: claims of all queues of the project, for callers that may read all queues."""
 
     policy: ClassVar[dict[str, str]] = {"GET": "claims:get_all"}
 
@@ -80,7 +80,7 @@ class ClaimItem:
         resp.status = falcon.HTTP_204
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
-        """Extensions 9: the claim of this name, made if none lives."""
+        """Return the live claim of this name, or create it (extensions 9)."""
         detailed, fence = query.boolean(req, "detailed"), query.fence(req)
         terms, limit = _terms(req), query.integer(req, "limit")
         ask = partial(
@@ -99,14 +99,14 @@ def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
 
 
 def holder(req: falcon.Request, client: str) -> Holder:
-    """Who makes a claim by this request."""
-    # No character of UTF-8 has more than four bytes: what is remembered is short, whatever callers send.
+    """Return the client and agent that create a claim with this request."""
+    # A UTF-8 character has at most four bytes. The cut keeps cache keys short.
     return _named(client, req.env.get("HTTP_USER_AGENT", "")[: 4 * MAX_AGENT])
 
 
 @lru_cache(maxsize=4096)
 def _named(client: str, agent: str) -> Holder:
-    """``agent``: as WSGI has it, whose characters are bytes; clients send UTF-8."""
+    """Return the holder. ``agent`` is a WSGI string, whose characters are bytes of UTF-8."""
     return Holder(client, agent.encode("latin-1", "replace").decode("utf-8", "replace")[:MAX_AGENT])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors on the wire: every failure as a status, a title and a sentence, by the table in ``zq.wire.refusals``."""
+"""Error handlers: map each error to a status, a title and a description, by the table in ``zq.wire.refusals``."""
 
 import logging
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from zq import errors, wire
 from zq.wire import refusals
 
 LOG = logging.getLogger(__name__)
-# How the agent calls itself that python-zaqarclient sends: it takes 429 for success, and 503 for a failure.
+# User-Agent prefix of python-zaqarclient, which treats 429 as success; it gets 503 instead.
 MISLED: Final = "python-requests/"
 NO_ROUTE: Final = (
     "No route has this path: GET /v2/openapi.json lists all of them. None but / and /v2/ ends with a slash."
@@ -19,7 +19,7 @@ NO_ROUTE: Final = (
 
 
 def register(app: "falcon.App[Any, Any]") -> None:
-    """Answer every error, foreseen or not, with a status, a title and a sentence."""
+    """Register a handler for every error, deliberate or not."""
     for kind, handle in HANDLERS.items():
         app.add_error_handler(kind, handle)
 
@@ -61,7 +61,7 @@ def _unforeseen(req: falcon.Request, resp: falcon.Response, error: Exception, _p
     _answer(resp, falcon.HTTP_500, "Internal server error", "The request failed; the server's log says why.")
 
 
-# What answers each kind of error, of which the nearest counts.
+# Handlers by type of error; the most specific one applies.
 HANDLERS: Final[dict[type[Exception], Callable[..., None]]] = {
     Exception: _unforeseen,
     falcon.HTTPError: _from_falcon,
@@ -71,27 +71,27 @@ HANDLERS: Final[dict[type[Exception], Callable[..., None]]] = {
 
 
 def log_absence(req: falcon.Request, error: errors.ZqError) -> None:
-    """Have the log say why the store cannot serve, if that is the error."""
+    """Log why the store is unavailable, if that is the error."""
     if isinstance(error, errors.Unavailable):
         LOG.error("The store cannot serve: %r", error.__cause__ or error, extra=context(req))
 
 
 def log_failure(req: falcon.Request, error: Exception) -> None:
-    """Have the log say what nobody foresaw."""
+    """Log an unexpected error."""
     LOG.critical("A request failed for a reason that nobody foresaw.", exc_info=error, extra=context(req))
 
 
 def _answer(resp: falcon.Response, status: str, title: str | None, description: str | None, limit: str = "") -> None:
-    """``limit``: the name of what was exceeded."""
+    """Write the error to the response. ``limit``: name of the limit that was exceeded."""
     resp.status = status
     resp.set_header("Vary", "Accept")
     resp.content_type = falcon.MEDIA_JSON
-    said = {"title": title, "description": description, "limit": limit}
-    resp.data = wire.encode({name: text for name, text in said.items() if text or name == "title"})
+    body = {"title": title, "description": description, "limit": limit}
+    resp.data = wire.encode({name: text for name, text in body.items() if text or name == "title"})
 
 
 def context(req: falcon.Request) -> dict[str, Any]:
-    """What a log line says of a request: never its body."""
+    """Return the fields of a log line about a request. They never contain its body."""
     queue, topic = getattr(req.context, "queue", None), getattr(req.context, "topic", None)
     return {
         "request_id": getattr(req.context, "request_id", ""),

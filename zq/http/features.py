@@ -18,7 +18,7 @@ from zq.limits import Limits
 from zq.model import QueueRef
 
 if TYPE_CHECKING:
-    from zq.http.app import App
+    from zq.http.application import App
 
 # The key of the environment that holds the id of the WebSocket connection which sends a request.
 CONNECTION: Final = "zq.websocket.connection"
@@ -78,7 +78,7 @@ class Section(Struct, Generic[Options], frozen=True):
     max_body: Callable[[Options], int] = _no_body
 
 
-class Rereadable(Protocol):
+class Reloadable(Protocol):
     """A file that an option names."""
 
     def reload(self) -> None:
@@ -142,7 +142,7 @@ class Feature:
     """Falcon middleware that processes a request before it is admitted and authenticated."""
     credentials: CredentialCheck | None = None
     """The check of requests that authenticate by means of the feature."""
-    files: Sequence[Rereadable] = ()
+    files: Sequence[Reloadable] = ()
     """The files that the server reads again when it reloads its options."""
     listeners: Sequence[Callable[[QueueRef], object]] = ()
     """Functions to call with each queue to which messages may have come, from any thread."""

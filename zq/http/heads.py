@@ -1,60 +1,60 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is refused of a request's raw head, before WSGI merges its names.
+"""Checks of a request's raw head, before WSGI merges header names.
 
-WSGI gives ``X-Project-ID`` and ``X_Project_ID`` one name, and joins headers that are given twice. A proxy that sets the
-one and passes the other on would let its caller choose whose queues it reads. So each engine judges the head as it came
-and leaves the sentence in the environment; ``zq.http.admission`` refuses the request by it, whatever its route.
+WSGI gives ``X-Project-ID`` and ``X_Project_ID`` the same key, and joins repeated headers. If a proxy set one and passed
+the other on, its client could choose whose queues it reads. So the edge checks the raw head and leaves the error in the
+environment; ``zq.http.admission`` then refuses the request on any route.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
-# The key of the environment that holds the sentence; absent if the head is well.
+# Environment key of the error; absent if the head is valid.
 REFUSED: Final = "zq.refused"
-# The key of the environment that is set if the announced body was not read, for lack of a valid credential.
+# Environment key that is set if the body was not read, because the credential was not valid.
 WITHHELD: Final = "zq.withheld"
-# Its value if the credential is neither valid nor invalid: the store did not answer. The request is answered 503.
+# Value of ``WITHHELD`` if the store was unavailable, so that the credential is unknown. The request is answered 503.
 UNKNOWN: Final = "unknown"
-# The key of the environment under which the application says that the request was refused as too much of its project.
+# Environment key that the application sets if the project exceeded a rate limit.
 SLOWED: Final = "zq.slowed"
-# Seconds for which its caller is then kept from asking on: less than any ``Retry-After``.
+# Seconds for which the edge then delays the connection; less than any ``Retry-After``.
 PAUSE: Final = 0.25
-# Callers who are kept from it at once, in a process; others may ask on.
+# Maximum number of connections in a process that are delayed at the same time.
 MOST_PAUSES: Final = 1000
-# Headers that say who asks, in lower case.
+# Identity headers in lower case.
 IDENTITY: Final = frozenset(
     {
         *("authorization", "client-id", "url-expires", "url-methods", "url-paths", "url-signature"),
         *("x-auth-token", "x-project-id", "x-roles", "x-tenant", "x-tenant-id", "x-zq-proxy-secret"),
     }
 )
-# What other headers that say who asks begin with.
+# Prefixes of other identity headers.
 IDENTITY_PREFIXES: Final = ("x-domain", "x-identity-", "x-project-", "x-service-", "x-tenant-", "x-user")
-# Other headers by which a request means something else, in lower case.
+# Other headers that must not be repeated, in lower case.
 SINGLE: Final = frozenset(
     {*("content-length", "content-type", "extra-spec", "host", "idempotency-key", "last-event-id", "transfer-encoding")}
 )
-# The sentence about a path that a proxy may read otherwise.
+# Error for a path that a proxy may interpret differently.
 ENCODED_SLASH: Final = "The path must not hold an encoded slash or backslash."
-# The sentence about a path that may be taken for a host.
+# Error for a path that may be mistaken for a host.
 LEADING_SLASHES: Final = "The path must begin with one slash."
-# Sentences about the target, not the headers.
+# Errors about the target rather than the headers.
 TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
 
 
 class Judge(Protocol):
-    """Tells by the head of a request, as an environment without a body, whether that body is to be read (attack A4).
+    """The decision whether the edge reads a request's body, based on the head (attack A4).
 
-    The application judges the request again. A request whose body is withheld is answered 401 or 429, and 503 if its
-    credential is valid by then, or if nothing is known of it.
+    The head is passed as an environment without a body. The application authenticates the request again. If the body is
+    withheld, the application answers 401 or 429, or 503 if the credential is valid by then or still unknown.
     """
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Whether; None if the store must be asked."""
+        """Return whether to read the body; ``None`` if the store must be read first."""
         ...
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
-        """Look the credential up in the store; return None if the store does not answer."""
+        """Look the credential up in the store. Return ``None`` if the store is unavailable."""
         ...
 
 
@@ -67,7 +67,7 @@ class CredentialCheck(Judge, Protocol):
 
 
 def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
-    """Why a request of these raw headers, names in any case, and of this raw target is refused; None if it is not."""
+    """Return the error of a request with these raw headers and this raw target, or ``None`` if it is valid."""
     seen = set()
     for name, _ in headers:
         plain = name.lower().replace("_", "-")
@@ -81,10 +81,10 @@ def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
 
 
 def target_refusal(target: str) -> str | None:
-    """Why a request of this raw target is refused; None if it is not.
+    """Return the error of a request with this raw target, or ``None`` if it is valid.
 
-    Servers decode a path before they route it, so that ``a%2Fb`` means something else to them than to a proxy; and the
-    router passes over slashes that come first.
+    Servers decode a path before routing, so that ``a%2Fb`` means something else to them than to a proxy. The router
+    ignores leading slashes.
     """
     if target.startswith("//"):
         return LEADING_SLASHES

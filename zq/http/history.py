@@ -66,7 +66,7 @@ class HistoryReplay:
 
 
 def _named(terms: extensions.ReplayTerms) -> int:
-    """Return the number of messages that a replay may post, as far as it is within bounds."""
+    """Return the number of messages that a replay may post, within bounds."""
     if terms.ids is not UNSET:
         return len(terms.ids)
     return DEFAULT_BATCH if terms.limit is UNSET else min(max(0, terms.limit), MAX_BATCH)

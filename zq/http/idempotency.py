@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header ``Idempotency-Key``: a request that is to have its effect once (extensions 6)."""
+"""The header ``Idempotency-Key``: a repeated request has its effect once (extensions 6)."""
 
 import re
 from hashlib import sha256
@@ -11,14 +11,14 @@ from zq.errors import InvalidHeader
 from zq.limits import MAX_KEY
 from zq.model import IdempotencyKey
 
-# The key of the environment that holds the header.
+# Environment key of the header.
 HEADER: Final = "HTTP_IDEMPOTENCY_KEY"
-# The value of the header.
+# Valid values of the header.
 _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 
 
 def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey | None:
-    """Return the request's key with a digest of its body ``raw``, its query and ``more``; None if it has no key.
+    """Return the request's key with a digest of the body ``raw``, the query and ``more``; ``None`` without the header.
 
     Raises ``InvalidHeader`` for a malformed key.
     """

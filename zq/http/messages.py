@@ -19,7 +19,7 @@ from zq.model import Message
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers, extensions
 
-# What says of other listings what they show.
+# Parameters of the other listings.
 NOT_OF_A_STATE: Final = ("ids", "echo", "include_claimed", "include_delayed", "wait")
 
 
@@ -102,7 +102,7 @@ class MessageCollection:
     def _browse(
         self, req: falcon.Request, resp: falcon.Response, queue: str, state: str, detailed: bool | None, starts: bool
     ) -> None:
-        """Messages of one state; whose they are does not matter."""
+        """List the messages of one state, also those that the client itself posted."""
         if given := next((name for name in NOT_OF_A_STATE if query.text(req, name)), None):
             raise Invalid(f"{given} does not go with state.")
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")
@@ -139,7 +139,7 @@ def _show_popped(req: falcon.Request, resp: falcon.Response, detailed: bool, see
 
 
 def _flags(req: falcon.Request) -> dict[str, bool]:
-    """Those that were given of what a listing may include."""
+    """Return the flags of the listing that the request sets."""
     flags = ("echo", "include_claimed", "include_delayed")
     return {flag: value for flag in flags if (value := query.boolean(req, flag)) is not None}
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers that come later: what a responder leaves to the server's edge instead of an answer.
+"""Delayed answers: objects that a responder leaves to the edge instead of an answer.
 
-An edge with an event loop puts a ``Handover`` into the environment. A request that has to wait for messages leaves a
-``PendingAnswer`` there, and the edge drives it without a thread: it waits until it is notified, lets the application
-look again, and sends the answer once there is one (``App.go_on``). A stream leaves a ``Feed``. Under a server without
-a handover, the thread of the request drives the same objects.
+An edge with an event loop puts a ``Handover`` into the environment. A request that waits for messages stores a
+``PendingAnswer`` in it. The edge drives the request without a thread: it waits for a notification, lets the application
+look again, and sends the answer when there is one (``App.go_on``). A stream stores a ``Feed``. On a server without a
+handover, the request's thread drives the same objects.
 """
 
 import threading
@@ -15,7 +15,7 @@ import falcon
 
 from zq.storage.inline import LongWalk
 
-# The key of the environment under which an edge with an event loop puts its ``Handover``.
+# Environment key of the edge's ``Handover``.
 HANDOVER: Final = "zq.handover"
 
 
@@ -27,23 +27,23 @@ class Wait(Protocol):
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Begin to wait. ``notify`` is called, from any thread, when it is time to look again; maybe at once."""
+        """Start to wait. ``notify`` is called from any thread when the request should look again, possibly at once."""
         ...
 
     def end(self) -> None:
-        """End the wait that ``begin`` began."""
+        """Stop waiting."""
         ...
 
     def close(self) -> None:
-        """Give the place back. May be called twice."""
+        """Release the place. Idempotent."""
         ...
 
 
 class Feed(Protocol):
-    """A response body without an end, as its parts come."""
+    """A response body without an end, produced in parts."""
 
     def step(self) -> bytes | None:
-        """Return what to send now: ``b""`` if there is nothing yet, None if nothing will follow."""
+        """Return the bytes to send now: ``b""`` if there are none yet, ``None`` at the end."""
         ...
 
     def left(self) -> float:
@@ -51,7 +51,7 @@ class Feed(Protocol):
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` once, from any thread, when there may be something to send; maybe at once."""
+        """Call ``notify`` once, from any thread, when there may be something to send, possibly at once."""
         ...
 
     def patience(self) -> float:
@@ -63,14 +63,14 @@ class Feed(Protocol):
         ...
 
     def close(self) -> None:
-        """End the feed. May be called twice."""
+        """End the feed. Idempotent."""
         ...
 
 
 class PendingAnswer:
     """A request that waits until ``look`` finds something or its time is up.
 
-    ``look`` returns None as long as there is nothing to answer; ``show`` writes what it found into the response.
+    ``look`` returns ``None`` while there is no answer; ``show`` writes what ``look`` found to the response.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PendingAnswer:
         self.left, self.begin, self.end, self.close = wait.left, wait.begin, wait.end, wait.close
 
     def attempt(self) -> bool:
-        """Look for something to answer. Return False if there is nothing yet; what ``look`` raises ends the wait."""
+        """Look once. Return whether the request is answered; an error of ``look`` ends the wait."""
         found = None
         try:
             found = self._look()
@@ -105,7 +105,7 @@ class PendingAnswer:
         return True
 
     def drive(self) -> None:
-        """Wait on this thread until the request is answered."""
+        """Block until the request is answered."""
         answered = False
         while not answered:
             notified = threading.Event()
@@ -118,7 +118,7 @@ class PendingAnswer:
 
 
 class Handover:
-    """The work that the application leaves to the edge for one request, and whether the caller is still connected."""
+    """The state of one request that the application and the edge share."""
 
     __slots__ = ("feed", "gone", "in_thread", "pending")
 
@@ -126,32 +126,32 @@ class Handover:
         self.pending: PendingAnswer | None = None
         self.feed: Feed | None = None
         self.in_thread = False
-        """Whether the edge attempts the pending answer at once, on a worker thread."""
+        """Whether to attempt the pending answer at once on a worker thread, because it may block."""
         self.gone = False
-        """Whether the edge has found that the caller has disconnected."""
+        """Whether the edge has noticed that the client disconnected."""
 
     def answer_later(self, pending: PendingAnswer, *, in_thread: bool = False) -> None:
-        """Leave an answer that comes later."""
+        """Leave a pending answer to the edge."""
         self.pending, self.in_thread = pending, in_thread
 
     def send(self, feed: Feed) -> None:
-        """Leave a body without an end."""
+        """Leave an endless body to the edge."""
         self.feed = feed
 
     def call_for_thread(self) -> None:
-        """Have the pending answer attempted at once, on a thread: its way was too long for the event loop's."""
+        """Request an attempt on a worker thread, because the last one would have blocked the event loop."""
         self.in_thread = True
 
     def begin_attempt(self) -> None:
-        """An attempt begins, on whatever thread it was to."""
+        """Record that an attempt begins on the requested thread."""
         self.in_thread = False
 
     def end(self) -> None:
-        """The pending answer has come."""
+        """Record that the pending answer is complete."""
         self.pending = None
 
     def note_disconnect(self) -> None:
-        """The caller has disconnected."""
+        """Record that the client has disconnected."""
         self.gone = True
 
 
@@ -170,9 +170,9 @@ def answer_later(
     *,
     attempted: bool = False,
 ) -> None:
-    """Answer with ``show(look())`` as soon as that finds something, at once or later: see ``PendingAnswer``.
+    """Answer with ``show(look())`` as soon as ``look`` finds something, now or later; see ``PendingAnswer``.
 
-    ``attempted``: the caller has looked already and found nothing.
+    ``attempted``: whether the caller has already looked and found nothing.
     """
     pending, in_thread = PendingAnswer(req, resp, wait, look, show), False
     handover: Handover | None = req.env.get(HANDOVER)
@@ -190,6 +190,6 @@ def answer_later(
 def answer_in_thread(
     req: falcon.Request, resp: falcon.Response, wait: Wait, look: Callable[[], Any], show: Callable[[Any], object]
 ) -> None:
-    """Answer with ``show(look())`` on another thread than the event loop's, where this request has begun."""
+    """Answer with ``show(look())`` on a worker thread; the request began on the event loop's thread."""
     handover: Handover = req.env[HANDOVER]
     handover.answer_later(PendingAnswer(req, resp, wait, look, show), in_thread=True)

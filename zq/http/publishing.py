@@ -95,7 +95,7 @@ class TopicMessages:
         wait: int | None,
         listening: Listening | None = None,
     ) -> Polled[Listed] | Listening:
-        """Look once. A request that has to wait holds no place of heavy requests."""
+        """Look once. A request that has to wait releases its place among heavy requests."""
         try:
             weight.admit_page(req, limit)
         except BaseException:

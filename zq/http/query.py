@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Query parameters and bodies of a request, as contract 1.5 and 1.6 read them."""
+"""Query parameters, headers and bodies of a request (contract 1.5, 1.6)."""
 
 import re
 from typing import Any, Final
@@ -12,8 +12,9 @@ from zq.http import heads
 from zq.model import Fence
 from zq.model.scopes import Kind, Verb
 
+# Media type that curl sends by default.
 FORM: Final = "application/x-www-form-urlencoded"
-# The key of the environment by which a body comes in pieces, without a length.
+# Environment key of ``Transfer-Encoding``: the body is chunked and has no announced length.
 CHUNKED: Final = "HTTP_TRANSFER_ENCODING"
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,25})\s*", re.ASCII)
 _TRUE = frozenset({"true", "True", "t", "yes", "y", "1", "on"})
@@ -21,20 +22,23 @@ _FALSE = frozenset({"false", "False", "f", "no", "n", "0", "off"})
 
 
 def text(req: falcon.Request, name: str) -> str:
-    """The last value; "" if absent or blank."""
+    """Return the parameter's last value; "" if it is absent or blank."""
     value = req.params.get(name) or ""
     return value if isinstance(value, str) else value[-1]
 
 
 def integer(req: falcon.Request, name: str) -> int | None:
-    """The last value as an integer; None if absent or blank."""
+    """Return the parameter's last value as an integer; ``None`` if it is absent or blank.
+
+    Raises ``InvalidParameter``.
+    """
     if name not in req.params or not (value := text(req, name)):
         return None
     return as_integer(name, value)
 
 
 def as_integer(name: str, value: str) -> int:
-    """A text of an optional sign and digits as an integer."""
+    """Parse an integer with an optional sign. Raises ``InvalidParameter``."""
     match = _INTEGER.fullmatch(value)
     if match is None:
         raise InvalidParameter(f"{name} must be an integer.")
@@ -42,12 +46,15 @@ def as_integer(name: str, value: str) -> int:
 
 
 def looks_like_integer(value: str) -> bool:
-    """Whether ``as_integer`` would take it."""
+    """Return whether ``as_integer`` accepts the text."""
     return _INTEGER.fullmatch(value) is not None
 
 
 def boolean(req: falcon.Request, name: str) -> bool | None:
-    """The last value as a boolean; None if absent or blank."""
+    """Return the parameter's last value as a boolean; ``None`` if it is absent or blank.
+
+    Raises ``InvalidParameter``.
+    """
     if name not in req.params or not (value := text(req, name)):
         return None
     if value in _TRUE:
@@ -58,7 +65,7 @@ def boolean(req: falcon.Request, name: str) -> bool | None:
 
 
 def starts(req: falcon.Request) -> bool:
-    """``bodies``: whether only the starts of bodies are wanted."""
+    """Return whether the parameter ``bodies`` requests only the start of each body. Raises ``InvalidParameter``."""
     value = text(req, "bodies") if "bodies" in req.params else ""
     if value not in ("", "start", "whole"):
         raise InvalidParameter("bodies must be start or whole.")
@@ -66,13 +73,16 @@ def starts(req: falcon.Request) -> bool:
 
 
 def values(req: falcon.Request, name: str) -> list[str]:
-    """All values, whether repeated or separated by commas; duplicates stay."""
+    """Return all values, repeated or separated by commas; duplicates stay."""
     value = req.params.get(name, [])
     return [value] if isinstance(value, str) else [part for part in value if part]
 
 
 def fence(req: falcon.Request) -> Fence | None:
-    """``fence=<name>:<epoch>``, which the caller must be allowed to advance; None if absent."""
+    """Return the fence of the parameter ``fence=<name>:<epoch>``, or ``None`` if it is absent.
+
+    Raises ``InvalidParameter``, ``NotAuthorized`` unless the client may advance the fence.
+    """
     value = text(req, "fence")
     if not value:
         return None
@@ -84,7 +94,7 @@ def fence(req: falcon.Request) -> Fence | None:
 
 
 def hops(req: falcon.Request) -> int:
-    """By how many deliveries of zq the request has come. Raises ``InvalidHeader``."""
+    """Return the number of deliveries that this request has passed (header ``Zq-Hops``). Raises ``InvalidHeader``."""
     given: str = req.env.get("HTTP_ZQ_HOPS", "0")
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
         raise InvalidHeader("Invalid header value", "Zq-Hops must be a number of at most 3 digits.")
@@ -92,7 +102,7 @@ def hops(req: falcon.Request) -> int:
 
 
 def repeated(given: dict[str, Any]) -> dict[str, str]:
-    """The parameters that a next link repeats: those that were given."""
+    """Return the given parameters as text for the link to the next page, without absent ones."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in given.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives every response its request id, has it counted and, where the operator wants it, a line in the log."""
+"""Middleware that gives each response a request id, counts requests, audits changes, and logs requests on demand."""
 
 import logging
 import time
@@ -20,30 +20,36 @@ from zq.http.faults import context
 from zq.http.pending import is_pending
 
 LOG = logging.getLogger("zq.requests")
-# What a browser that shows an answer as a page may load, run or be framed by: nothing.
+# A browser that shows an answer as a page must neither load, run nor frame anything.
 POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 # Methods that change nothing.
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# Statuses of what a credential is not for, or a project may not do now.
+# Statuses of requests that the audit log records as refused.
 REFUSED: Final = frozenset({401, 403, 429})
-# Rules of changes that the audit log has; so has it those of some routes, whatever their rule.
+# Rules of changes that are audited.
 CHANGES: Final = frozenset(
     {f"{things}:{verb}" for things in ("queues", "topics") for verb in ("update", "delete", "purge")}
 )
+# Prefixes of further such rules.
 CHANGING: Final = ("tokens:", "admin:", "subscription:", "pools:", "flavors:")
+# Route suffixes of changes that are audited regardless of their rule.
 ROUTES: Final = ("/redrive", "/replay", "/share", "/share/revoke", "/stages/{name}")
-# Characters of a token's id that the audit log shows.
-MOST_SHOWN: Final = 256
+# Maximum number of characters of a name in the audit log.
+MAX_SHOWN: Final = 256
 
 
 class RequestLog:
-    """Falcon middleware; the outermost, so that no answer goes without an id."""
+    """Falcon middleware, the outermost, so that every answer has a request id."""
 
     def __init__(
         self, log_requests: Callable[[], bool], events: Events, audit: Audit, trail: Trail, behind_proxy: bool
     ) -> None:
-        """``trail``: has changes too. ``behind_proxy``: the audit log names whom the last ``X-Forwarded-For``
-        does, not the proxy."""
+        """Create the middleware.
+
+        Args:
+            trail: Stores changes, in addition to the audit log.
+            behind_proxy: Whether the audit log records the last address in ``X-Forwarded-For``.
+        """
         self._log_requests = log_requests
         self._events = events
         self._audit = audit
@@ -68,7 +74,7 @@ class RequestLog:
         self, req: falcon.Request, resp: falcon.Response, resource: object, _req_succeeded: bool
     ) -> None:
         if is_pending(req):
-            return  # nothing was answered yet
+            return  # not answered yet
         took = time.monotonic() - req.context.began
         status = getattr(req.context, "counted_as", resp.status_code)
         waited = getattr(req.context, "waits", False)
@@ -79,7 +85,7 @@ class RequestLog:
                 self._audit.refused(_entry(req, resource, status, self._behind_proxy))
         elif _is_change(req):
             entry = _entry(req, resource, status, self._behind_proxy)
-            if entry.rule:  # without one, nothing was tried yet
+            if entry.rule:  # otherwise the request ended before authorization
                 self._trail.put(entry)
             if self._audit.on:
                 self._audit.did(entry)
@@ -88,8 +94,10 @@ class RequestLog:
 
 
 def _is_change(req: falcon.Request) -> bool:
-    """Whether the audit log has the request: it changes something. A feature whose links change
-    something sets ``req.context.audited``."""
+    """Return whether the audit log records the request as a change.
+
+    A feature whose GET requests can change something sets ``req.context.audited``.
+    """
     if getattr(req.context, "audited", False):
         return True
     if req.method in READING or getattr(req.context, "dry_run", False):
@@ -104,7 +112,7 @@ def _changes(rule: str, route: str) -> bool:
 
 
 def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: bool) -> Entry:
-    """The audit log's line of a request."""
+    """Return the audit entry of a request."""
     context = req.context
     identity = getattr(context, "identity", None)
     messages = getattr(context, "removed", getattr(context, "messages", None))
@@ -124,19 +132,19 @@ def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: boo
 
 
 def _object(req: falcon.Request, resource: object) -> str:
-    """Return what the request is about, as ``queue jobs``.
+    """Return the object of the request, such as ``queue jobs``.
 
-    A resource names its kind of objects and the parameter of their ids with ``audited_as``.
+    A resource names its kind of objects, and the path parameter of their ids, with ``audited_as``.
     """
     params = getattr(req.context, "params", {})
     token = getattr(req.context, "made", None) or params.get("token") or req.params.get("jti")
     if token and "/tokens" in (req.uri_template or ""):
-        return f"token {str(token)[:MOST_SHOWN]}" if not str(token).startswith("zq_") else "token"  # no secret
+        return f"token {str(token)[:MAX_SHOWN]}" if not str(token).startswith("zq_") else "token"  # no secret
     thing, parameter = getattr(resource, "audited_as", ("", ""))
     if thing and (id := getattr(req.context, "made", None) or params.get(parameter)):
-        return f"{thing} {str(id)[:MOST_SHOWN]}"
+        return f"{thing} {str(id)[:MAX_SHOWN]}"
     for thing in ("pool", "flavor"):
         if thing in params:
-            return f"{thing} {params[thing][:MOST_SHOWN]}"
+            return f"{thing} {params[thing][:MAX_SHOWN]}"
     kind, name = about(params)
     return f"{kind} {name}" if kind else str(req.params.get("project", ""))

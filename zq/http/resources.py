@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/queues`` and ``/v2/topics``, which have almost all in common: metadata, stats, purge (contract 6, 13).
+"""``/v2/queues`` and ``/v2/topics``, which have metadata, stats and purge in common (contract 6, 13).
 
-``word`` is queue or topic: it stands in the context, in the policy's rules and, with an s, in paths and listings.
+``word`` is "queue" or "topic". It is the attribute of the request context, the prefix of policy rules and, with an s,
+the name in paths and listings.
 """
 
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers
 
-# The media type of a metadata patch.
+# Media type of a metadata patch.
 PATCH_TYPE = "application/openstack-messaging-v2.0-json-patch"
 
 Resources = MetadataResource[Any, Any]
@@ -30,7 +31,7 @@ class ResourceCollection:
     """``/v2/<word>s``"""
 
     parameters: ClassVar[tuple[str, ...]] = ("marker", "limit", "detailed", "name")
-    """Those that are no metadata filters."""
+    """Parameters that are not metadata filters."""
 
     def __init__(self, resources: Resources, word: str) -> None:
         self._resources = resources
@@ -42,7 +43,7 @@ class ResourceCollection:
         resp.data = wire.encode(self._page(req, {}))
 
     def _page(self, req: falcon.Request, repeated: dict[str, Any]) -> dict[str, Any]:
-        """A page; its link to the next one repeats what the listing was asked for, and ``repeated``."""
+        """Return a page. The link to the next page repeats the request's parameters and ``repeated``."""
         limit, name, detailed = query.integer(req, "limit"), query.text(req, "name"), query.boolean(req, "detailed")
         filters, visible = self._filters(req), self._visible(req)
         if name or filters or visible:
@@ -51,13 +52,13 @@ class ResourceCollection:
         links = []
         if page.next is not None:
             given = query.repeated({"limit": limit, "detailed": detailed, "name": name} | repeated)
-            if page.cut:  # who follows the link must not get what was not asked for
+            if page.cut:  # the link must keep the filters
                 given = {**{key: str(req.params[key]) for key in filters}, **given}
             links = [answers.next_link(f"/v2/{self._key}", given | {"marker": page.next})]
         return {self._key: [self._entry(*listed, bool(detailed)) for listed in page.items], "links": links}
 
     def _visible(self, req: falcon.Request) -> Callable[[str], bool] | None:
-        """Which names the caller may see; None = all."""
+        """Return a function that accepts the names that the client may see; ``None`` = all names."""
         allowance: Allowance = req.context.allowance
         return allowance.visible(Verb.OBSERVE, self._kind)
 
@@ -66,7 +67,7 @@ class ResourceCollection:
         return entry | {"metadata": self._resources.shown(name, metadata)} if detailed else entry
 
     def _filters(self, req: falcon.Request) -> dict[str, int | str]:
-        """The metadata filters: every parameter that the listing does not know."""
+        """Return the metadata filters: all parameters that are not parameters of the listing."""
         filters: dict[str, int | str] = {}
         for key, value in req.params.items():
             if key not in self.parameters:
@@ -93,8 +94,8 @@ class QueueCollection(ResourceCollection):
         resp.data = wire.encode(answer)
 
 
-class _One:
-    """A resource of the queue or topic that the path names."""
+class _SingleResource:
+    """A resource for the queue or topic that the path names."""
 
     def __init__(self, resources: Resources, word: str, **policy: str) -> None:
         self._resources = resources
@@ -105,7 +106,7 @@ class _One:
         return getattr(req.context, self._word)
 
 
-class ResourceItem(_One):
+class ResourceItem(_SingleResource):
     """``/v2/<word>s/{<word>}``"""
 
     def __init__(self, resources: Resources, word: str, max_metadata: int) -> None:
@@ -136,7 +137,7 @@ class ResourceItem(_One):
         resp.status = falcon.HTTP_204
 
 
-class ResourceStats(_One):
+class ResourceStats(_SingleResource):
     """``/v2/<word>s/{<word>}/stats``"""
 
     def __init__(self, resources: Resources, word: str) -> None:
@@ -149,7 +150,7 @@ class ResourceStats(_One):
 
 
 class QueueDepth:
-    """``/v2/queues/{queue}/depth``: what an autoscaler asks, which sends no client id."""
+    """``/v2/queues/{queue}/depth``, for autoscalers, which send no client id."""
 
     audience = Audience.PROJECT
     policy: ClassVar[dict[str, str]] = {"GET": "queues:stats"}
@@ -162,7 +163,7 @@ class QueueDepth:
         resp.data = answers.depth(seen.value, seen.now)
 
 
-class ResourcePurge(_One):
+class ResourcePurge(_SingleResource):
     """``/v2/<word>s/{<word>}/purge``"""
 
     def __init__(self, resources: Resources, word: str) -> None:

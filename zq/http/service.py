@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the service says of itself: its versions and routes, its limits, whether it works, what it has counted, and what
-it does not have yet (contract 2 to 4, extensions 10)."""
+"""Resources about the service: versions, routes, limits, health and metrics (contract 2 to 5, extensions 10)."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -31,7 +30,7 @@ VERSIONS: Final = {
 
 QUEUE: Final = "/v2/queues/{queue_name}"
 RESOURCES: Final[tuple[tuple[str, str, str, bool, dict[str, str]], ...]] = (
-    # rel, template, methods, whether a body can be posted, names of parameters that differ from the variable's
+    # rel, template, methods, whether it accepts a POST body, parameter names that differ from the variables
     ("rel/queues", "/v2/queues{?marker,limit,detailed}", "GET", False, {"limit": "queue_limit"}),
     ("rel/queue", QUEUE, "GET PUT DELETE PATCH", False, {}),
     ("rel/queue_stats", f"{QUEUE}/stats", "GET", False, {}),
@@ -56,7 +55,7 @@ RESOURCES: Final[tuple[tuple[str, str, str, bool, dict[str, str]], ...]] = (
 
 
 class Versions:
-    """``/``: a redirect to the page for a client that prefers HTML, else the versions of the API."""
+    """``/``: the API versions, or a redirect to the console at ``page`` for browsers ("" = no console)."""
 
     audience = Audience.ANYONE
     open = True
@@ -105,7 +104,7 @@ def _entry(template: str, methods: str, posts: bool, renamed: dict[str, str]) ->
     return entry
 
 
-# Bounds that no option changes.
+# Limits without an option.
 FIXED = {
     "min_message_ttl": limits.MIN_TTL,
     "min_claim_ttl": limits.MIN_TTL,
@@ -139,7 +138,7 @@ class LimitsDocument:
 
 
 class Health:
-    """``/healthz``: the process serves."""
+    """``/healthz``: liveness."""
 
     audience = Audience.PROBE
     open = True
@@ -151,7 +150,7 @@ class Health:
 
 
 class Readiness:
-    """``/readyz``: the store answers and the server is not about to end, else 503 with what is wrong."""
+    """``/readyz``: readiness; 503 with the reason if the store is unavailable or the server is stopping."""
 
     audience = Audience.PROBE
     open = True
@@ -170,7 +169,7 @@ class Readiness:
 
 
 class HealthReport:
-    """``/v2/health``: how each operation on the store goes (contract 5)."""
+    """``/v2/health``: the health report of the store (contract 5)."""
 
     policy = {"GET": "health:get"}
 
@@ -219,7 +218,7 @@ class MetricsPage:
 
 
 class GuardedMetricsPage(MetricsPage):
-    """``/metrics`` where callers are authenticated: it tells of all projects, so it is for administrators."""
+    """``/metrics`` if callers are authenticated: for administrators only, because it covers all projects."""
 
     audience = Audience.OPERATOR
     open = False

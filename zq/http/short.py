@@ -1,42 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short requests: those that the server's edge may run on its event loop's thread, if the store is in this process.
+"""Short requests, which the edge may run on its event loop's thread if the store is in this process.
 
-A resource declares with ``short`` for which methods its requests are short as a rule. One that is about many messages
-is not: a large body, a large page or a long list of ids takes the loop's time from all others.
+A resource declares in ``short`` the methods whose requests are usually short. A request about many messages is not
+short: a large body, a large page or a long list of ids would block the event loop.
 """
 
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-# Bytes of a body, objects in it, and commas, which separate ids: a heavy request (``zq.http.weight``) has more.
+# Maximum bytes of a short request's body. All these limits are below those of heavy requests (``zq.http.weight``).
 MAX_BODY: Final = 16 << 10
+# Maximum number of JSON objects in the body.
 MAX_OBJECTS: Final = 24
+# Maximum number of commas in the body; commas separate ids.
 MAX_COMMAS: Final = 99
-# Bytes of a query, which may name messages by their ids.
+# Maximum bytes of the query, which may contain message ids.
 MAX_QUERY: Final = 1024
-# A parameter that asks for more than 20 messages, or that may be one in another spelling.
+# A parameter that requests more than 20 messages, or an encoded query that may contain one.
 MANY: Final = re.compile(r"(?:limit|pop)=([0-9]{3,}|[3-9][0-9]|2[1-9])|%|\+")
-# A parameter of a path, as Falcon writes it.
+# A path parameter of a Falcon template, escaped for a regular expression.
 PARAMETER: Final = re.compile(r"\\\{\w+\\\}")
 
 
 class ShortRoutes:
-    """The routes whose resources declare short methods."""
+    """The routes with short methods."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._pattern = re.compile(r"(?!)")
 
     def add(self, template: str, methods: Collection[str]) -> None:
-        """Add a route by its template, as ``/v2/queues/{queue}/messages``, for these methods."""
+        """Add these short methods of a route template such as ``/v2/queues/{queue}/messages``."""
         if methods:
             path = PARAMETER.sub("[^/]+", re.escape(template))
             self._lines.append(f"(?:{'|'.join(sorted(methods))}) {path}")
             self._pattern = re.compile("|".join(self._lines))
 
     def has(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether a request is short, by its environment and its body."""
+        """Return whether the request is short."""
         query: str = environ["QUERY_STRING"]
         return (
             self._pattern.fullmatch(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}") is not None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/topics/{topic}/stream`` and ``/v2/stream``: Server-Sent Events (extensions 8).
 
-The engine asks for one portion after the other and sends it before it asks for the next, so that a slow reader holds up
-its own thread and nothing else, or, under an engine with an event loop, nothing at all (``EventStream.step``). Such an
-engine knows whether the reader is there; gunicorn's socket can be looked at.
+The edge requests one portion after the other and sends each before it requests the next. So a slow reader delays only
+its own thread or, on an edge with an event loop, nothing (``EventStream.step``). Such an edge knows whether the reader
+is connected; under gunicorn the socket is polled.
 """
 
 import logging
@@ -31,20 +31,20 @@ from zq.model.topics import EVERYTHING, Pattern
 from zq.wire import publishing
 
 LOG = logging.getLogger(__name__)
-# The media type of streams.
+# Media type of streams.
 MEDIA: Final = "text/event-stream"
 # Seconds between two heartbeats of a stream that has nothing else to send.
 HEARTBEAT: Final = 15.0
-# Seconds after which a stream that has nothing to send checks whether its reader is there.
-LOOK: Final = 1.0
-# Bytes that are sent at a time: a reader that takes so much in ``streams.PATIENCE`` is a slow one, and no dead one.
+# Seconds after which an idle stream checks whether its reader is connected.
+CHECK_INTERVAL: Final = 1.0
+# Bytes sent at a time. A reader that takes less within ``streams.PATIENCE`` is considered dead.
 PIECE: Final = 64 << 10
-# The end of an event.
+# Separator of events.
 EVENT_END: Final = b"\n\n"
 
 
 class _Streaming:
-    """The common part of both resources."""
+    """The common part of both stream resources."""
 
     media = MEDIA
 
@@ -95,9 +95,9 @@ class ProjectStream(_Streaming):
 
 
 class EventStream:
-    """The body of the response, a portion at a time.
+    """The response body of a stream, produced in portions.
 
-    It is no generator, since a generator that is closed before its first item would not give the slot back.
+    It is not a generator, because a generator that is closed before its first step would not release the slot.
     """
 
     def __init__(
@@ -108,9 +108,14 @@ class EventStream:
         account: Account | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``connection``: the reader's socket, if the engine gives it. ``check`` raises if the reader may read no
-        more: called every ``HEARTBEAT``, it ends the stream. ``account``: pays for events by the clock ``now``; while
-        it is in debt, the stream sends heartbeats only."""
+        """Initialize the body.
+
+        Args:
+            connection: The reader's socket, if the edge provides it.
+            check: Raises an error when the reader may no longer read; called every ``HEARTBEAT`` seconds.
+            account: Pays for the events. While it is in debt, the stream sends only heartbeats.
+            now: The clock of the account.
+        """
         self._stream = stream
         self._connection = connection
         self._portion, self._at = publishing.opening(stream.position), 0
@@ -131,23 +136,23 @@ class EventStream:
             self._stream.send()
 
     def close(self) -> None:
-        """Close the stream after the HTTP server has sent the response."""
+        """Release the stream when the edge has finished with it."""
         self._stream.close()
 
     def _next(self) -> bytes:
         while self._at == len(self._portion):
             if self._over():
                 raise StopIteration
-            if not self._take(LOOK) and time.monotonic() - self._looked >= LOOK:
+            if not self._take(CHECK_INTERVAL) and time.monotonic() - self._looked >= CHECK_INTERVAL:
                 self._looked = time.monotonic()
                 if self._looked - self._sent < HEARTBEAT and not waiting.hung_up(self._connection):
-                    return b""  # to one that has hung up sending fails, unless it still reads
+                    return b""  # the edge notices a disconnected reader when it sends
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
         self._sent = time.monotonic()
         return self._piece()
 
     def step(self) -> bytes | None:
-        """Return the bytes to send now: b"" if there is nothing yet, None if there will be nothing more."""
+        """Return the bytes to send now: ``b""`` if there are none yet, ``None`` at the end."""
         if self._at == len(self._portion):
             if self._over():
                 return None
@@ -164,20 +169,20 @@ class EventStream:
         return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), rest))
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` when there may be something to send; of a stream that is held back ``left`` is enough."""
+        """Call ``notify`` when there may be something to send. While the project is in debt, only ``left`` applies."""
         if not self._is_held:
             self._stream.notify_when(notify)
 
     def patience(self) -> float:
-        """Return the seconds that the reader may take for a piece."""
+        """Return the seconds that the reader may take for one piece."""
         return self._stream.patience
 
     def drop(self) -> None:
-        """Log and count that the reader was disconnected."""
+        """Record that the reader was disconnected."""
         self._stream.dropped()
 
     def _over(self) -> bool:
-        """Return whether the stream must end, because the server ends or the reader's credential has expired."""
+        """Return whether the stream must end: the server stops, or the reader's credential is no longer valid."""
         if self._check is not None and time.monotonic() - self._checked >= HEARTBEAT:
             self._checked = time.monotonic()
             try:
@@ -193,8 +198,10 @@ class EventStream:
         return 0.0 if self._account is None else self._account.owes(self._now())
 
     def _take(self, seconds: float) -> bool:
-        """Take the next portion, waiting up to ``seconds`` for one, and pay for it. Return False if there is none, or
-        if the project is in debt: its position in the log stays then."""
+        """Take and pay for the next portion, waiting up to ``seconds`` for it. Return whether there is one.
+
+        While the project is in debt, there is none, and the position in the log stays.
+        """
         owed = self._owes()
         self._is_held = owed > 0
         if self._is_held:
@@ -211,7 +218,7 @@ class EventStream:
         return bool(portion.count)
 
     def _piece(self) -> bytes:
-        """Return the next whole events of the portion, or a piece of a large one."""
+        """Return the next whole events of the portion, or a piece of an event that is larger than ``PIECE``."""
         begin, end = self._at, self._at + PIECE
         if end < len(self._portion):
             last = self._portion.rfind(EVENT_END, begin, end)
@@ -222,5 +229,5 @@ class EventStream:
 
 
 def _disconnect(connection: socket.socket) -> None:
-    with suppress(OSError):  # it has been closed meanwhile
+    with suppress(OSError):  # already closed
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks, and for whose queue: the checks between routing and handler, in the order of contract 1.2.
+"""Middleware that checks common headers and resolves project, client, queue and topic, in the order of contract 1.2.
 
-A resource says with ``audience`` which of them it needs, and with ``media`` what it answers in, if that is not JSON.
+A resource declares in ``audience`` which headers it needs, and in ``media`` its media type if that is not JSON.
 """
 
 import re
@@ -18,19 +18,20 @@ from zq.errors import InvalidHeader, InvalidName, InvalidTopicName, NotAuthorize
 from zq.http import query
 from zq.model.identity import Identity
 
-# The headers that name the project, the first that is there counts.
+# Headers that name the project. All that are present must agree.
 PROJECT: Final = {
     "HTTP_X_PROJECT_ID": "X-Project-ID",
     "HTTP_X_TENANT_ID": "X-Tenant-Id",
     "HTTP_X_TENANT": "X-Tenant",
 }
+# Hint in errors about missing headers.
 WHO_ASKS: Final = (
     "Every request says who asks, as curl does with -H 'Client-ID: 5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f' "
     "-H 'X-Project-ID: acme'; the UUID is of your choice."
 )
-# The key of the environment that keeps what was taken out of it because clients said it of themselves.
+# Environment key of the client's identity headers, which the authentication middleware removed.
 PRESENTED: Final = "zq.presented"
-# The key of the environment of a request that came through the control socket.
+# Environment key of a request through the control socket.
 CONTROL: Final = "zq.operator"
 EXTRA_SPECS = frozenset({"messagecode"})
 _NOBODY: Final = Identity(project="")
@@ -38,46 +39,49 @@ _HEX = re.compile(r"[0-9a-fA-F]{32}", re.ASCII)
 
 
 class Audience(IntEnum):
-    """Which headers a resource asks for."""
+    """The headers that a resource needs."""
 
     PROBE = 0
-    """None: for the operator's machinery."""
+    """None: probes of load balancers and orchestrators."""
     ANYONE = 1
-    """Those of content negotiation."""
+    """Content negotiation only."""
     CLIENT = 2
-    """A client id and a project as well."""
+    """Content negotiation, client id and project."""
     OPERATOR = 3
-    """Those of content negotiation; the role that administers the deployment is what counts."""
+    """Content negotiation; the caller needs the role of an administrator."""
     PROJECT = 4
-    """A project, but no client id: for machinery that sends one header of its own."""
+    """Content negotiation and project, without a client id: for programs that can set only one header."""
 
 
-# As names of the module, for reading them off their class takes as long as all else that is done with them.
+# Module variables, because attribute lookups on the class are slow.
 PROBE, ANYONE, CLIENT = Audience.PROBE, Audience.ANYONE, Audience.CLIENT
-# Those that ask for a project.
+# Audiences that need a project.
 FOR_PROJECT: Final = (CLIENT, Audience.PROJECT)
 
 
 class Tenant:
-    """Falcon middleware. Leaves ``client``, ``project`` and, where the path has one, ``queue`` or ``topic`` in
-    ``req.context``."""
+    """Falcon middleware that resolves the tenant of a request.
+
+    It sets in ``req.context``: ``client``, ``project`` and, if the path names one, ``queue`` or ``topic``.
+    """
 
     def __init__(
         self,
         limit: limits.Limits,
         strict_client_id: bool,
-        believes_roles: bool,
+        trusts_roles: bool,
         find: limits.Find,
     ) -> None:
         """Create the middleware.
 
-        ``believes_roles``: accept the roles that an unauthenticated caller states; the operator answers for them.
-        ``find`` looks up a queue.
+        Args:
+            trusts_roles: Whether the roles that an unauthenticated caller states are trusted.
+            find: Looks up a queue.
         """
         self._limits = limit
         self._strict = strict_client_id
         self._find = find
-        self._believes_roles = believes_roles
+        self._trusts_roles = trusts_roles
 
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, resource: object, params: Mapping[str, str]
@@ -101,9 +105,9 @@ class Tenant:
                     raise InvalidHeader("Missing header value", f"The header Client-ID is missing. {WHO_ASKS}")
                 context.client = _uuid(client) if self._strict else self._client(client)
             if identity is None:
-                identity = self._believed(headers, True, "topic" in params)
+                identity = self._trusted(headers, True, "topic" in params)
         elif identity is None:
-            identity = _NOBODY if audience == ANYONE else self._believed(headers, False, False)
+            identity = _NOBODY if audience == ANYONE else self._trusted(headers, False, False)
         context.identity = identity
         if audience in FOR_PROJECT:
             context.project = identity.project
@@ -115,11 +119,14 @@ class Tenant:
         if "HTTP_EXTRA_SPEC" in headers:
             _check_extra_spec(headers["HTTP_EXTRA_SPEC"])
 
-    def _believed(self, env: Mapping[str, Any], asks: bool, of_topic: bool) -> Identity:
-        """Who asks by the headers: nobody is authenticated, or a proxy has done it. ``asks``: for a project."""
+    def _trusted(self, env: Mapping[str, Any], asks: bool, of_topic: bool) -> Identity:
+        """Return the identity in the headers of an unauthenticated caller or of an authenticating proxy.
+
+        ``asks``: whether the request needs a project.
+        """
         said: Mapping[str, Any] = env.get(PRESENTED, env)
         through_proxy = said is not env
-        roles = said.get("HTTP_X_ROLES") if through_proxy or self._believes_roles else None
+        roles = said.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None
         projects = tuple(map(said.get, PROJECT)) if asks else None
         return _identity(projects, of_topic, said.get("HTTP_X_USER_ID", ""), roles, through_proxy)
 

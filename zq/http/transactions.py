@@ -14,7 +14,7 @@ from zq.wire import answers, extensions
 
 
 class WorkCollection:
-    """``/v2/fences``, ``/v2/stages`` or, of producers, ``/v2/commits``"""
+    """``/v2/fences``, ``/v2/stages`` or ``/v2/commits`` (which lists producers)"""
 
     policy = {"GET": "messages:get_all"}
 
@@ -93,7 +93,7 @@ class CommitItem:
 
 
 def _mark_open(resp: falcon.Response, committed: Committed) -> None:
-    """202, and when to ask again, while the commit is under way."""
+    """Set status 202 and ``Retry-After`` while the commit is still running."""
     if committed.open:
         resp.status = falcon.HTTP_202
         resp.set_header("Retry-After", "1")

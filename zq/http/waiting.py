@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameter ``wait``: requests that may wait for messages (extensions 2), and callers that hang up meanwhile."""
+"""Long polls over HTTP: the parameter ``wait``, and clients that disconnect while waiting (extensions 2)."""
 
 import select
 import socket
@@ -18,10 +18,9 @@ from zq.model import QueueRef
 from zq.storage.inline import LongWalk
 
 T = TypeVar("T")
-# The events by which poll reports that the caller has closed its connection. Systems without the first one report only
-# callers that have closed both directions.
+# Poll events of a closed connection. Systems without POLLRDHUP report only connections that are closed both ways.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-# Tells whether an answer has something.
+# Returns whether an answer is not empty.
 FOUND: Final = attrgetter("found")
 
 
@@ -34,7 +33,7 @@ def polled(
     *,
     takes: bool,
 ) -> None:
-    """Answer with ``show`` what ``ask`` returns once that has ``found`` something, or the request's time is up."""
+    """Answer with ``show`` what ``ask`` returns, as soon as that is not empty or the request's time is up."""
 
     def answer(outcome: Polled[T]) -> None:
         if outcome.turned_away:
@@ -56,9 +55,9 @@ def poll(
     takes: bool,
     paused: bool = False,
 ) -> None:
-    """Answer with ``show`` what a poll of the queue comes to; see ``Waiters.enter``.
+    """Poll the queue and answer with ``show``; see ``Waiters.enter``.
 
-    ``takes``: asking takes messages, so that it is not done for a caller that has disconnected.
+    ``takes``: whether ``ask`` takes messages. Then it is not called for a client that has disconnected.
     """
     req.context.waits = bool(wait)
     caller_gone = gone(req)
@@ -79,13 +78,13 @@ def poll(
 
 
 def connection(req: falcon.Request) -> socket.socket | None:
-    """Return the caller's connection, if the server gives it to applications."""
+    """Return the client's socket, if the server passes it to applications."""
     found: socket.socket | None = req.env.get("gunicorn.socket")
     return found
 
 
 def hung_up(caller: socket.socket | None) -> bool:
-    """Return whether the caller sends no more; False if that cannot be known."""
+    """Return whether the client has closed its side of the connection; ``False`` if that is unknown."""
     if caller is None:
         return False
     poll = select.poll()
@@ -94,7 +93,7 @@ def hung_up(caller: socket.socket | None) -> bool:
 
 
 def gone(req: falcon.Request) -> Callable[[], bool]:
-    """Return a function that tells whether this caller has disconnected."""
+    """Return a function that returns whether this client has disconnected."""
     handover = req.env.get(HANDOVER)
     if handover is not None:
         return lambda: bool(handover.gone)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heavy requests: those that handle more than ``HEAVY`` messages, as far as that is known before the work begins.
+"""Heavy requests: requests that handle more than ``HEAVY`` messages, as far as that is known in advance.
 
-A heavy request is never a short one (``zq.http.short``). It waits for one of its project's places, pays an estimate,
-and gives way to light requests between slices (``zq.turns``). The resource that handles it calls ``admit``
-with the number of messages that it names: the limit of a page, the messages of a post, the ids of a deletion. Work of
-unknown size, as a commit's, counts as ``UNKNOWN`` messages.
+A heavy request is never a short one (``zq.http.short``). It waits for one of its project's places, pays an estimated
+cost, and yields to light requests between slices (``zq.turns``). Its resource calls ``admit`` with the number of
+messages: the limit of a page, the messages of a post, the ids of a deletion. If the number is not known, as for a
+commit, it is ``UNKNOWN``.
 """
 
 from collections.abc import Callable
@@ -20,11 +20,11 @@ from zq.errors import TooManyRequests
 from zq.http import heads
 from zq.turns import Company
 
-# Messages that a light request handles at most.
+# Maximum number of messages of a light request.
 HEAVY: Final = 100
-# Messages that a request of unknown size is taken to handle.
+# Estimated number of messages of a request of unknown size.
 UNKNOWN: Final = 1000
-# Bytes that a message of a page is taken to have.
+# Estimated bytes of a message in a page.
 SIZE: Final = 1024
 # Bytes of the shortest message in a post: {"body":1}
 SHORTEST: Final = 10
@@ -41,7 +41,10 @@ T = TypeVar("T", bound=Found)
 
 
 class HeavyRequest(Struct):
-    """A heavy request under way. ``account``: has paid an estimate of ``messages`` and ``size`` bytes."""
+    """A heavy request in progress.
+
+    ``account``: the account that has paid the estimated cost, ``messages`` and ``size`` bytes.
+    """
 
     account: Account | None
     now: Callable[[], float]
@@ -49,15 +52,16 @@ class HeavyRequest(Struct):
     size: int
 
     def end(self) -> None:
-        """Free the place, and take back the estimate."""
+        """Release the place and take back the estimated cost."""
         turns.end()
         if self.account is not None:
             self.account.end_heavy(self.now(), self.messages, self.size)
 
 
 def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> None:
-    """Let a request go on that names ``count`` messages. If it is heavy, wait for a place of its project, and pay for
-    as many ``messages`` and bytes. Raises ``TooManyRequests``.
+    """Admit a request about ``count`` messages.
+
+    If it is heavy, wait for a place of its project and pay ``messages`` and ``size`` bytes. Raises ``TooManyRequests``.
     """
     context = req.context
     if count <= HEAVY or getattr(context, "heavy", None) is not None:
@@ -79,7 +83,7 @@ def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> 
 
 
 def end(req: falcon.Request) -> None:
-    """Let the next heavy request of the project go on, if this one is heavy. May be called twice."""
+    """End the request if it is heavy, so that the project's next heavy request can run. Idempotent."""
     heavy: HeavyRequest | None = getattr(req.context, "heavy", None)
     if heavy is not None:
         req.context.heavy = None
@@ -87,21 +91,24 @@ def end(req: falcon.Request) -> None:
 
 
 def admit_page(req: falcon.Request, limit: int | None) -> None:
-    """Let a request go on that reads a page of at most ``limit`` messages. Raises ``TooManyRequests``."""
+    """Admit a request that reads a page of up to ``limit`` messages. Raises ``TooManyRequests``."""
     if limit is not None and limit > HEAVY:
         admit(req, limit, 0, min(limit, UNKNOWN) * SIZE)
 
 
 def admit_post(req: falcon.Request, raw: bytes) -> bytes:
-    """Let a request go on that posts the messages of a body, which it returns. Raises ``TooManyRequests``."""
+    """Admit a request that posts the messages of a body. Return the body. Raises ``TooManyRequests``."""
     if len(raw) > HEAVY * SHORTEST and (count := posted(raw)) > HEAVY:
         admit(req, count, count, len(raw))
     return raw
 
 
 def admitting(req: falcon.Request, limit: int | None, look: Callable[[], T], *, takes: bool) -> Callable[[], T]:
-    """Return the look of a poll with a page of up to ``limit`` messages. It has a place while it looks, and until it
-    is answered if it finds something. ``takes``: it pays for the messages that it takes."""
+    """Wrap the ``look`` of a poll for up to ``limit`` messages so that each look is admitted.
+
+    The request has a place while it looks and, if it finds something, until it is answered. ``takes``: whether it pays
+    for the messages.
+    """
     if limit is None or limit <= HEAVY:
         return look
 
@@ -117,8 +124,8 @@ def admitting(req: falcon.Request, limit: int | None, look: Callable[[], T], *, 
 
 
 def posted(raw: bytes) -> int:
-    """Return the number of messages in a body, or a number above it; 0 for one that is too short to be heavy."""
+    """Return an upper bound of the number of messages in a body; 0 if the body is too short to be heavy."""
     if len(raw) <= HEAVY * SHORTEST:
         return 0
-    # An escape may stand in a member's name.
+    # Member names may be written with escapes.
     return raw.count(b"{") if b"\\u" in raw else raw.count(b'"body"')

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The application that a process serves, put together from its settings: store, clock, metrics, broker, credentials,
-and what runs beside requests."""
+"""The composition of a server process: store, clock, metrics, use cases, authentication, background work."""
 
 import atexit
 import gc
@@ -26,7 +25,8 @@ from zq.core.pools import Pools
 from zq.core.rates import Exchange, Rates
 from zq.errors import NotBuilt, Unavailable
 from zq.events import Events, Observers
-from zq.http.app import App, create_app
+from zq.http.app import create_app
+from zq.http.application import App
 from zq.http.authentication import peer_of, set_aside
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
@@ -51,14 +51,15 @@ if TYPE_CHECKING:
     from zq.serving.metrics.counting import Metrics
 
 LOG = logging.getLogger(__name__)
+# Seconds between two attempts to open the store.
 RETRY_INTERVAL = 1.0
-# Requests of which a project may have its share under way, however few threads work on them.
+# Minimum number of concurrent requests on which a project's share is computed, even with fewer threads.
 REQUESTS_AT_ONCE = 64
 NO_SNAPSHOT = "This store, or these as there are pools, are backed up by their own means: see backup.md."
 
 
 class Application:
-    """What serves requests, on an open store. ``tls`` is read again with the options.
+    """The application of one process, on an open store. ``tls`` is reloaded with the options.
 
     Raises ``StartRefused``, ``Unavailable``.
     """
@@ -88,7 +89,7 @@ class Application:
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
         audit.configure(chosen.audit)
-        lifecycle.at_end(self._audit.tell_counted)
+        lifecycle.at_end(self._audit.log_counted)
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
@@ -113,11 +114,11 @@ class Application:
         for feature in self.features:
             feature.start()
             atexit.register(feature.stop)  # before the store is closed
-        # A full collection, which many messages set off, would look through all that was imported: 25 ms for everybody.
+        # Exempt imported objects from garbage collection: a full collection would otherwise block for 25 ms.
         gc.freeze()
 
     def _pools(self) -> Pools | None:
-        """What administrators do with pools, if there may be any."""
+        """Return the use cases of pools; ``None`` without pooling."""
         chosen = self._configuration.current
         if chosen.pooling is None:
             return None
@@ -131,7 +132,7 @@ class Application:
         )
 
     def _allowed(self) -> Sequence[str]:
-        """Which hosts URIs of pools may name now."""
+        """Return the hosts that URIs of pools may currently name."""
         pooling = self._configuration.current.pooling
         return pooling.hosts if pooling else ()
 
@@ -174,11 +175,11 @@ class Application:
             feature.resume()
 
     def apply(self, new: Settings) -> None:
-        """Go on with the options that may change."""
+        """Apply the mutable options of new settings."""
         self.broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
-        self.broker.publishing.configure(_kept(new))
+        self.broker.publishing.configure(_retention(new))
         self._upkeep.configure(new.expiry, new.sweep_interval)
-        self._metrics.configure(_shown(new))
+        self._metrics.configure(_metrics_options(new))
         self.broker.queues.configure(new.max_counted)
         self.broker.trail.configure(new.audit_ttl)
         if self.broker.quotas is not None:
@@ -189,13 +190,13 @@ class Application:
         reread(self._proxy, certificates, self._keys, *files, self._tls)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Of the store. Raises ``NotBuilt`` for one that has no backups of zq's, or is one of several."""
+        """Return a context with a snapshot of the store. Raises ``NotBuilt`` if zq cannot back up this store."""
         if not isinstance(self._storage, Snapshots):
             raise NotBuilt(NO_SNAPSHOT)
         return self._storage.snapshot()
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
-        """What an engine calls: the application, or Keystone's middleware, which stands before all else."""
+        """Return what the edge calls: the application, or Keystone's middleware around it."""
         wrapped = getattr(self._strategy, "wrapped", None)
         if wrapped is None:
             return self.app
@@ -214,7 +215,7 @@ class Application:
 
 
 def open_stores(chosen: Settings) -> Storage:
-    """The store, or with ``pooling`` all of them. Raises ``StartRefused``, ``Unavailable``."""
+    """Open the store, or with ``pooling`` all stores. Raises ``StartRefused``, ``Unavailable``."""
     catalogue = open_store(chosen)
     if chosen.pooling is None:
         return catalogue
@@ -222,7 +223,7 @@ def open_stores(chosen: Settings) -> Storage:
 
 
 def open_store(chosen: Settings) -> Storage:
-    """Open the store; wait for one that does not answer, if the settings say so.
+    """Open the store; if the settings say so, wait until it is available.
 
     Raises ``StartRefused``, ``Unavailable``.
     """
@@ -237,13 +238,13 @@ def open_store(chosen: Settings) -> Storage:
 
 
 def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
-    """The store of a pool. Raises ``StartRefused``, ``Unavailable``."""
+    """Open the store of a pool. Raises ``StartRefused``, ``Unavailable``."""
     options = chosen.pooling.options if chosen.pooling else {}
     return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
 
 
 def _probe(chosen: Settings, uri: str) -> None:
-    """See that such a store can be used."""
+    """Check that the store at ``uri`` can be used."""
     storage = _open_pool(chosen, uri, None)
     try:
         storage.ping()
@@ -252,7 +253,7 @@ def _probe(chosen: Settings, uri: str) -> None:
 
 
 def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
-    from zq.serving.metrics.counting import Metrics  # here, so that it finds what multiprocess.begin has set
+    from zq.serving.metrics.counting import Metrics  # imported late: it reads what multiprocess.begin has set
 
     return Metrics(
         storage,
@@ -261,7 +262,7 @@ def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
         engine=chosen.engine,
         max_waiters=chosen.max_waiters,
         max_streams=chosen.max_streams,
-        options=_shown(chosen),
+        options=_metrics_options(chosen),
     )
 
 
@@ -273,7 +274,7 @@ def make_broker(
     followers: Followers,
     pools: PoolStores | None = None,
 ) -> Broker:
-    """Return the use cases as the settings configure them."""
+    """Return the use cases as configured by the settings."""
     return Broker(
         storage,
         clock,
@@ -282,7 +283,7 @@ def make_broker(
         delete_with_claim_id=chosen.delete_with_claim_id,
         max_waiters=chosen.max_waiters,
         max_streams=chosen.max_streams,
-        retention=_kept(chosen),
+        retention=_retention(chosen),
         queue_ttl=chosen.queue_ttl,
         events=events,
         patience=chosen.storage_timeout,
@@ -298,22 +299,22 @@ def make_broker(
     )
 
 
-def _shown(chosen: Settings) -> Options:
-    """What the settings say of metrics."""
+def _metrics_options(chosen: Settings) -> Options:
+    """Return the options of metrics."""
     return Options(
         per_queue=chosen.per_queue_metrics, max_queues=chosen.max_metric_queues, max_counted=chosen.max_counted
     )
 
 
-def _kept(chosen: Settings) -> Retention:
-    """What the settings say of the logs of topics."""
+def _retention(chosen: Settings) -> Retention:
+    """Return the retention of topic logs."""
     return Retention(chosen.topic_log_bytes, chosen.topic_log_messages)
 
 
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
-    """Serve probes and metrics at the addresses of the settings, except at the address of the server itself.
+    """Serve probes and metrics at their configured addresses, except at the server's own address.
 
-    A listener there could come before the engine's, which would then fail.
+    A listener there might bind before the edge does, which would then fail.
     """
     main = chosen.bind, chosen.port
     if chosen.probes_bind and not overlap(chosen.probes_bind, main):

@@ -19,7 +19,7 @@ from msgspec import Struct
 from zq.errors import Crowded, Unavailable
 from zq.events import Refusal, refused
 from zq.http import heads
-from zq.http.app import App
+from zq.http.application import App
 from zq.http.features import Receive, Send
 from zq.http.pending import HANDOVER, Feed, Handover, PendingAnswer
 from zq.model.addresses import client_network

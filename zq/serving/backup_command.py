@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server backup``, ``backup verify`` and ``restore`` of a backup.
+"""``zq-server backup``, ``backup verify``, and ``restore`` of a backup.
 
-The server that has the store open makes the snapshot, and is reached by its control socket: of a store that is written
-to no other process can make one that is whole. This process copies it, so that the server does nothing else for it.
+The server that has the store open creates the snapshot, on request through its control socket, because another process
+cannot create a consistent one. This process copies the files, so that the server has no further work.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from zq.storage import Backups, backups, find
 from zq.storage.api import Storage
 
 P = ParamSpec("P")
-# The scheme of stores that have backups.
+# URI scheme of stores with backups.
 EMBEDDED: Final = "rocksdb:"
 VERIFY: Final = "verify"
 WHERE: Final = "Where is the backup to be? zq-server backup /srv/backups --store rocksdb:///var/lib/zq"
@@ -37,12 +37,12 @@ NO_BACKUPS: Final = {
     ),
 }
 OWN_BACKUP: Final = "A store of {}: is backed up by its own means: backup.md has commands."
-# Tokens in one page.
+# Tokens per page.
 PAGE: Final = 100
 
 
 def check(given: argparse.Namespace) -> None:
-    """Refuse arguments that are of another command. Raises ``StartRefused``."""
+    """Raise ``StartRefused`` for arguments that do not apply to the command."""
     of_backup = given.command == "restore" and given.names
     for what, unused in (
         (f"{' '.join(given.names)[:100]!r}", given.names and given.command not in ("backup", "restore")),
@@ -56,7 +56,7 @@ def check(given: argparse.Namespace) -> None:
 
 
 def on_files(command: Callable[P, int]) -> Callable[P, int]:
-    """Say in a sentence what the system says of a file: disks are full, names too long, folders not one's own."""
+    """Report errors of the file system as ``StartRefused``."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:
@@ -72,7 +72,7 @@ def on_files(command: Callable[P, int]) -> Callable[P, int]:
 
 @on_files
 def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
-    """Make a backup, or verify one; the exit code. ``socket``: where the store's server listens, "" for none.
+    """Create or verify a backup; return the exit code. ``socket``: path of the server's control socket, "" = none.
 
     Raises ``StartRefused``, ``Unavailable``.
     """
@@ -102,7 +102,7 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
 
 @on_files
 def restore(given: argparse.Namespace) -> int:
-    """Make a new store of a backup; the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Create a new store from a backup; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
     if len(given.names) != 1 or not given.store:
         raise StartRefused("Which backup, and where to? zq-server restore BACKUP --store rocksdb:///var/lib/zq")
     folder = Path(given.names[0])
@@ -125,12 +125,12 @@ def restore(given: argparse.Namespace) -> int:
 
 
 def count_tokens(storage: Storage) -> int:
-    """How many tokens live in a store."""
+    """Return the number of live tokens in the store."""
     return _each_token(storage, lambda _tokens, _id: None)
 
 
 def revoke_tokens(storage: Storage) -> int:
-    """Revoke all of them; how many they were."""
+    """Revoke all tokens in the store and return their number."""
     return _each_token(storage, lambda tokens, id: tokens.revoke(id))
 
 
@@ -147,10 +147,10 @@ def _each_token(storage: Storage, do: Callable[[Tokens, str], object]) -> int:
 
 
 def _backups(uri: str) -> Backups:
-    """Raises ``StartRefused`` for a store that has no backups of zq's."""
+    """Return the backups of the store. Raises ``StartRefused`` if zq cannot back it up."""
     found = backups(uri)
     if found is None:
-        find(uri)  # which refuses what is no store at all
+        find(uri)  # raises for an unknown scheme
         scheme = store_uri.split(uri).scheme
         raise StartRefused(NO_BACKUPS.get(scheme, OWN_BACKUP.format(scheme)))
     return found

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands share that run beside ``zq-server``: options for store and configuration, signals, refusals.
+"""Common parts of the other commands, such as ``zq-deliver``: options, signals, errors.
 
-It can be imported where nothing is installed but Python, so that a command can say what is missing.
+The module imports only the standard library, so that a command can report missing packages.
 """
 
 import argparse
@@ -13,27 +13,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+# The umask: files of the command are private.
 PRIVATE: Final = 0o077
 
 
 @dataclass
-class Asked:
-    """What signals have asked for. Nothing is locked: a handler may interrupt whoever holds the lock."""
+class Requests:
+    """The requests made by signals. Not locked, because a handler may interrupt the holder of the lock."""
 
     end: bool = False
     reload: bool = False
 
 
-# What a command does with its arguments until it is asked to end.
-Run = Callable[[Sequence[str], Asked], None]
+# Runs a command with its arguments until it is requested to end.
+Run = Callable[[Sequence[str], Requests], None]
 
 
 def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequence[str] | None) -> int:
-    """The exit code of the command ``name``, once a signal has ended it or it was refused.
+    """Run the command ``name`` until a signal ends it; return its exit code.
 
-    ``load`` imports what it does, which needs the ``extra``; that may raise ``StartRefused`` and ``Unavailable``.
+    ``load`` imports and returns the command, which needs the ``extra``. The command may raise ``StartRefused`` and
+    ``Unavailable``.
     """
-    # A reload must not end the command, however long its imports take. ``until_ended`` unblocks the signal.
+    # SIGHUP must not end the command during its imports. ``until_ended`` unblocks the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         run = load()
@@ -44,7 +46,7 @@ def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequ
     from zq.errors import StartRefused, Unavailable
 
     os.umask(PRIVATE)
-    asked = Asked()
+    asked = Requests()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: setattr(asked, "end", True))
     try:
@@ -54,8 +56,8 @@ def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequ
     return 0
 
 
-def until_ended(asked: Asked, reload: Callable[[], object]) -> None:
-    """Wait until a signal ends the command. Call ``reload`` after SIGHUP, one during the start included."""
+def until_ended(asked: Requests, reload: Callable[[], object]) -> None:
+    """Wait until a signal ends the command. Call ``reload`` after each SIGHUP, also one during the start."""
     signal.signal(signal.SIGHUP, lambda *_: setattr(asked, "reload", True))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     while not asked.end:
@@ -73,7 +75,7 @@ def _refuse(name: str, sentence: str) -> int:
 
 
 def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """The arguments; ``--store`` and ``--config``, which all have, are handed on to the settings.
+    """Parse the arguments, and pass ``--store`` and ``--config`` on to the settings in the environment.
 
     Raises ``StartRefused``.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control socket: how ``zq-server token`` reaches a server that has an embedded store open.
+"""The control socket, through which ``zq-server token`` reaches a server that has an embedded store open.
 
-A Unix socket of mode 0600, on which only this process's user and root are heard: who can read the store may administer
-it. The same application answers as elsewhere, and takes every request for the operator's.
+It is a Unix socket of mode 0600 that accepts only this process's user and root, because a user who can read the store
+may administer it. The same application answers, and treats every request as the operator's.
 """
 
 import atexit
@@ -29,58 +29,62 @@ from zq.errors import Conflict, StartRefused, Unavailable, ZqError
 from zq.model.stats import Snapshot
 
 LOG = logging.getLogger(__name__)
-NOBODY: Final = "No server answers at the control socket {}."
-# The key of the environment that marks a request as the operator's; see ``zq.http.tenant``.
+NO_SERVER: Final = "No server answers at the control socket {}."
+# Environment key that marks a request as the operator's; see ``zq.http.tenant``.
 KEY: Final = "zq.operator"
-# Bytes of the longest path that a Unix socket can have.
+# Maximum bytes of a Unix socket's path.
 MAX_PATH: Final = 107
-# Seconds for a request.
-WITHIN: Final = 30.0
-# What the kernel says of the other side: process, user, group.
+# Timeout of a request in seconds.
+TIMEOUT: Final = 30.0
+# Credentials of the peer: process, user, group.
 CREDENTIALS: Final = struct.Struct("3i")
-# Where whoever connects gets a snapshot of the store, for as long as the connection lasts.
+# Path of snapshots. A snapshot exists as long as the connection.
 SNAPSHOT: Final = "/snapshot"
-# The key of the environment that has the connection.
+# Environment key of the connection.
 CONNECTION: Final = "zq.connection"
-# What is said through it when the snapshot is done with.
+# Sent by the client when it has copied the whole snapshot.
 WHOLE: Final = b"whole\n"
-# Seconds for a snapshot: what the store has in memory is written first.
-SNAPSHOT_WITHIN: Final = 600.0
+# Timeout of a snapshot in seconds; the store first writes its memory to disk.
+SNAPSHOT_TIMEOUT: Final = 600.0
 RUNNING: Final = "A backup of this store is being made: try again when that is done."
 Application = Callable[..., Iterable[bytes]]
 Snapshots = Callable[[], AbstractContextManager[Snapshot]]
 
 
 def serve(path: str, app: Application, snapshot: Snapshots | None = None) -> None:
-    """Answer at this path from now on. The store is this process's: a socket that is there is a former one's.
+    """Serve the application at this path from now on. An existing socket is stale, because this process owns the store.
 
-    ``snapshot``: of the store, for whoever makes a backup."""
+    ``snapshot`` creates a snapshot of the store for a backup.
+    """
     if not hasattr(socket, "SO_PEERCRED"):
         LOG.info("There is no control socket: this system does not say who is at the other side of one.")
         return
     if len(path.encode()) > MAX_PATH:
         LOG.warning("There is no control socket: [server] control must be at most %d bytes; it is %s.", MAX_PATH, path)
         return
-    _forget(path)
+    _remove_socket(path)
     try:
         server = _Server(path, _Handler)  # type: ignore[arg-type]
     except OSError as error:
         LOG.warning("There is no control socket at %s: %s.", path, error.strerror)
         return
     server.set_app(_Snapshots(app, snapshot) if snapshot else app)
-    atexit.register(_forget, path)
+    atexit.register(_remove_socket, path)
     threading.Thread(target=server.serve_forever, name="zq-control", daemon=True).start()
 
 
-def _forget(path: str) -> None:
-    """Remove a socket; what is none is not ours, whatever the option says."""
+def _remove_socket(path: str) -> None:
+    """Remove the socket at this path; leave anything else alone."""
     with suppress(OSError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
 
 
 def ask(path: str, method: str, target: str, document: object = None) -> tuple[int, Any]:
-    """Status and JSON of an answer. Raises ``Unavailable`` if nobody listens at this path."""
+    """Send a request; return status and JSON of the answer.
+
+    Raises ``Unavailable`` if no server listens at this path.
+    """
     connection = _Connection(path)
     try:
         body = None if document is None else json.dumps(document)
@@ -89,16 +93,19 @@ def ask(path: str, method: str, target: str, document: object = None) -> tuple[i
         content = reply.read()
         return reply.status, json.loads(content) if content else None
     except (OSError, HTTPException, ValueError) as error:
-        raise Unavailable(NOBODY.format(path)) from error
+        raise Unavailable(NO_SERVER.format(path)) from error
     finally:
         connection.close()
 
 
 @contextmanager
 def snapshot(path: str) -> Iterator[Snapshot]:
-    """A snapshot of the store of the server at this path. What is not ``whole`` in the end, or when this process is
-    killed, is forgotten there. Raises ``StartRefused`` with the sentence of a refusal, ``Unavailable`` as ``ask``."""
-    connection = _Connection(path, SNAPSHOT_WITHIN)
+    """Hold a snapshot of the store of the server at this path. Raises ``StartRefused``, ``Unavailable``.
+
+    The server drops the snapshot when the context ends or this process dies. If it is not marked as ``whole`` by then,
+    the backup does not count as made.
+    """
+    connection = _Connection(path, SNAPSHOT_TIMEOUT)
     with ExitStack() as opened:
         opened.callback(connection.close)
         try:
@@ -107,21 +114,21 @@ def snapshot(path: str) -> Iterator[Snapshot]:
             reply = opened.enter_context(connection.getresponse())
             line = reply.readline()
         except (OSError, HTTPException) as error:
-            raise Unavailable(NOBODY.format(path)) from error
+            raise Unavailable(NO_SERVER.format(path)) from error
         if reply.status != HTTPStatus.OK:
             raise StartRefused(json.loads(line)["description"])
         made = msgspec.json.decode(line, type=Snapshot)
         try:
             yield made
         finally:
-            with suppress(OSError, HTTPException):  # a server that has gone meanwhile need not know
+            with suppress(OSError, HTTPException):  # the server may have died
                 ours.sendall(WHOLE if made.whole else b"")
                 ours.shutdown(socket.SHUT_WR)
-                reply.read()  # until it has forgotten it
+                reply.read()  # wait until the server has dropped it
 
 
 def call(app: Application, method: str, target: str, document: object = None) -> tuple[int, Any]:
-    """The same of an application in this process."""
+    """Call an application in this process; return status and JSON of the answer."""
     path, _, query = target.partition("?")
     body = b"" if document is None else json.dumps(document).encode()
     environ: dict[str, Any] = {
@@ -140,7 +147,7 @@ def call(app: Application, method: str, target: str, document: object = None) ->
 
 
 class _Snapshots:
-    """An application before the other one, that hands snapshots out: one at a time."""
+    """A WSGI application in front of the other one that serves snapshots, one at a time."""
 
     def __init__(self, app: Application, snapshot: Snapshots) -> None:
         self._app = app
@@ -173,19 +180,19 @@ class _Snapshots:
         with made:
             yield msgspec.json.encode(found) + b"\n"
             connection.settimeout(None)
-            with suppress(OSError):  # whoever asked was killed
+            with suppress(OSError):  # the client died
                 found.whole = connection.recv(len(WHOLE), socket.MSG_WAITALL) == WHOLE
             LOG.info("A backup has been made." if found.whole else "The backup was not finished.")
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """Hears its own user and root."""
+    """A WSGI server that accepts only its own user and root."""
 
     address_family = socket.AF_UNIX
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """By a name in the file system, for its owner alone."""
+        """Bind to a path that only the owner may access."""
         self.socket.bind(self.server_address)
         os.chmod(str(self.server_address), 0o600)
         self.server_name, self.server_port = "localhost", 0
@@ -193,13 +200,13 @@ class _Server(ThreadingMixIn, WSGIServer):
 
     def get_request(self) -> tuple[socket.socket, Any]:
         connection, _ = self.socket.accept()
-        connection.settimeout(WITHIN)
+        connection.settimeout(TIMEOUT)
         return connection, ("", 0)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Whether the other side may be heard."""
-        told = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
-        _, user, _ = CREDENTIALS.unpack(told)
+        """Return whether the peer may connect."""
+        packed = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+        _, user, _ = CREDENTIALS.unpack(packed)
         return user in (os.geteuid(), 0)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -207,7 +214,7 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 
 class _Handler(WSGIRequestHandler):
-    """Leaves no lines, and names nobody's host."""
+    """A handler that writes no log lines and resolves no host names."""
 
     def get_environ(self) -> dict[str, Any]:
         return super().get_environ() | {KEY: True, CONNECTION: self.connection}
@@ -220,9 +227,9 @@ class _Handler(WSGIRequestHandler):
 
 
 class _Connection(HTTPConnection):
-    """To a path instead of a host."""
+    """A connection to a Unix socket."""
 
-    def __init__(self, path: str, within: float = WITHIN) -> None:
+    def __init__(self, path: str, within: float = TIMEOUT) -> None:
         super().__init__("localhost", timeout=within)
         self._path = path
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-deliver``: a process that delivers to subscribers and serves nobody, on a store that servers share."""
+"""``zq-deliver``: a process that delivers to subscribers and serves no requests, for a store that servers share."""
 
 import sys
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from zq.serving.commands import Run, until_signal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``zq-deliver``: returns the exit code."""
+    """Run ``zq-deliver``; return the exit code."""
     return until_signal("zq-deliver", "delivery", _load, arguments)
 
 

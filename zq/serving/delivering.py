@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of ``zq-deliver``: its command line, its settings, and a delivery worker."""
+"""The process of ``zq-deliver``: its command line, settings and delivery worker."""
 
 import argparse
 import logging
@@ -16,7 +16,7 @@ from zq.core.encryption import Sealing
 from zq.errors import StartRefused
 from zq.model.identity import ShareOptions
 from zq.serving.application import open_stores
-from zq.serving.commands import Asked, options_of, until_ended
+from zq.serving.commands import Requests, options_of, until_ended
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload, reread
 from zq.subscriptions.delivery.running import deliverer_of
@@ -26,7 +26,7 @@ from zq.subscriptions.settings import SECTION
 LOG = logging.getLogger(__name__)
 
 
-def run(arguments: Sequence[str], asked: Asked) -> None:
+def run(arguments: Sequence[str], asked: Requests) -> None:
     """Deliver until ``asked`` to end. Raises ``StartRefused``, ``Unavailable``."""
     parser = argparse.ArgumentParser(prog="zq-deliver", description="Deliver messages to the subscribers of zq queues.")
     options_of(parser, arguments)
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str], asked: Asked) -> None:
 
 
 def _check(chosen: Settings) -> None:
-    """Raise ``StartRefused`` if a separate process cannot deliver."""
+    """Raise ``StartRefused`` if a separate process cannot deliver with these settings."""
     if not chosen.shared_store:
         raise StartRefused(
             "zq-deliver needs a store that several processes share. An embedded store is one process's: zq-server, "

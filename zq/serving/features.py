@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The features of a server. To ship zq without one, delete its folder and its lines here.
+"""The features of a server. To ship zq without a feature, delete its folder and its lines here.
 
 ``python -m zq.serving.features`` prints the OpenAPI document of a server with every feature and default.
 """

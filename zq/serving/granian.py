@@ -20,7 +20,7 @@ from granian.log import LogLevels
 from granian.server.embed import Server
 from msgspec import Struct
 
-from zq.http.app import App
+from zq.http.application import App
 from zq.http.features import Feature, Receive, Send
 from zq.serving import lifecycle, listening
 from zq.serving.asgi import PIECE, Edge, Limits

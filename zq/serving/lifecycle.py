@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals to this process, whatever HTTP server runs in it and however that handles them; and whether it is stopping.
+"""Signals and shutdown of this process, on any HTTP server.
 
-An engine that ends gracefully waits for its requests, and requests that wait for messages would not end. Every engine
-has a handler of its own for SIGTERM; Python writes the number of each signal that has one into a wake-up descriptor,
-and does so even while the main thread sits in an engine's native code.
+An HTTP server that stops gracefully waits for its requests, so requests that wait for messages must be ended. Every
+server handles SIGTERM itself. Python writes the number of each handled signal to a wake-up file descriptor, even while
+the main thread runs native code; this module reads it.
 
-``RELOAD`` ends a process that does not expect it, and a reload that is asked for during a start must not be forgotten.
-So it is deferred, by the process that starts others and in them, until each ``listen``s: it then comes late.
+``RELOAD`` (SIGHUP) ends a process that does not handle it, and a reload during the start must not be lost. So the
+signal is blocked in the starting process and its children until each calls ``listen``; then it is delivered.
 
-A process that was asked to end serves on for a moment (``drain_delay``), and meanwhile says that it is stopping.
+A process that was asked to stop continues to serve for ``drain_delay`` seconds and reports in probes that it is
+stopping.
 """
 
 import atexit
@@ -24,28 +25,32 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NoReturn
 
 LOG = logging.getLogger(__name__)
-# The signals that end a process.
+# Signals that end a process.
 ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
-# The signal at which options are read again.
+# Signal that reloads options.
 RELOAD: Final = signal.SIGHUP
-# The exit code of a process that has given up, and then of its master, which starts no other one.
+# Exit code of a process that gave up, and of its parent, which then starts no other worker.
 GIVEN_UP: Final = 75
-# Seconds before it ends.
-LAST_WORDS: Final = 0.5
+# Seconds for which requests in progress may still be answered.
+LAST_ANSWERS: Final = 0.5
 _stopping = threading.Event()
 
 
 def give_up() -> NoReturn:
-    """End this process, whose store is another one's now; requests under way have a moment to hear that. Nothing is
-    closed: what it holds is the other one's matter."""
-    time.sleep(LAST_WORDS)
+    """Exit, because another process owns the store now. Requests in progress have a moment to be answered.
+
+    Nothing is closed, because the store's resources belong to the new owner.
+    """
+    time.sleep(LAST_ANSWERS)
     os._exit(GIVEN_UP)
 
 
 @contextlib.contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Meanwhile a signal that ends this process does so at once: nothing is open yet that would have to be closed. A
-    start may take long, above all one that waits for a store that another server owns."""
+    """Let signals end the process immediately in this context, because nothing is open yet that must be closed.
+
+    A start may take long, especially if it waits for a store that another server owns.
+    """
     former = {}
     if threading.current_thread() is threading.main_thread():
         former = {number: signal.signal(number, lambda *_: os._exit(0)) for number in ENDING}
@@ -57,19 +62,21 @@ def ending_at_once() -> Iterator[None]:
 
 
 def defer_reload() -> None:
-    """Keep ``RELOAD`` pending in this thread, which is the main one, and in processes that it starts."""
+    """Block ``RELOAD`` in the main thread, which must call this, and in processes that it starts."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {RELOAD})
 
 
 def allow_reload() -> None:
-    """Take ``RELOAD`` as it comes, and the one that came meanwhile."""
+    """Unblock ``RELOAD``; a pending one is delivered."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {RELOAD})
 
 
 def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
-    """Call what belongs to a signal at each, one after another, from a thread; False if this is not the main thread.
+    """Call the callback of each signal, one after another, in a background thread.
 
-    ``RELOAD`` is among them if it was deferred, and is allowed now; else it stays the engine's.
+    Return ``False`` outside the main thread.
+
+    ``RELOAD`` is handled only if it was deferred, and is allowed now; otherwise it is left to the HTTP server.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -87,29 +94,33 @@ def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
 
 
 def ignored(*_: object) -> None:
-    """A signal reaches the descriptor only if something handles it."""
+    """Do nothing. Python writes only handled signals to the descriptor."""
 
 
 def _listen(
     ours: socket.socket, pythons: socket.socket, former: int, callbacks: Mapping[int, Callable[[], object]]
 ) -> None:
-    """``pythons`` is here to stay open. ``former``: the descriptor that was set before, which is written to as well."""
+    """Read signal numbers and call the callbacks.
+
+    ``pythons`` is passed so that it stays open. ``former`` is the previous wake-up descriptor, to which the numbers are
+    forwarded.
+    """
     while numbers := ours.recv(64):
         if former != -1:
-            with contextlib.suppress(BlockingIOError):  # it is full, so its owner is awake
+            with contextlib.suppress(BlockingIOError):  # it is full, so its reader will wake up anyway
                 os.write(former, numbers)
-        if ENDING.intersection(numbers):  # what ends has nothing to reload, and perhaps no store any more
+        if ENDING.intersection(numbers):  # a stopping process must not reload: its store may be closed
             callbacks = {number: call for number, call in callbacks.items() if number != RELOAD}
         for call in dict.fromkeys(callbacks[number] for number in numbers if number in callbacks):
             try:
                 call()
-            except Exception:  # the edge of this thread, which must hear the next signal
+            except Exception:  # the thread must go on to handle the next signal
                 LOG.critical("A signal was not obeyed, for an unforeseen reason.", exc_info=True)
     pythons.close()
 
 
 def begin_stopping(delay: float, end: Callable[[], object]) -> None:
-    """``is_stopping`` from now on; ``end`` is called in so many seconds. Returns at once."""
+    """Set ``is_stopping``, and call ``end`` after ``delay`` seconds. Returns at once."""
     _stopping.set()
     if delay <= 0:
         end()
@@ -120,13 +131,16 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
 
 
 def at_end(call: Callable[[], object]) -> None:
-    """Have it called, once or twice, when this process ends by itself, the last one first. A process that
-    ``multiprocessing`` has started, as a worker of Granian, heeds ``Finalize`` and no ``atexit``."""
+    """Call ``call`` (possibly twice) when this process exits by itself; calls run in reverse order.
+
+    A process started by ``multiprocessing``, such as a worker under Granian, runs ``Finalize`` callbacks but no
+    ``atexit``.
+    """
     atexit.register(call)
     if multiprocessing.parent_process() is not None:
         multiprocessing.util.Finalize(None, call, exitpriority=0)
 
 
 def is_stopping() -> bool:
-    """Whether traffic should go elsewhere."""
+    """Return whether clients should use other servers."""
     return _stopping.is_set()

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of ``zq-server`` on a store itself: check or salvage an embedded one that no server has open; restore
-one that is in an object store, put one there, and say who owns it."""
+"""Commands of ``zq-server`` on a store itself.
+
+They check or salvage an embedded store that no server has open; they restore, ship and identify the owner of a store in
+an object store.
+"""
 
 from datetime import UTC, datetime
 
@@ -12,7 +15,7 @@ OBJECT_STORE = "swift://container/prefix"
 
 
 def check_store(uri: str) -> int:
-    """Say whether all of a store can be read and its parts agree: 0 if so, 1 if not."""
+    """Check that the store is readable and consistent. Return 0 if so, else 1."""
     report = check(uri)
     if report is None:
         raise StartRefused(f"Only rocksdb:///var/lib/zq or {OBJECT_STORE} can be checked.")
@@ -20,7 +23,7 @@ def check_store(uri: str) -> int:
 
 
 def salvage_store(uri: str, to: str | None) -> int:
-    """Save what can be read into a new store: 0 if that is all, 1 if not."""
+    """Copy the readable data to a new store. Return 0 if that is everything, else 1."""
     if not to:
         raise StartRefused("Where shall the new store be? zq-server salvage --store rocksdb:///old --to /new")
     salvaged = salvage(uri, to)
@@ -37,7 +40,7 @@ def salvage_store(uri: str, to: str | None) -> int:
 
 
 def restore_store(uri: str, to: str | None, at: str | None, position: int | None) -> int:
-    """Write what a store in an object store was, or is, into a new embedded one."""
+    """Restore a store in an object store, as of a time or position, to a new embedded store."""
     if not to:
         raise StartRefused(
             f"Where shall the new store be? zq-server restore --store {OBJECT_STORE} --to rocksdb:///new"
@@ -54,7 +57,7 @@ def restore_store(uri: str, to: str | None, at: str | None, position: int | None
 
 
 def ship_store(uri: str, to: str | None) -> int:
-    """Put an embedded store into an object store."""
+    """Copy an embedded store to an object store."""
     shipped = ship(uri, to) if to else None
     if shipped is None:
         raise StartRefused(f"Where to? zq-server ship --store rocksdb:///var/lib/zq --to {OBJECT_STORE}")
@@ -63,7 +66,7 @@ def ship_store(uri: str, to: str | None) -> int:
 
 
 def print_owner(uri: str) -> int:
-    """Say who owns a store in an object store."""
+    """Print the owner of a store in an object store."""
     known = owner(uri)
     if known is None:
         raise StartRefused(f"Only a store in an object store has an owner: {OBJECT_STORE}.")
@@ -81,7 +84,7 @@ def _moment(text: str) -> float:
 
 
 def print_report(report: Report) -> int:
-    """Print what a check found: 0 if all agrees, 1 if not."""
+    """Print the report of a check. Return 0 if the store is consistent, else 1."""
     for kind, count in report.counted.items():
         print(f"{count:>12,} {kind}")  # noqa: T201
     print(f"{report.contradictions:>12,} contradictions")  # noqa: T201

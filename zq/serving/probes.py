@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/healthz``, ``/readyz`` and ``/metrics`` at addresses and from threads of their own.
+"""``/healthz``, ``/readyz`` and ``/metrics`` at addresses and on threads of their own.
 
-They answer whatever the engine's connections and threads are doing, and only where they listen, not on the main port.
+They answer regardless of the state of the HTTP server's connections and threads.
 """
 
 import json
@@ -18,22 +18,22 @@ from zq.errors import ZqError
 from zq.serving import lifecycle
 
 LOG = logging.getLogger(__name__)
-# Requests that one listener serves at a time; connections beyond are closed.
-AT_ONCE: Final = 8
-# Seconds for a request, its head and its answer together.
-WITHIN: Final = 10.0
-# Seconds after which an address that was taken is tried again.
+# Maximum number of concurrent requests of a listener; further connections are closed.
+MAX_REQUESTS: Final = 8
+# Maximum seconds of a request, including the answer.
+TIMEOUT: Final = 10.0
+# Seconds between attempts to bind an occupied address.
 RETRY: Final = 1.0
-# The media type of metrics.
+# Media type of metrics.
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-# The media type of health.
+# Media type of health.
 JSON: Final = "application/json"
-# The sentence of a 503 while the process ends.
+# Description of a 503 while the process stops.
 STOPPING: Final = "The server is stopping."
 
 
 class Answer(NamedTuple):
-    """What a page says."""
+    """The answer of a page."""
 
     status: int
     media: str
@@ -44,12 +44,12 @@ Page = Callable[[], Answer]
 
 
 def health() -> Answer:
-    """The process serves."""
+    """Return the answer of a live process."""
     return Answer(200, JSON, b'{"status":"ok"}')
 
 
 def readiness(check: Callable[[], object]) -> Page:
-    """Whether ``check`` raises no ``ZqError``, and the server is not about to end."""
+    """Return a page that answers 503 if ``check`` raises ``ZqError`` or the server is stopping."""
 
     def page() -> Answer:
         if lifecycle.is_stopping():
@@ -64,7 +64,7 @@ def readiness(check: Callable[[], object]) -> Page:
 
 
 def metrics(page: Callable[[], bytes]) -> Page:
-    """What was counted, in Prometheus's text format."""
+    """Return a page with metrics in Prometheus's text format."""
     return lambda: Answer(200, TEXT, page())
 
 
@@ -73,9 +73,9 @@ def _unready(title: str, sentence: str) -> Answer:
 
 
 def serve(name: str, host: str, port: int, pages: Mapping[str, Page], announcement: str) -> None:
-    """Answer at this address from now on, or as soon as no other process of this machine does.
+    """Serve the pages at this address in the background, as soon as no other process occupies it.
 
-    ``announcement``: the line of the log when it listens.
+    ``announcement``: log line when the address is bound.
     """
     arguments = (name, (host, port), pages, announcement)
     threading.Thread(target=_listen, args=arguments, name=f"zq-{name}", daemon=True).start()
@@ -98,18 +98,18 @@ def _listen(name: str, address: tuple[str, int], pages: Mapping[str, Page], anno
 
 
 class Listener(ThreadingHTTPServer):
-    """A thread for each of a few connections, each for a bounded time."""
+    """An HTTP server with a thread for each of a few connections, each with a deadline."""
 
     daemon_threads = True
     request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], handler: "type[Handler]") -> None:
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._places = threading.BoundedSemaphore(AT_ONCE)
+        self._places = threading.BoundedSemaphore(MAX_REQUESTS)
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Without the name of this machine, which the base class would look up."""
+        """Bind without resolving the name of this machine, which the base class would do."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -122,7 +122,7 @@ class Listener(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        end = threading.Timer(WITHIN, _hang_up, (request,))
+        end = threading.Timer(TIMEOUT, _hang_up, (request,))
         end.daemon = True
         end.start()
         try:
@@ -141,10 +141,10 @@ def _hang_up(connection: socket.socket) -> None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """GET and HEAD of a few paths, one for each connection."""
+    """GET and HEAD of a few paths, one request per connection."""
 
     pages: ClassVar[dict[str, Page]] = {}
-    timeout = WITHIN
+    timeout = TIMEOUT
     server_version = "zq"
     sys_version = ""
 
@@ -155,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             answer = page()
-        except Exception:  # the edge of this thread
+        except Exception:  # the last resort of this thread
             LOG.critical("A probe failed for an unforeseen reason.", exc_info=True)
             answer = Answer(500, JSON, b'{"title":"Internal server error"}')
         self._answer(answer)
@@ -174,8 +174,8 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """JSON, and nothing of what was sent."""
+        """Answer with JSON that contains nothing of the request."""
         self._answer(Answer(code, JSON, b'{"title":"Bad request"}'))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Probes leave no lines."""
+        """Log nothing about probes."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server``: the command line, settings, the application (``zq.serving.application``), the signals, the engine.
+"""``zq-server``: command line, settings, application (``zq.serving.application``), signals, HTTP server.
 
-``zq.serving.server:app`` runs under any WSGI server, with settings from the environment and from the file that
-``ZQ_CONFIG`` names. ``zq-server`` starts it under Granian or gunicorn. The process that serves opens the store, after
-any fork, since an embedded store does not survive one.
+``zq.serving.server:app`` runs under any WSGI server, with settings from the environment and from the file in
+``ZQ_CONFIG``. ``zq-server`` runs it under Granian or gunicorn. The serving process opens the store, after any fork,
+because an embedded store does not survive a fork.
 """
 
 import argparse
@@ -22,7 +22,8 @@ from zq.auth.policy import Policy
 from zq.clock import StoreClock
 from zq.errors import Deposed, StartRefused, Unavailable
 from zq.events import Observers
-from zq.http.app import App, create_app
+from zq.http.app import create_app
+from zq.http.application import App
 from zq.http.commands import Ask, Command, request
 from zq.serving import (
     backup_command,
@@ -48,10 +49,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 PRIVATE = 0o077
-"""What the files of this program are not allowed to others: the embedded store has all tenants' messages."""
+"""The umask: files of this program are private, because the embedded store contains all tenants' messages."""
 
 LAST_PATIENCE: Final = 10.0
-"""Seconds beyond the graceful timeout that a worker gets to close its store."""
+"""Seconds after the graceful timeout in which a worker may close its store."""
 
 OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "check-store": lambda uri, _: offline.check_store(uri),
@@ -62,21 +63,21 @@ OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "salvage": lambda uri, given: offline.salvage_store(uri, given.to),
     "ship": lambda uri, given: offline.ship_store(uri, given.to),
 }
-"""What a command does with the store of this URI."""
+"""Commands on the store at a URI."""
 COMMANDS: Final[dict[str, Command]] = {
     command.name: command
     for command in (token_command.COMMAND, *(own for feature in described_features() for own in feature.commands))
 }
-"""The commands that administer credentials, by their names."""
+"""Commands that administer credentials, by name."""
 
 
 def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
-    """Open the store, and make the application on it. Raise ``StartRefused``, ``Unavailable``."""
+    """Open the store and create the application on it. Raises ``StartRefused``, ``Unavailable``."""
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     try:
         made = Application(configuration, tls)
-    except Deposed as error:  # it was elected, and may not wait: whatever supervises it starts it again
+    except Deposed as error:  # another server took the store over; the supervisor starts this one again
         LOG.critical("%s", error)
         lifecycle.give_up()
     if chosen.control:
@@ -87,7 +88,7 @@ def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
 def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Callable[..., Iterable[bytes]]:
     """Open the store and return the WSGI application on it, for a server that handles signals by itself.
 
-    ``tls`` is read again with the options. Raise ``StartRefused``, ``Unavailable``.
+    ``tls`` is reloaded with the options. Raises ``StartRefused``, ``Unavailable``.
     """
     made = _open(configuration, tls)
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
@@ -98,7 +99,7 @@ def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Call
 
 
 def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "granian.Serving":
-    """Open what a worker under Granian serves. Raise ``StartRefused``, ``Unavailable``."""
+    """Open the store and return what a worker under Granian serves. Raises ``StartRefused``, ``Unavailable``."""
     from zq.serving import granian
 
     made = _open(configuration, tls)
@@ -107,19 +108,19 @@ def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "grani
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """``zq-server``: returns the exit code."""
+    """Run ``zq-server``; return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     os.umask(PRIVATE)
     if arguments and arguments[0] in COMMANDS:
         return _credentials(COMMANDS[arguments[0]], arguments[1:])
     given = _parser().parse_intermixed_args(arguments)
     if given.command or given.init_store:
-        lifecycle.allow_reload()  # such a command reloads nothing: a terminal that is closed ends it
+        lifecycle.allow_reload()  # this command has nothing to reload, so closing its terminal should end it
     if given.sample_config:
         settings.print_sample()
         return 0
     try:
-        _hand_on(given)
+        _export_options(given)
         configuration = Configuration()
     except StartRefused as refusal:
         return _refuse(refusal)
@@ -143,11 +144,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(configuration: Configuration) -> int:
-    """Serve until a signal ends it; the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Serve until a signal ends the server; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
     chosen = configuration.current
     tls = ServerTls(chosen) if chosen.tls_cert else None
     _announce(chosen)
-    if chosen.shared_store:  # there may be several processes, by option or by signal
+    if chosen.shared_store:  # several processes may serve
         multiprocess.begin()
     reload, lost = partial(startup.reload, configuration), multiprocess.forget
     if chosen.engine == "granian":
@@ -170,11 +171,11 @@ def _work(configuration: Configuration, tls: ServerTls | None) -> int:
 
 
 def _credentials(command: Command, arguments: Sequence[str]) -> int:
-    """Carry out a command of ``COMMANDS``, and return the exit code."""
-    lifecycle.allow_reload()  # as above
+    """Run a command of ``COMMANDS``; return the exit code."""
+    lifecycle.allow_reload()  # this command has nothing to reload
     given = credential_commands.parse(command, arguments)
     try:
-        _hand_on(given)
+        _export_options(given)
         configuration = Configuration()
         logs.configure(configuration.current.log_format, "WARNING")
         return credential_commands.run(command, given, _connect(configuration))
@@ -200,7 +201,7 @@ def _connect(configuration: Configuration) -> Ask:
 
 
 def _rekey(configuration: Configuration) -> int:
-    """``zq-server rekey``: returns the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Run ``zq-server rekey``; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
     done = request(_connect(configuration), "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are wrapped by the first master key of the file.")  # noqa: T201
     if done["left"]:
@@ -220,14 +221,14 @@ def _announce(chosen: Settings) -> None:
         LOG.info(line)
     for warning in [*warnings, *startup.occupied(chosen)]:
         LOG.warning(warning)
-    lifecycle.defer_reload()  # until the engine can obey it
+    lifecycle.defer_reload()  # until the HTTP server can handle it
     if chosen.shared_store:
-        # Refused here, it is one sentence; in the processes that serve, one from each of them.
+        # An error here is reported once; in the workers, once by each of them.
         open_store(chosen).close()
 
 
 class Parser(argparse.ArgumentParser):
-    """Never says a password back."""
+    """An argument parser whose errors do not repeat passwords."""
 
     def error(self, message: str) -> NoReturn:
         super().error(logs.without_secrets(message))
@@ -285,8 +286,8 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _hand_on(given: argparse.Namespace) -> None:
-    """Put the command line into the environment, where the processes that serve will find it.
+def _export_options(given: argparse.Namespace) -> None:
+    """Put the command line into the environment, where the serving processes read it.
 
     Raises ``StartRefused`` for a password, which every user of the machine could read in the list of processes.
     """

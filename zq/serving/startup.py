@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The start of a server: the first lines of its log, and whether anybody could reach it without being authenticated;
-and how it reads its options again."""
+"""Checks and first log lines of a start, refusal of unauthenticated exposure, and reload of options."""
 
 import logging
 import os
@@ -12,7 +11,7 @@ from urllib.parse import parse_qsl, unquote
 
 from zq import __version__
 from zq.errors import StartRefused
-from zq.http.features import Listener, Rereadable
+from zq.http.features import Listener, Reloadable
 from zq.logs import set_level, without_secrets
 from zq.model import store_uri
 from zq.serving import listening
@@ -21,16 +20,17 @@ from zq.serving.sections import SECTIONS
 from zq.serving.settings import Configuration, Settings
 
 LOG = logging.getLogger(__name__)
-# How sentences begin that refuse or warn.
-NOBODY: Final = "Nobody is authenticated (auth_strategy is empty)"
-# How sentences end that refuse.
+# Beginning of refusals and warnings.
+NO_AUTH: Final = "Nobody is authenticated (auth_strategy is empty)"
+# End of refusals.
 WAYS_OUT: Final = "or accept it with [server] trust_network = true."
 
 
 def lines(chosen: Settings) -> Iterator[str]:
-    """Yield a sentence about the server, its store, each address, and the authentication, without passwords.
+    """Yield log lines about the server, its store, each address and the authentication, without passwords.
 
-    Features are at addresses that clients of this machine can open, also if the server listens on all.
+    The addresses of features are given as clients on this machine can open them, even if the server listens on all
+    interfaces.
     """
     scheme = "https" if chosen.tls_cert else "http"
     host = "localhost" if chosen.bind.strip("[]") in listening.EVERYWHERE else chosen.bind
@@ -51,7 +51,7 @@ def lines(chosen: Settings) -> Iterator[str]:
 
 
 def occupied(chosen: Settings) -> Iterator[str]:
-    """Yield a warning for each address of probes and metrics that this server or another program has already."""
+    """Yield a warning for each address of probes and metrics that is occupied by this server or another program."""
     taken = {"the server": (chosen.bind, chosen.port)}
     for name, option, address in (
         ("Probes", "[probes] bind", chosen.probes_bind),
@@ -68,7 +68,7 @@ def occupied(chosen: Settings) -> Iterator[str]:
 
 
 def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
-    """Take over the options that may change, and ``apply`` them if this process serves; False if it was refused."""
+    """Reload the mutable options and ``apply`` them if this process serves. Return ``False`` if they were refused."""
     if configuration.path is None:
         LOG.warning("Nothing was reloaded: no configuration file was named at the start.")
         return False
@@ -81,13 +81,13 @@ def reload(configuration: Configuration, apply: Callable[[Settings], None] | Non
     if apply:
         apply(configuration.current)
         LOG.info("Reloaded: %s", ", ".join(changes) or "no option has changed.")
-    else:  # once for all processes, which leave the same
+    else:  # logged once, by the parent of the processes
         for sentence in configuration.left:
             LOG.warning(sentence)
     return True
 
 
-def reread(*files: Rereadable | None) -> None:
+def reread(*files: Reloadable | None) -> None:
     """Read these files again. A file that is refused keeps its former content in force, and the log says why."""
     for each in files:
         if each is not None:
@@ -98,7 +98,7 @@ def reread(*files: Rereadable | None) -> None:
 
 
 def _store(uri: str) -> str:
-    """A store as its owner finds it again: of the embedded one the folder too, where the URI leaves that open."""
+    """Return the store's URI for the log, with the absolute directory of an embedded store."""
     parts = store_uri.split(uri)
     path = unquote(parts.path)
     if parts.scheme == "rocksdb" and not path.startswith("/"):
@@ -107,7 +107,10 @@ def _store(uri: str) -> str:
 
 
 def check_exposure(chosen: Settings) -> list[str]:
-    """What the log must warn of. Raises ``StartRefused`` for what the operator has not accepted (tenancy 1)."""
+    """Return warnings about the exposure of the server.
+
+    Raises ``StartRefused`` for an exposure that the operator has not accepted (tenancy 1).
+    """
     if not (chosen.auth.strategy or chosen.trust_network):
         _refuse_strangers(chosen)
     if chosen.engine == "gunicorn" and not (chosen.behind_proxy or is_loopback(chosen.bind)):
@@ -122,7 +125,10 @@ def check_exposure(chosen: Settings) -> list[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can be meant: an address of it, or ``localhost``. Other names may become anything."""
+    """Return whether only this machine can reach the address: a loopback address or ``localhost``.
+
+    Other names do not count, because their addresses may change.
+    """
     try:
         return host.lower() == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -132,12 +138,12 @@ def is_loopback(host: str) -> bool:
 def _refuse_strangers(chosen: Settings) -> None:
     if not is_loopback(chosen.bind):
         raise StartRefused(
-            f"{NOBODY}, so --bind {chosen.bind} would let everyone who reaches this machine read and delete all "
+            f"{NO_AUTH}, so --bind {chosen.bind} would let everyone who reaches this machine read and delete all "
             f"messages. Set auth_strategy, bind to 127.0.0.1, {WAYS_OUT}"
         )
     if chosen.admin_mode:
         raise StartRefused(
-            f"{NOBODY}, so admin_mode = true would let everyone who reaches this server name himself an "
+            f"{NO_AUTH}, so admin_mode = true would let everyone who reaches this server name himself an "
             f"administrator. Set auth_strategy, leave admin_mode off, {WAYS_OUT}"
         )
 
@@ -146,7 +152,7 @@ def _warnings(chosen: Settings) -> list[str]:
     found = []
     if chosen.trust_network and not chosen.auth.strategy:
         found.append(
-            f"{NOBODY} and [server] trust_network is true: everyone who reaches {chosen.bind}:{chosen.port} can read "
+            f"{NO_AUTH} and [server] trust_network is true: everyone who reaches {chosen.bind}:{chosen.port} can read "
             "and delete all messages, and may call himself anyone."
         )
     if bare := _hosts_without_tls(chosen.uri):
@@ -155,7 +161,7 @@ def _warnings(chosen: Settings) -> list[str]:
 
 
 def _hosts_without_tls(uri: str) -> list[str]:
-    """The hosts beyond this machine to which a store's URI connects in clear."""
+    """Return the remote hosts to which the store's URI connects without TLS."""
     parts = store_uri.split(uri)
     options = {name.lower(): value.lower() for name, value in parse_qsl(parts.query)}
     tls = {

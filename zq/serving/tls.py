@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates of the server and of its clients, as Python's ``ssl`` has them."""
+"""TLS of the server, and certificates of clients, on Python's ``ssl``."""
 
 import os
 import ssl
@@ -9,19 +9,20 @@ from typing import Any, Final
 from zq.errors import StartRefused
 from zq.serving.settings import Settings
 
+# TLS versions by option value.
 MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-# Attributes of a subject, as OpenSSL names them and as RFC 4514 does.
+# RFC 4514 names of a subject's attributes by OpenSSL names.
 SHORT: Final = {
     **{"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"},
     **{"localityName": "L", "stateOrProvinceName": "ST", "streetAddress": "STREET"},
     **{"domainComponent": "DC", "userId": "UID"},
 }
-# Characters with a meaning in a subject as RFC 4514 writes it.
+# Characters that RFC 4514 escapes.
 SPECIAL: Final = frozenset(',+"\\<>;')
 
 
 def certificate_of(connection: ssl.SSLSocket) -> tuple[str, float] | None:
-    """Return the subject of the client's certificate, and until when that is valid; None if there is none."""
+    """Return the subject of the client's certificate and its expiry; ``None`` if there is no certificate."""
     with suppress(ValueError, OSError):
         found: Any = connection.getpeercert()
         if found:
@@ -30,7 +31,7 @@ def certificate_of(connection: ssl.SSLSocket) -> tuple[str, float] | None:
 
 
 def subject(names: Any) -> str:
-    """Return a subject as RFC 4514 writes it: the last of its names first, as ``CN=billing,O=Acme``."""
+    """Format a subject according to RFC 4514, the last name first, such as ``CN=billing,O=Acme``."""
     return ",".join(
         "+".join(f"{SHORT.get(name, name)}={_escaped(value)}" for name, value in several) for several in reversed(names)
     )
@@ -44,15 +45,15 @@ def _escaped(value: str) -> str:
 
 
 class ServerTls:
-    """The server's certificate and what else the options say of TLS. Raises ``StartRefused``."""
+    """The server's certificate and TLS options. Raises ``StartRefused``."""
 
     def __init__(self, chosen: Settings) -> None:
         self._chosen = chosen
         self.context = _context(chosen)
-        """For new connections, by the files as they were last read."""
+        """The context for new connections, from the files as last read."""
 
     def reload(self) -> None:
-        """Read the files again. Raise ``StartRefused`` if they cannot be used; the former ones stay then."""
+        """Read the files again. Raises ``StartRefused``; then the former context stays in use."""
         self.context = _context(self._chosen)
 
 
@@ -66,7 +67,7 @@ def _context(chosen: Settings) -> ssl.SSLContext:
         if path and not os.access(path, os.R_OK):
             raise StartRefused(f"[server] {option} cannot be read: {path}.")
     try:
-        # Without a password, or OpenSSL would ask for it on the terminal.
+        # An empty password prevents OpenSSL from prompting on the terminal.
         context.load_cert_chain(chosen.tls_cert, chosen.tls_key, password="")
     except (ssl.SSLError, OSError, ValueError) as error:
         raise StartRefused(

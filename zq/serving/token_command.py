@@ -11,7 +11,7 @@ from zq.http.commands import Ask, Command, list_all, request
 from zq.model.identity import ADMIN
 
 PATH: Final = "/v2/admin/tokens"
-# The project of administrators' tokens that name none.
+# Default project of administrators' tokens.
 PROJECT: Final = "admin"
 
 

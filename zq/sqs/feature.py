@@ -28,7 +28,7 @@ from zq.sqs.recognition import ROUTE, Recognition
 from zq.sqs.settings import SqsOptions
 
 if TYPE_CHECKING:
-    from zq.http.app import App
+    from zq.http.application import App
 
 
 class Service(Struct, frozen=True):

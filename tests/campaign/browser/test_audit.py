@@ -29,7 +29,7 @@ DAY = 86_400
 @pytest.fixture
 def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[tuple[float, Entry]]], str]:
     """A function: the URI of a store with such entries, each so many seconds old, the oldest first."""
-    monkeypatch.setattr(module, "MOST", 10_000)
+    monkeypatch.setattr(module, "MAX_PER_SECOND", 10_000)
 
     def seed(entries: list[tuple[float, Entry]]) -> str:
         uri = f"rocksdb://{tmp_path}/store"

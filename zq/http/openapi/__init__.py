@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/openapi.json``: the interface as OpenAPI 3.1 (extensions 10).
+"""``/v2/openapi.json``: the API as an OpenAPI 3.1 document (extensions 10).
 
-Bodies come from the values that decode and encode them, bounds from the limits in force, statuses from the table of
-faults; parameters and what each operation answers are written down here. ``tests/http/test_openapi.py`` compares all
-that with the routes, ``tests/http/test_fuzz.py`` with what the server does.
+Schemas of bodies are derived from the structs that decode and encode them, limits from the current limits, statuses
+from the table of errors. Parameters and answers are written here. ``tests/http/test_openapi.py`` compares the document
+with the routes, ``tests/http/test_fuzz.py`` with the server's behaviour.
 """
 
 import re
@@ -32,7 +32,7 @@ from zq.http.openapi.operations import (
 from zq.http.tenant import Audience
 from zq.limits import Limits
 
-# What holds for every operation.
+# The description of the document.
 DESCRIPTION = """\
 Queues and topics over HTTP with the wire contract of OpenStack Zaqar v2, and more. Unknown parameters and members are
 ignored, an empty parameter counts as absent, integers are written without a fraction, a known path answers 405 to a
@@ -40,7 +40,7 @@ method that is not here. Every error has a title and mostly a description. Any r
 mean two things, 403 for what a page of another site would change, 421 for a Host that is not the server's, and 408 if
 its body does not come in time; other statuses than those named come only from what stands between client and server.
 """
-# What an operation is about, as readers of the document group them.
+# Groups of operations, with descriptions.
 TAGS = {
     "queues": "Queues and their metadata.",
     "messages": "Messages, dead letters and history.",
@@ -52,20 +52,20 @@ TAGS = {
     "service": "Versions, limits, probes and metrics.",
     "administration": "Quotas, and the projects of the deployment.",
 }
-# How callers may prove who they are.
+# Authentication schemes.
 SECURITY: Final = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "A token of zq, or a JSON Web Token."},
     "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token", "description": "A token of zq, or Keystone's."},
 }
-# Paths that ask for neither client nor project.
+# Paths that need neither client id nor project.
 OPEN: Final = ("/", "/healthz", "/readyz", "/metrics", "/v2/openapi.json")
 
 
 class OpenApiDocument:
     """``/v2/openapi.json``"""
 
-    audience = Audience.PROBE  # but for the credential, which every strategy asks for
-    open = True  # to callers of every role
+    audience = Audience.PROBE  # no headers except the credential, if there is a strategy
+    open = True  # for all roles
 
     def __init__(self, limits: Limits, strict_client_id: bool, pools: bool, features: Sequence[Feature] = ()) -> None:
         self._build = partial(document, limits, strict_client_id, pools, features)
@@ -102,7 +102,7 @@ def document(
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": description} for name, description in named.items()],
         "paths": _paths(limits, pools, features),
-        # Nobody is asked for a credential where auth_strategy is empty.
+        # No credential is needed if auth_strategy is empty.
         "security": [{}, {"bearer": []}, {"token": []}],
         "components": {
             "securitySchemes": SECURITY,

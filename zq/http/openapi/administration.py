@@ -6,7 +6,7 @@ from typing import Final
 from zq.audit import Entry
 from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
-from zq.core.trail import MOST_LISTED
+from zq.core.trail import MAX_PAGE
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
 from zq.http.tokens import MAX_TEXT
 from zq.http.tokens import MOST as MOST_TOKENS
@@ -36,7 +36,7 @@ def administration() -> Json:
                     query(
                         "marker", TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"}, "Where the page before has ended."
                     ),
-                    query("limit", integer(1, MOST_LISTED, default=DEFAULT_PAGE), "Most entries of the page."),
+                    query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Most entries of the page."),
                     query("since", TEXT | {"format": "date-time"}, "What was done at this moment or later."),
                 ],
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on messages, dead letters and history; on claims; of batch jobs: fences, stages, commits."""
+"""OpenAPI operations of messages, history, claims and batch jobs (fences, stages, commits)."""
 
 from typing import Final
 

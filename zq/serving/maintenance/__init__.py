@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes on beside the requests: the clock follows the store, the store gives space back, and commits that nobody
-carries on are finished."""
+"""Background work of a server: follow the store's clock, remove expired messages, finish abandoned commits."""
 
 import logging
 import threading
@@ -18,12 +17,12 @@ from zq.storage.api import Storage
 LOG = logging.getLogger(__name__)
 # Seconds between two samples of the store's time.
 CLOCK_INTERVAL: Final = 2.0
-# Seconds between two looks for commits that no server carries on.
+# Seconds between two polls for abandoned commits.
 RESUME_INTERVAL: Final = 1.0
 
 
 class Upkeep:
-    """Three threads: ``start``, ``configure`` as often as options change, ``stop``, which closes the store too."""
+    """Three background threads, from ``start`` to ``stop``, which also closes the store."""
 
     def __init__(
         self,
@@ -36,8 +35,12 @@ class Upkeep:
         resume: Callable[[], None] = lambda: None,
         deposed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``resume`` goes on with commits that nobody carries on. ``deposed`` is called when this process can never
-        serve the store again."""
+        """Create the threads without starting them.
+
+        Args:
+            resume: Continues commits that no server is working on; called every second.
+            deposed: Called when this process can never serve the store again.
+        """
         self._storage = storage
         self._clock = clock
         self._expiry = expiry
@@ -49,7 +52,7 @@ class Upkeep:
         self._stopping = threading.Event()
         self._sleep = self._stopping.wait
         self._changed = threading.Event()
-        """Set to end the time between rounds: options have changed, or the server stops."""
+        """Set to end the pause between rounds, because options have changed or the server stops."""
         self._threads = [
             threading.Thread(target=self._follow, name="zq-clock", daemon=True),
             threading.Thread(target=self._sweep, name="zq-upkeep", daemon=True),
@@ -57,11 +60,12 @@ class Upkeep:
         ]
 
     def configure(self, expiry: Expiry, sweep_interval: float) -> None:
-        """Sweep so from the next round on."""
+        """Apply the new sweep settings from the next round."""
         self._expiry, self._interval = expiry, sweep_interval
         self._changed.set()
 
     def start(self) -> None:
+        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
@@ -74,7 +78,7 @@ class Upkeep:
         self._storage.close()
 
     def round(self) -> bool:
-        """One round of the sweeper; whether it ended before everything was gone."""
+        """Run one round of the sweeper. Return whether it reached its limit before everything expired was deleted."""
         expiry, began = self._expiry, time.monotonic()
         limits = expiry.sweep_batch_size, expiry.sweep_max_deletes
         pace = AdaptivePace(self._monitor, *limits, self._sleep, self._events.expired)
@@ -89,25 +93,25 @@ class Upkeep:
         return exhausted
 
     def _sweep(self) -> None:
-        """A round that had to end early is followed by the next one at once, and so is a change of options."""
+        """Run rounds at the interval, or immediately after a round that reached its limit or a change of options."""
         exhausted = False
         while not self._stopping.is_set():
             if not exhausted:
                 self._changed.wait(self._interval)
                 self._changed.clear()
             if not self._stopping.is_set():
-                exhausted = self._spared(self.round)
+                exhausted = self._run_safely(self.round)
 
     def _follow(self) -> None:
         while not self._sleep(CLOCK_INTERVAL):
-            self._spared(self._clock.refresh)
+            self._run_safely(self._clock.refresh)
 
     def _finish(self) -> None:
         while not self._sleep(RESUME_INTERVAL):
-            self._spared(self._resume)
+            self._run_safely(self._resume)
 
-    def _spared(self, task: Callable[[], bool | None]) -> bool:
-        """Run what must not end its thread, whatever happens; its answer, False if it failed."""
+    def _run_safely(self, task: Callable[[], bool | None]) -> bool:
+        """Run the task and return its result, or ``False`` if it failed. Log errors instead of raising them."""
         try:
             return bool(task())
         except Deposed as error:
@@ -115,6 +119,6 @@ class Upkeep:
             self._deposed()
         except Unavailable as error:
             LOG.warning("Upkeep of the store failed and is tried again: %s", error)
-        except Exception:  # the edge of this thread, which must outlive any one failure
+        except Exception:  # the thread must survive every failure
             LOG.critical("Upkeep failed for a reason that nobody foresaw, and is tried again.", exc_info=True)
         return False

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How hard a server sweeps (AIMD): rounds yield when requests suffer, and press on when they fall behind what expires.
+"""Throttle of active expiry (AIMD): rounds slow down if requests get slower, and speed up if they fall behind.
 
-``LatencyMonitor`` hears how long the store's verbs take and judges by that what share of its time a sweeper may work:
-the share rises by a constant, and falls by a factor when requests suffer. ``AdaptivePace`` is the pace of one round
-(``zq.model.expiry.Pace``). Rests are in proportion to the work between them: the slower a step, the longer the rest
-behind it, whatever makes it slow. Nothing here knows what is removed.
+``LatencyMonitor`` observes the latency of the store's verbs and derives the fraction of time in which a sweeper may
+work: it rises by a constant, and falls by a factor if requests get slower. ``AdaptivePace`` is the pace of one round
+(``zq.model.expiry.Pace``). A pause is proportional to the work before it, so slow steps are followed by long pauses.
 """
 
 import threading
@@ -16,90 +15,93 @@ from zq.events import Events
 from zq.model import QueueRef
 from zq.model.expiry import Steps
 
-# Seconds that a step should take at most while requests are served: they may wait for it.
+# Target duration of a step in seconds while requests are served, because they may wait for it.
 STEP_TIME: Final = 0.002
-# Things that a step removes at least: less would be all overhead.
-FEWEST: Final = 50
-# Seconds without a request after which there is nobody to yield to.
+# Minimum number of entries that a step removes; below that, overhead dominates.
+MIN_STEP: Final = 50
+# Seconds without a request after which the sweeper does not pause.
 QUIET: Final = 0.25
-# Requests after which the share is judged anew; 1 / SAMPLES is the weight of a new one in what is usual.
+# Number of samples after which the share is adjusted; 1 / SAMPLES is also the weight of a sample in the mean.
 SAMPLES: Final = 16
-# Requests suffer when they take so many times as long as they do between rounds.
-SUFFERING: Final = 1.25
-# What the share is multiplied by when requests suffer.
+# Requests count as slowed down if they take this many times as long as between rounds.
+SLOWED_RATIO: Final = 1.25
+# Factor by which the share falls if requests are slowed down.
 DECREASE: Final = 0.7
-# What the share grows by when they do not; no share is less.
+# Amount by which the share rises otherwise; also the minimum share.
 INCREASE: Final = 0.03
-# The share at most; in arrears also the least.
-MOST: Final = 0.5
-# Seconds after which rounds that do not catch up press on, whatever the requests say.
+# Maximum share; also the share while in arrears.
+MAX_SHARE: Final = 0.5
+# Seconds of falling behind after which rounds work at the maximum share regardless of requests.
 ARREARS: Final = 300.0
-# Seconds of one rest at most.
-LONGEST_REST: Final = 1.0
+# Maximum seconds of one pause.
+MAX_PAUSE: Final = 1.0
 
 
 class LatencyMonitor(Events):
-    """How long the verbs of the store take, between rounds and during them."""
+    """The latency of the store's verbs, between rounds and during rounds."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
         self.share = INCREASE
-        """The part of a round's time that may be work; kept from one round to the next."""
+        """Fraction of a round's time in which it may work; kept from one round to the next."""
         self.ratio = 1.0
-        """How many times as long as usual requests took when the round judged it last; 1 if it did not."""
+        """Latest ratio of latency during the round to usual latency; 1 if there were too few samples."""
         self._lock = threading.Lock()
         self._usual: dict[str, tuple[float, int]] = {}
         self._sweeping = False
-        self._heard = 0
+        self._sample_count = 0
         self._ratios = 0.0
         self._last = monotonic() - QUIET
         self._behind_since: float | None = None
 
     def store_called(self, verb: str, seconds: float) -> None:
-        """A verb took so long."""
+        """Record the duration of a verb."""
         self._last = self.monotonic()
         with self._lock:
             usual, samples = self._usual.get(verb, (0.0, 0))
-            if samples < SAMPLES or not self._sweeping:  # better learnt from a sweep than not at all
+            if samples < SAMPLES or not self._sweeping:  # the first samples may come from a sweep
                 samples += 1
                 self._usual[verb] = usual + max(1 / SAMPLES, 1 / samples) * (seconds - usual), samples
             else:
-                self._heard += 1
+                self._sample_count += 1
                 self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
-        """A round begins: what is usual stands until it ends."""
+        """Begin a round. The usual latencies stay fixed until it ends."""
         with self._lock:
             self._sweeping = True
             self.ratio = 1.0
-            self._heard, self._ratios = 0, 0.0
+            self._sample_count, self._ratios = 0, 0.0
 
     def end(self, exhausted: bool) -> None:
-        """The round is over; ``exhausted`` = before everything was gone."""
+        """End a round. ``exhausted``: whether it reached its limit before everything was deleted."""
         with self._lock:
             self._sweeping = False
         self._behind_since = (self._behind_since or self.monotonic()) if exhausted else None
 
     def quiet(self) -> bool:
-        """Whether nobody asks for anything."""
+        """Return whether there were no recent requests."""
         return self.monotonic() - self._last >= QUIET
 
     def judge(self) -> None:
-        """Change the share by what requests took since the last time, if they were enough to tell."""
+        """Adjust the share to the latency since the last adjustment, if there are enough samples."""
         with self._lock:
-            if self._heard >= SAMPLES:
-                self.ratio = self._ratios / self._heard
-                self._heard, self._ratios = 0, 0.0
-                if self.ratio > SUFFERING:
+            if self._sample_count >= SAMPLES:
+                self.ratio = self._ratios / self._sample_count
+                self._sample_count, self._ratios = 0, 0.0
+                if self.ratio > SLOWED_RATIO:
                     self.share = max(INCREASE, self.share * DECREASE)
                 else:
-                    self.share = min(MOST, self.share + INCREASE)
+                    self.share = min(MAX_SHARE, self.share + INCREASE)
         if self._behind_since is not None and self.monotonic() - self._behind_since > ARREARS:
-            self.share = MOST
+            self.share = MAX_SHARE
 
 
 class AdaptivePace(Steps):
-    """One round. ``rest`` sleeps so many seconds, and returns True when the server is to stop, which ends the round."""
+    """The pace of one round.
+
+    ``rest`` sleeps for a number of seconds and returns whether the server stops, which ends the round.
+    """
 
     def __init__(
         self,
@@ -113,11 +115,12 @@ class AdaptivePace(Steps):
         self._monitor = monitor
         self._rest = rest
         self._expired = expired
-        self._busy_size = min(size, FEWEST)
+        self._busy_size = min(size, MIN_STEP)
         self._began: float | None = None
         self.rested = 0.0
 
     def step(self) -> int:
+        """Pause, and return the maximum number of entries to delete in the next step; 0 ends the round."""
         size, pause = self._size, 0.0
         if not self._monitor.quiet():
             if self._began is not None:
@@ -130,13 +133,14 @@ class AdaptivePace(Steps):
         return min(size, self.left)
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
+        """Count deleted entries of the queue."""
         super().removed(count)
         if queue is not None:
             self._expired(count, queue)
 
     def _pause(self, worked: float) -> float:
-        """The rest behind a step that took so long; the size of the next step is chosen by that too."""
+        """Adjust the size of the next step to the duration of the last one. Return the pause in seconds."""
         self._monitor.judge()
         fitting = int(self._busy_size * min(2.0, STEP_TIME / max(worked, 1e-6)))
-        self._busy_size = min(self._size, max(FEWEST, fitting))
-        return min(LONGEST_REST, worked * (1 / self._monitor.share - 1))
+        self._busy_size = min(self._size, max(MIN_STEP, fitting))
+        return min(MAX_PAUSE, worked * (1 / self._monitor.share - 1))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is found out when the page is read: the store's own figures, and how full the queues are."""
+"""Metrics that are read from the store when the page is requested: the store's own metrics, and depths of queues."""
 
 import threading
 import time
@@ -20,22 +20,22 @@ from zq.serving.metrics.definitions import PER_QUEUE, PREFIX, READ, STORE_GAUGES
 from zq.storage.api import Storage
 
 T = TypeVar("T")
-# Seconds for which the store's own figures serve all who read the page, and a failure too.
+# Seconds for which the store's own metrics, or a failure to read them, are cached.
 MEASURES_AGE: Final = 1.0
-# Seconds for which the depths of queues do.
+# Seconds for which the depths of queues are cached.
 DEPTHS_AGE: Final = 10.0
-# An answer serves so many times as long as it took to get, if that is longer: asking costs 5 % of the time at most.
-AT_MOST: Final = 20
+# An answer is cached for at least this multiple of the time it took, so that reading takes at most 5 % of the time.
+AGE_FACTOR: Final = 20
 # Metadata without this text need not be parsed.
 MENTION: Final = b'"_dead_letter_queue"'
-# Queues whose metadata are asked for at once: they may be large.
+# Queues read at a time; few, because metadata may be large.
 PAGE: Final = 100
-# Labels of a queue's messages, in the order of their figures.
+# Labels of a queue's message counts, in the order of the counts.
 STATES: Final = ("ready", "delayed", "claimed", "expired")
 
 
 class Cached(Generic[T]):
-    """What ``ask`` answered about ``seconds`` ago; one thread at a time asks anew, and the others wait for it."""
+    """A cache of the answer of ``ask`` for about ``seconds``. One thread refreshes it while the others wait."""
 
     def __init__(self, ask: Callable[[], T], seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -46,7 +46,7 @@ class Cached(Generic[T]):
         self._until = -1.0
 
     def get(self) -> T | None:
-        """None: the store does not answer; asked again after ``MEASURES_AGE``."""
+        """Return the answer, or ``None`` if the store is unavailable, which is cached for ``MEASURES_AGE``."""
         with self._lock:
             asked = self._monotonic()
             if asked >= self._until:
@@ -55,26 +55,26 @@ class Cached(Generic[T]):
                 except Unavailable:
                     self._answer = None
                 answered = self._monotonic()
-                rest = max(self._seconds, AT_MOST * (answered - asked))
+                rest = max(self._seconds, AGE_FACTOR * (answered - asked))
                 self._until = answered + (MEASURES_AGE if self._answer is None else rest)
             return self._answer
 
     def forget(self) -> None:
-        """Ask anew the next time."""
+        """Refresh the answer on the next call."""
         self._until = -1.0
 
 
 class Depths(Struct, frozen=True):
-    """How full the queues were at a moment."""
+    """The depths of queues as of ``now``."""
 
     rows: Sequence[tuple[QueueRef, Depth]]
     now: Seconds
     dead_letter_queues: frozenset[QueueRef]
-    """Those that some of these queues name as theirs."""
+    """The dead-letter queues that some of these queues name."""
 
 
 class StoreCollector(Collector):
-    """A collector of prometheus-client's: reads when the page is read."""
+    """A collector for prometheus-client that reads the store when the page is requested."""
 
     def __init__(self, storage: Storage, clock: Clock, about: Mapping[str, str], options: Options) -> None:
         self._storage = storage
@@ -85,7 +85,7 @@ class StoreCollector(Collector):
         self._depths = Cached(self._look, DEPTHS_AGE)
 
     def configure(self, options: Options) -> None:
-        """Look at the queues so from now on."""
+        """Apply new options."""
         self._options = options
         self._depths.forget()
 
@@ -110,7 +110,10 @@ class StoreCollector(Collector):
         return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
 
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
-        """What the metadata of these queues name; of each project they are the first in the order of names."""
+        """Yield the dead-letter queues that the queues of these rows name.
+
+        Of each project, the rows contain the first queues in the order of names.
+        """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""
             while count > 0 and after is not None:
@@ -144,7 +147,7 @@ def _gauges(measures: Sequence[Measure]) -> Iterator[GaugeMetricFamily]:
 
 
 def _queues(depths: Depths, per_queue: bool) -> Iterator[GaugeMetricFamily]:
-    """One line for all queues, or one for each."""
+    """Yield metrics of queues, with one line for all queues or one for each queue."""
     more = PER_QUEUE if per_queue else ()
     counts: dict[tuple[str, ...], list[int]] = {} if per_queue else {(): [0] * len(STATES)}
     names = "queue_oldest_ready_seconds", "queue_oldest_dead_letter_seconds"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Metrics``: counts what happens in this process, and writes the page that Prometheus reads."""
+"""Counting of events in this process, and the page that Prometheus reads."""
 
 import atexit
 import math
@@ -23,26 +23,26 @@ from zq.serving.metrics.collector import StoreCollector
 from zq.serving.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind, Options
 from zq.storage.api import Storage
 
-# Buffered values of one metric from which on they are added without waiting for a reader of the page.
-ENOUGH: Final = 1000
-# Seconds for which a page is served as it was rendered: a page costs what all queues cost.
+# Number of buffered values of one metric after which the buffers are flushed.
+MAX_BUFFERED: Final = 1000
+# Seconds for which a rendered page is cached, because rendering reads all queues.
 FRESH = 1.0
-# Seconds after which what a process has counted is on the pages of the others too.
-FLUSHED: Final = 1.0
-# Methods that requests are counted by.
+# Seconds after which the counts of one process are visible to the others.
+FLUSH_INTERVAL: Final = 1.0
+# Methods that are counted separately.
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# Stands for every other method.
+# Label for every other method.
 OTHER: Final = "OTHER"
-# Stands for the queues beyond ``max_queues``.
+# Label for the queues beyond ``max_queues``.
 REST: Final = QueueRef("", "")
 
 Request = tuple[str, str, int, bool]
 
 
 class Buffered:
-    """Values that are not in their metric yet: adding one costs microseconds, so many are added together.
+    """A buffer in front of a metric: adding one value to a metric takes microseconds, so values are added in batches.
 
-    ``note`` (one) and ``extend`` (several) return at once and may be called by any thread.
+    ``note`` (one value) and ``extend`` (several) return at once and may be called by any thread.
     """
 
     def __init__(self, add: Callable[[list[float]], None]) -> None:
@@ -55,7 +55,7 @@ class Buffered:
         return len(self._values)
 
     def flush(self) -> None:
-        """Add what has come so far to the metric. One thread at a time; the others may go on noting."""
+        """Add the buffered values to the metric. Only one thread may flush; others may add values at the same time."""
         count = len(self._values)
         if count:
             values = self._values[:count]
@@ -64,7 +64,7 @@ class Buffered:
 
 
 def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Adds amounts to a counter, and how many they are to another."""
+    """Return a function that adds the sum of values to a counter, and their number to ``number``."""
 
     def add(values: list[float]) -> None:
         counter.inc(sum(values))
@@ -75,7 +75,7 @@ def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Adds values to a histogram, and how many they are to a counter."""
+    """Return a function that adds values to a histogram, and their number to ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:
@@ -89,7 +89,7 @@ def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 class Metrics(Events):
-    """What one process counts; made in it, after the fork."""
+    """The metrics of one process; created in the process, after the fork."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Metrics(Events):
         max_streams: int = 0,
         options: Options | None = None,
     ) -> None:
-        """``store`` is the scheme of its URI."""
+        """Create all metrics; ``store`` is the scheme of the store's URI."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._options = options or Options()
         about = {"version": __version__, "store": store, "engine": engine}
@@ -111,8 +111,8 @@ class Metrics(Events):
         self._registry.register(self._store)
         joined = multiprocess.joined()
         own = None if joined else self._registry
-        self._metrics = {name: _made(name, definition, own) for name, definition in COUNTED.items()}
-        self._totals = {name: _made(name, definition, own) for name, definition in STORE_TOTALS.items()}
+        self._metrics = {name: _create_metric(name, definition, own) for name, definition in COUNTED.items()}
+        self._totals = {name: _create_metric(name, definition, own) for name, definition in STORE_TOTALS.items()}
         self._metrics["waiters_limit"].set(max_waiters)
         self._metrics["streams_limit"].set(max_streams)
         self._lock = threading.Lock()
@@ -126,11 +126,11 @@ class Metrics(Events):
         self._prepare()
         if joined:
             MultiProcessCollector(self._registry)  # type: ignore[no-untyped-call]
-            threading.Thread(target=self._go_on_flushing, name="zq-metrics", daemon=True).start()
+            threading.Thread(target=self._flush_regularly, name="zq-metrics", daemon=True).start()
             atexit.register(self._flush)
 
     def _prepare(self) -> None:
-        """What is filled on the way of every request."""
+        """Create the buffers that are filled for every request."""
         metrics = self._metrics
         self._requests: dict[Request, Buffered] = {}
         self._verbs: dict[str, Buffered] = {}
@@ -147,14 +147,14 @@ class Metrics(Events):
         self._buffers += [self._published, self._streamed]
 
     def configure(self, options: Options) -> None:
-        """Show so much of queues from now on."""
+        """Apply new options."""
         self._options = options
         self._store.configure(options)
 
     def page(self) -> bytes:
-        """Every metric in Prometheus's text format; without the store's where it does not answer.
+        """Return every metric in Prometheus's text format, without those of the store if it is unavailable.
 
-        Concurrent readers are coalesced: one thread renders the page, which is served for ``FRESH`` seconds.
+        Concurrent readers are coalesced: one thread renders the page, which is cached for ``FRESH`` seconds.
         """
         with self._rendering:
             if time.monotonic() - self._rendered >= FRESH:
@@ -172,7 +172,7 @@ class Metrics(Events):
         if requests is None:
             requests = self._request(method if method in METHODS else OTHER, route, status, waited)
         requests.note(seconds)
-        if len(requests) >= ENOUGH:
+        if len(requests) >= MAX_BUFFERED:
             self._flush()
 
     def store_called(self, verb: str, seconds: float) -> None:
@@ -183,7 +183,7 @@ class Metrics(Events):
 
     def posted(self, queue: QueueRef, drafts: Sequence[Draft]) -> None:
         self._ttls.extend([draft.ttl for draft in drafts])
-        if len(self._ttls) >= ENOUGH:
+        if len(self._ttls) >= MAX_BUFFERED:
             self._flush()
 
     def claimed(self, queue: QueueRef, claim: Claim, now: Seconds) -> None:
@@ -250,14 +250,14 @@ class Metrics(Events):
         self._metrics["sweep_removed_total"].inc(removed)
         self._metrics["sweep_limit_reached_total"].inc(int(exhausted))
         self._metrics["sweep_rest_seconds_total"].inc(rested)
-        self._tally()  # for the pages of other processes
+        self._tally()  # so that other processes' pages include it
 
     def throttled(self, ratio: float, share: float) -> None:
         self._metrics["sweep_latency_ratio"].set(ratio)
         self._metrics["sweep_share"].set(share)
 
     def _request(self, method: str, route: str, status: int, waited: bool) -> Buffered:
-        """Where requests of this kind are noted, from now on."""
+        """Return the buffer for requests of this kind, created on first use."""
         with self._lock:
             key = (method, route, status, waited)
             if key not in self._requests:
@@ -269,7 +269,7 @@ class Metrics(Events):
             return self._requests[key]
 
     def _verb(self, verb: str) -> Buffered:
-        """Where the times of this verb are noted, from now on."""
+        """Return the buffer for the durations of this verb, created on first use."""
         with self._lock:
             if verb not in self._verbs:
                 self._verbs[verb] = Buffered(spread(self._metrics["storage_seconds"].labels(verb)))
@@ -284,15 +284,15 @@ class Metrics(Events):
                 self._metrics["refused_total"].labels(reason).inc(count - self._refused.get(reason, 0))
                 self._refused[reason] = count
 
-    def _go_on_flushing(self) -> None:
-        """For the pages of other processes."""
+    def _flush_regularly(self) -> None:
+        """Flush regularly, so that other processes' pages include this process."""
         while True:
-            time.sleep(FLUSHED)
+            time.sleep(FLUSH_INTERVAL)
             self._flush()
 
     def _tally(self) -> None:
-        """Add what the store's totals have grown by; a total that fell has begun anew."""
-        with self._tallying:  # the figures of two readers must not be added in the wrong order
+        """Add the growth of the store's totals to the counters. A total that fell has been reset."""
+        with self._tallying:  # concurrent readers must add their measures in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:
                 total = self._totals[measure.name]
@@ -304,8 +304,8 @@ class Metrics(Events):
                 (total.labels(*values) if values else total).inc(grown)
 
 
-def _made(name: str, definition: Definition, registry: CollectorRegistry | None) -> Any:
-    """A metric of prometheus-client's."""
+def _create_metric(name: str, definition: Definition, registry: CollectorRegistry | None) -> Any:
+    """Create the metric of prometheus-client."""
     full = PREFIX + name
     if definition.kind is Kind.COUNTER:
         return Counter(full, definition.help, definition.labels, registry=registry)

@@ -6,12 +6,12 @@ from typing import Final
 
 from msgspec import Struct
 
-# What every name begins with.
+# Prefix of every name.
 PREFIX: Final = "zq_"
 
 
 class Kind(StrEnum):
-    """Prometheus's kinds."""
+    """The kinds of Prometheus metrics."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 
 class Definition(Struct, frozen=True):
-    """One metric. ``several``: what becomes of the gauges of several processes, by prometheus-client's words."""
+    """One metric. ``several``: how prometheus-client combines the gauges of several processes."""
 
     kind: Kind
     help: str
@@ -44,14 +44,14 @@ def _histogram(help: str, *labels: str, buckets: tuple[float, ...]) -> Definitio
 SHORT: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 # Buckets of long polls, in seconds.
 POLL: Final = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 60.0)
-# Buckets of rounds of expiry, in seconds.
+# Buckets of rounds of active expiry, in seconds.
 ROUND: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 600.0, 1800.0)
 # Buckets of the time from the post to the first claim, in seconds.
 DWELL: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 86400.0, 604800.0)
-# Buckets of lives of messages, in seconds.
+# Buckets of ttls of messages, in seconds.
 LIFE: Final = (60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0, 604800.0, 1209600.0)
 
-# What the processes count, each for itself; the page joins them.
+# Metrics that each process counts; the page combines the processes.
 COUNTED: Final[dict[str, Definition]] = {
     "requests_total": _counter("Requests answered.", "method", "route", "status"),
     "request_seconds": _histogram("Time to answer, without long polls.", "method", "route", buckets=SHORT),
@@ -87,7 +87,7 @@ COUNTED: Final[dict[str, Definition]] = {
     "sweep_share": _gauge("Share of its time that a sweep works beside requests.", several="livemax"),
     "queue_expired_removed_total": _counter("Expired messages that sweeps removed, by queue.", "project", "queue"),
 }
-# What each process's driver has counted since it opened the store.
+# Totals that each process's driver counts since it opened the store.
 STORE_TOTALS: Final[dict[str, Definition]] = {
     "expired_removed_total": _counter("Expired messages removed, by the layer that did it.", "layer"),
     "delete_queue_dropped_total": _counter("Entries for which the delete queue had no room."),
@@ -103,7 +103,7 @@ STORE_TOTALS: Final[dict[str, Definition]] = {
     "object_commits_total": _counter("Changes in the records that are acknowledged."),
     "object_requests_total": _counter("Requests to the object store, by the status of the answer.", "verb", "code"),
 }
-# What the store reports, the same to every process.
+# Gauges that the store reports to every process alike.
 STORE_GAUGES: Final[dict[str, Definition]] = {
     "expired_waiting": _gauge("Messages that have expired and are not removed yet, counted up to 100,000."),
     "store_messages": _gauge("Messages in the store, expired ones too."),
@@ -124,7 +124,7 @@ STORE_GAUGES: Final[dict[str, Definition]] = {
     "object_checkpoint_age_seconds": _gauge("Age of the newest checkpoint, or of this owner."),
     "object_restore_seconds": _gauge("Time that it took this owner to fetch the store."),
 }
-# What is found out when the page is read, by the process that answers.
+# Metrics that the answering process reads when the page is requested.
 READ: Final[dict[str, Definition]] = {
     "info": _gauge("1; the labels say which server this is.", "version", "store", "engine"),
     "clock_offset_seconds": _gauge("How far the server's clock is ahead of the store's."),
@@ -139,12 +139,12 @@ READ: Final[dict[str, Definition]] = {
         "How long the message has been ready that has been so longest in a dead letter queue."
     ),
 }
-# Labels that the last three have as well, with ``[metrics] per_queue``.
+# Additional labels of metrics of queues, with ``[metrics] per_queue``.
 PER_QUEUE: Final = ("project", "queue")
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """Section ``[metrics]``, under its names: how much of queues is shown."""
+    """Options of section ``[metrics]`` about queues."""
 
     per_queue: bool = False
     max_queues: int = 1000

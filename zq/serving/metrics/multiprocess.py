@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several worker processes count together: in files of a folder that the process above them makes and removes."""
+"""Combined metrics of several worker processes, in files of a temporary directory that their parent creates."""
 
 import atexit
 import contextlib
@@ -10,41 +10,41 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-# By prometheus-client's rules; it reads this when it is imported.
+# Environment variable that prometheus-client reads when it is imported.
 VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
-# Where files are no files: counting must neither wait for a disk nor die (of SIGBUS) when it is full.
+# A directory in memory: counting must neither wait for a disk nor die of SIGBUS when the disk is full.
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  (only mkdtemp makes anything there: 0700, under a name of its own)
 
-# What the names of folders begin with.
+# Prefix of the directories' names.
 PREFIX: Final = "zq-metrics-"
-# A file that is locked while a process counts in its folder.
+# A file that is locked while a process uses its directory.
 OWNER: Final = "owner"
 
 
 def begin() -> None:
-    """To be called once, by the process above those that serve, before it starts them.
+    """Create the directory. The parent of the serving processes calls this once, before it starts them.
 
-    The folder goes when this process ends; if it was killed, when the next one begins. Processes that serve alone
-    count without it.
+    The directory is removed when this process ends or, if it was killed, when the next one begins. Processes that serve
+    alone count without a directory.
     """
     parent = MEMORY if os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     for left in parent.glob(f"{PREFIX}*/{OWNER}"):
-        with contextlib.suppress(OSError):  # another user's
+        with contextlib.suppress(OSError):  # it belongs to another user
             _remove_orphan(left)
     folder = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
     owner = os.open(f"{folder}/{OWNER}", os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(owner, fcntl.LOCK_EX)  # for as long as this process or one that it has forked lives
+    fcntl.flock(owner, fcntl.LOCK_EX)  # held while this process or a fork of it lives
     os.environ[VARIABLE] = folder
     atexit.register(_remove, folder, os.getpid())
 
 
 def joined() -> bool:
-    """Whether this process counts together with others."""
+    """Return whether this process counts together with others."""
     return VARIABLE in os.environ
 
 
 def forget(process: int) -> None:
-    """A process that served is dead: what it has counted stays, what it was doing at the time goes."""
+    """Remove the gauges of a dead worker process; its counters stay."""
     if joined():
         for file in Path(os.environ[VARIABLE]).glob(f"gauge_live*_{process}.db"):
             with contextlib.suppress(FileNotFoundError):
@@ -52,7 +52,7 @@ def forget(process: int) -> None:
 
 
 def _remove_orphan(owner: Path) -> None:
-    """Remove the folder of an owner that has no lock any more."""
+    """Remove the directory if no process holds the lock of its owner file."""
     with owner.open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,5 +62,5 @@ def _remove_orphan(owner: Path) -> None:
 
 
 def _remove(folder: str, owner: int) -> None:
-    if os.getpid() == owner:  # a fork has inherited this
+    if os.getpid() == owner:  # forks inherit this callback
         shutil.rmtree(folder, ignore_errors=True)

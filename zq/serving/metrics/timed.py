@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store whose verbs are timed."""
+"""A store whose verbs are measured."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from zq.storage.api import Storage
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# The interfaces whose verbs are timed, by their names in a store.
+# The controllers whose verbs are measured, by their names in a store.
 CONTROLLERS: Final[dict[str, type]] = {
     "queues": api.QueueController,
     "messages": api.MessageController,
@@ -35,13 +35,13 @@ Notify = Callable[[str, float], None]
 
 
 def timed(storage: Storage, *listeners: Events) -> Storage:
-    """The same store; each listener's ``store_called`` is called for each call of its controllers' verbs."""
+    """Return a wrapper of the store that reports each call of a verb to the listeners' ``store_called``."""
     calls = [listener.store_called for listener in listeners]
     return _Timed(storage, calls[0] if len(calls) == 1 else _to_all(calls))
 
 
 class _Timed:
-    """Everything but the controllers is the store's own."""
+    """A store with measured controllers; everything else is delegated."""
 
     def __init__(self, storage: Storage, notify: Notify) -> None:
         self._storage = storage
@@ -94,7 +94,7 @@ class _Timed:
 
 
 def _timed(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.Missing:
-    """The controller's verbs, each bound once, and what else it has; or what stands for one that is missing."""
+    """Return the controller with measured verbs and its other attributes. A missing one is returned unchanged."""
     if isinstance(controller, capabilities.Missing):
         return controller
     promised = CONTROLLERS[name]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of the server, read from a file and the environment into frozen values, and some of them read again.
+"""The server's options, read from file and environment into frozen values; some can be reloaded.
 
-Precedence: command line (``zq-server`` hands its options on in the environment), environment
-(``OS_<SECTION>__<OPTION>``), file, default. A value that is not valid stops the start: ``StartRefused``.
-``zq-server --sample-config`` prints the table.
+Precedence: command line (passed on in the environment), environment (``OS_<SECTION>__<OPTION>``), file, default. An
+invalid value raises ``StartRefused``. ``zq-server --sample-config`` prints all options.
 """
 
 import logging
@@ -40,18 +39,18 @@ __all__ = [
 # Environment variable that names the configuration file.
 CONFIG_VARIABLE: Final = "ZQ_CONFIG"
 
-# Options whose values no log shows.
+# Options whose values are not logged.
 SECRETS: Final = frozenset(
     f"[{section}] {option.dest}" for section, options in OPTIONS.items() for option in options if option.secret
 )
-# The log of oslo.config.
+# The logger of oslo.config.
 OSLO: Final = logging.getLogger("oslo_config.cfg")
 
 
 class Configuration:
-    """The options of this process: ``current``, until ``reload`` takes over what is new in the file.
+    """The options of this process: ``current``, until ``reload`` applies changes of the file.
 
-    ``path``: the file, by default what ``ZQ_CONFIG`` names; None if there is none. Raises ``StartRefused``.
+    ``path``: the file; default: the file that ``ZQ_CONFIG`` names, if any. Raises ``StartRefused``.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -67,27 +66,26 @@ class Configuration:
             self._conf(args=[], project="zq", default_config_files=files, default_config_dirs=[])
         self.current = read(self._conf, self.path)
         self.left: Sequence[str] = ()
-        """What the last ``reload`` found changed and left, a sentence each."""
+        """Changes that the last ``reload`` found and did not apply, a sentence each."""
         self._mutable = self._values()
 
     def reload(self) -> Sequence[str]:
-        """Read the file again; which options changed, each as ``[section] name = value``.
+        """Read the file again and return the changed options, each as ``[section] name = value``.
 
-        A file that could not start a server is refused as a whole (``StartRefused``): nothing changes. Changes of
-        options that hold for the life of a process are ``left``.
+        An invalid file is refused as a whole (``StartRefused``). Changes of immutable options are listed in ``left``.
         """
         fresh = Configuration(self.path)
-        OSLO.setLevel(logging.ERROR)  # the caller logs what changes and what does not
+        OSLO.setLevel(logging.ERROR)  # the caller logs the changes
         with refusing():
             self._conf.mutate_config_files()
-        self.current = read(self._conf, self.path)  # what is new must also go with what stays
+        self.current = read(self._conf, self.path)  # checks the combination of changed and unchanged options
         self.left = list(self._immutable_changes(fresh))
         former, self._mutable = self._mutable, self._values()
         changed = {name: value for name, value in self._mutable.items() if value != former[name]}
         return [f"{name} = {'(not shown)' if name in SECRETS else value}" for name, value in changed.items()]
 
     def _immutable_changes(self, fresh: "Configuration") -> Iterator[str]:
-        """What is in force and what a new start would have instead, without passwords."""
+        """Yield the changes that apply only at the next start, without passwords."""
         for section, options in OPTIONS.items():
             for option in options:
                 stays, new = (value_of(conf, section, option) for conf in (self._conf, fresh._conf))
@@ -96,7 +94,7 @@ class Configuration:
                     yield "[{}] {} stays {}: it becomes {} at the next start.".format(section, option.dest, *shown)
 
     def _values(self) -> dict[str, str]:
-        """The options that ``reload`` may change, as a reader of the log would write them."""
+        """Return the mutable options as text for the log."""
         values = {
             f"[{section}] {option.dest}": str(self._conf[section][option.dest])
             for section, options in OPTIONS.items()
@@ -107,18 +105,18 @@ class Configuration:
 
 
 def load(path: str | None = None) -> Settings:
-    """The settings of ``path`` (default: the file that ``ZQ_CONFIG`` names, if any) under those of the environment."""
+    """Return the settings of the file ``path`` (default: the file that ``ZQ_CONFIG`` names) and the environment."""
     return Configuration(path).current
 
 
 def list_opts() -> Sequence[tuple[str, list[cfg.Opt]]]:
-    """The table, for oslo.config's own tools."""
+    """Return the options for oslo.config's tools."""
     return list(OPTIONS.items())
 
 
 def print_sample() -> None:
-    """Print a configuration file that holds every option, commented out, with its default."""
-    from oslo_config import generator  # half of what oslo.config takes to import, for this alone
+    """Print a configuration file with every option, commented out, with its default."""
+    from oslo_config import generator  # imported late, because it takes half of oslo.config's import time
 
     conf = cfg.ConfigOpts()
     generator.register_cli_opts(conf)

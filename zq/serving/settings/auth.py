@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of how callers prove who they are: section ``[auth]``, and what belongs to it elsewhere."""
+"""Options of authentication: ``[auth]``, and related options of other sections."""
 
 import os
 from typing import Any, Final
@@ -14,7 +14,7 @@ from zq.model.identity import AuthOptions, JwtOptions, ShareOptions
 
 JWT: Final = JwtOptions()
 STRATEGIES: Final = ("", "proxy", "token", "jwt", "token,jwt", "keystone")
-# The section that keystonemiddleware reads, whatever stands in it.
+# The section of keystonemiddleware; its options are not checked here.
 KEYSTONE: Final = "keystone_authtoken"
 
 STRATEGY: Final = cfg.StrOpt(
@@ -70,8 +70,8 @@ AUTH: Final = [
     ),
 ]
 
-# Bytes of a secret by which URLs are signed.
-LEAST_SECRET: Final = 32
+# Minimum bytes of a secret for signed URLs.
+MIN_SECRET: Final = 32
 SIGNED_URL: Final = [
     cfg.StrOpt(
         "secret_key",
@@ -99,17 +99,17 @@ SIGNED_URL: Final = [
 
 
 def share_options(conf: cfg.ConfigOpts) -> ShareOptions:
-    """What is configured. Raises ``StartRefused``."""
+    """Return the options of signed URLs. Raises ``StartRefused``."""
     secrets = tuple(filter(None, [conf.signed_url.secret_key, *conf.signed_url.old_secret_keys]))
     if secrets and not conf.signed_url.secret_key:
         raise StartRefused("[signed_url] old_secret_keys needs secret_key.")
-    if any(len(secret.encode()) < LEAST_SECRET for secret in secrets):
-        raise StartRefused(f"[signed_url] secret_key and old_secret_keys must be at least {LEAST_SECRET} bytes each.")
+    if any(len(secret.encode()) < MIN_SECRET for secret in secrets):
+        raise StartRefused(f"[signed_url] secret_key and old_secret_keys must be at least {MIN_SECRET} bytes each.")
     return ShareOptions(secrets=secrets, max_seconds=conf.signed_url.max_share_seconds)
 
 
 def control_path(given: str, uri: str) -> str:
-    """Where the control socket is; "" for none, as of a store that can be opened besides."""
+    """Return the path of the control socket; "" = none, the default of stores that several processes can open."""
     if given:
         return "" if given == "none" else os.path.abspath(given)
     parts = store_uri.split(uri)
@@ -117,7 +117,7 @@ def control_path(given: str, uri: str) -> str:
 
 
 def auth_options(conf: cfg.ConfigOpts) -> AuthOptions:
-    """What is configured. Raises ``StartRefused``."""
+    """Return the options of authentication. Raises ``StartRefused``."""
     given: dict[str, Any] = {option.dest: conf.auth[option.dest] for option in AUTH}
     strategy = conf.auth_strategy.replace(" ", "")
     if strategy not in STRATEGIES:

@@ -1,39 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which HTTP server serves, and how many requests may wait in it: some hold a thread each."""
+"""The choice of the HTTP server, and the numbers of threads, waiting requests and streams."""
 
 from importlib.util import find_spec
 from typing import Any, Final
 
 from zq.errors import StartRefused
 
-# Default of max_waiters where each holds a thread.
+# Default of max_waiters if a waiting request holds a thread (gunicorn).
 MAX_WAITERS: Final = 40
-# Default of max_streams where each holds a thread.
+# Default of max_streams if a stream holds a thread (gunicorn).
 MAX_STREAMS: Final = 16
-# Default of max_waiters where they hold none.
+# Default of max_waiters under Granian.
 WAITERS_WITHOUT_THREADS: Final = 10_000
-# Default of max_streams where they hold none.
+# Default of max_streams under Granian.
 STREAMS_WITHOUT_THREADS: Final = 2_000
-# Default of threads where a request holds one only while it runs, and where a waiting request holds one too.
+# Default of threads under Granian.
 THREADS: Final = 16
+# Default of threads under gunicorn.
 THREADS_WITH_WAITERS: Final = 64
-# Threads that are never lent to requests that wait, nor to streams.
+# Threads reserved for requests that neither wait nor stream.
 THREADS_FOR_WORK: Final = 8
 
 
 def engine_of(chosen: str, certificates: str) -> str:
-    """The one that is chosen; of both, the faster one, if it is there and can do what is asked."""
+    """Return the chosen HTTP server.
+
+    "auto" is Granian if it is installed and no client certificates are used, else gunicorn.
+    """
     if chosen != "auto":
         return chosen
     return "granian" if find_spec("granian") is not None and not certificates else "gunicorn"
 
 
 def places(server: dict[str, Any]) -> dict[str, int]:
-    """Return how many threads work on requests, how many requests may wait, and how many streams may be open."""
+    """Return the numbers of threads, waiting requests and streams."""
     waiters, streams, threads = server["max_waiters"], server["max_streams"], server["threads"]
     if server["engine"] != "granian":
         threads = threads or THREADS_WITH_WAITERS
-        return {"threads": threads} | _lent(waiters, streams, threads)
+        return {"threads": threads} | _thread_shares(waiters, streams, threads)
     return {
         "threads": threads or THREADS,
         "max_waiters": WAITERS_WITHOUT_THREADS if waiters is None else waiters,
@@ -41,10 +45,10 @@ def places(server: dict[str, Any]) -> dict[str, int]:
     }
 
 
-def _lent(waiters: int | None, streams: int | None, threads: int) -> dict[str, int]:
-    """How many threads requests that wait, and streams, may hold: as many as are chosen, if enough are left for others.
+def _thread_shares(waiters: int | None, streams: int | None, threads: int) -> dict[str, int]:
+    """Return the numbers of waiting requests and streams that may hold threads, with enough threads left for others.
 
-    Without a choice both get their defaults, or of the threads that there are the share that these have of each other.
+    Values that are not set get their defaults, reduced in proportion if there are too few threads.
     """
     most = threads - THREADS_FOR_WORK
     if (waiters or 0) + (streams or 0) > most:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of stores in an object store: ``[storage:object]``."""
+"""Options of stores in an object store: ``[storage:object]``."""
 
 from typing import Final
 
 from oslo_config import cfg
 
-# Schemes of the URIs of such stores, which have one section for all.
+# URI schemes of such stores, which share one section.
 SCHEMES: Final = ("swift", "s3", "gs", "az")
 SECTION: Final = "storage:object"
 OBJECT: Final[list[cfg.Opt]] = [

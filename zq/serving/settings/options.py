@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every option of the server in one table. Those with ``mutable=True`` are read again on SIGHUP."""
+"""All options of the server in one table. Those with ``mutable=True`` are reloaded on SIGHUP."""
 
 from typing import Final
 
@@ -20,11 +20,11 @@ EXPIRY: Final = Expiry()
 
 
 def _integer(name: str, default: int, low: int, high: int, text: str) -> cfg.Opt:
-    """An option that is read again on SIGHUP."""
+    """Return an option that is reloaded on SIGHUP."""
     return cfg.IntOpt(name, default=default, min=low, max=high, mutable=True, help=text)
 
 
-# Every option, by its section.
+# Every option, by section.
 OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
     "DEFAULT": [
         cfg.BoolOpt("admin_mode", default=False, help="Serve the routes for administrators."),
@@ -348,5 +348,5 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
 
 
 def variable(group: str, option: str) -> str:
-    """The environment variable that sets an option."""
+    """Return the environment variable that sets the option."""
     return f"OS_{group.upper()}__{option.upper()}"

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From options as oslo.config has them to checked values. Nonsense is refused with a sentence that names the option,
-where it is set, and what it must be: ``StartRefused``."""
+"""Conversion of oslo.config options to checked values.
+
+An invalid value raises ``StartRefused`` with the option, where it is set, and what it must be.
+"""
 
 import math
 import os
@@ -33,28 +35,28 @@ from zq.serving.settings.tls import check_tls
 from zq.serving.settings.transport import BOUNDS
 
 T = TypeVar("T")
-# A host of allowed_hosts.
+# An entry of allowed_hosts.
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}|\*", re.ASCII)
-# An entry of queue_ttl: a pattern of names, and a default ttl.
+# An entry of queue_ttl: a name pattern and a default ttl.
 QUEUE_TTL: Final = re.compile(r"\s*([A-Za-z0-9_.*?-]{1,64})\s*:\s*([0-9]{1,12})\s*", re.ASCII)
-# From here on two names are taken for one, misspelt; 1 is equal.
+# Similarity above which a name counts as a misspelt option; 1 = equal.
 ALIKE: Final = 0.8
 # The environment variables of the options.
 VARIABLES: Final = tuple(variable(section, option.dest) for section, options in OPTIONS.items() for option in options)
-# How the environment variables of each section begin.
+# Prefixes of the environment variables, by section.
 PREFIXES: Final = tuple(variable(section, "") for section in OPTIONS)
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The options of one server, checked."""
+    """The checked options of one server."""
 
     auth: AuthOptions
     share: ShareOptions
     sections: dict[str, Any]
-    """The structs of features' sections by their names; ``of`` returns one."""
+    """Structs of the features' sections by name; ``of`` returns one."""
     policy_file: str
     quota: Quota
-    """What every project may use that has no values of its own."""
+    """Default quota of projects."""
     quota_headers: bool
     audit: str
     audit_ttl: int
@@ -64,7 +66,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     control: str
     trust_network: bool
     allowed_hosts: tuple[str, ...]
-    """In lower case."""
+    """Host names in lower case."""
     threads: int
     workers: int
     max_waiters: int
@@ -90,13 +92,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     limits: Limits
     storage_timeout: float
     queue_ttl: tuple[tuple[str, int], ...]
-    """(pattern of queue names, default ttl of their messages); the first that fits counts."""
+    """Pairs of a queue name pattern and the default ttl of its messages; the first match applies."""
     strict_client_id: bool
     delete_with_claim_id: bool
     message_encryption_key_file: str
     admin_mode: bool
     pooling: PoolSettings | None
-    """None = one store."""
+    """``None`` = a single store."""
     checksum: bool
     expiry: Expiry
     sweep_interval: float
@@ -114,13 +116,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_requests: bool
 
     def of(self, section: Section[T]) -> T:
-        """Return the options of a feature."""
+        """Return the options of a feature's section."""
         options: T = self.sections[section.name]
         return options
 
     @property
     def max_body(self) -> int:
-        """Bytes of the largest body that any route takes."""
+        """Maximum bytes of a body that any route accepts."""
         return max(
             *(self.limits.max_messages_post_size, self.limits.max_queue_metadata),
             *(MAX_COMMIT_BODY, MAX_CONTROL_BODY),
@@ -130,13 +132,13 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What oslo.config says against the options, as a refusal."""
+    """Convert errors of oslo.config to ``StartRefused``."""
     try:
         yield
     except RecursionError as error:
         raise StartRefused("The configuration cannot be used: an option refers to itself by a $.") from error
     except (cfg.NoSuchOptError, cfg.NoSuchGroupError, cfg.TemplateSubstitutionError) as error:
-        # Not what it says: that may be a piece of a password.
+        # The original message may contain a part of a password.
         raise StartRefused(
             "The configuration cannot be used: a value refers by a $ to an option that does not exist; a $ itself is "
             "written $$."
@@ -146,7 +148,7 @@ def refusing() -> Iterator[None]:
 
 
 def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
-    """What the options are now; ``path`` is the file that they are from. Raises ``StartRefused``."""
+    """Return the current options of the file ``path``. Raises ``StartRefused``."""
     with refusing():
         _check_values(conf, path)
         settings = _settings(conf)
@@ -155,7 +157,7 @@ def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
 
 
 def check_file(path: str) -> None:
-    """Refuse a file that cannot be read or names an option that does not exist: it is likely a slip of the pen."""
+    """Raise ``StartRefused`` for a file that cannot be read or that sets an unknown option."""
     for section, entries in sections_of(path).items():
         if section == KEYSTONE:
             continue
@@ -175,7 +177,7 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
     server["engine"] = engine_of(server["engine"], conf.auth.certificates)
     return Settings(
         **server | places(server),
-        **_of_tenants(conf),
+        **_tenant_settings(conf),
         control=control_path(conf.server.control, uri),
         uri=uri,
         shared_store=scheme in NETWORKED,
@@ -207,8 +209,8 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
     )
 
 
-def _of_tenants(conf: cfg.ConfigOpts) -> dict[str, Any]:
-    """Who may what, and how much."""
+def _tenant_settings(conf: cfg.ConfigOpts) -> dict[str, Any]:
+    """Return the settings of authentication, features, quotas and audit."""
     return {
         "auth": auth_options(conf),
         "share": share_options(conf),
@@ -228,7 +230,7 @@ def _driver_options(conf: cfg.ConfigOpts, scheme: str) -> dict[str, Any]:
 
 
 def _address(text: str) -> tuple[str, int] | None:
-    """Host and port; None of an empty text."""
+    """Parse host and port; ``None`` for an empty text."""
     if not text:
         return None
     host, _, port = text.rpartition(":")
@@ -247,8 +249,8 @@ def _allowed_hosts(given: Sequence[str]) -> Iterator[str]:
 
 
 def queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
-    """The lines of the option; a variable of the environment holds them all, with commas between."""
-    # oslo.config takes each character of such a variable for a line.
+    """Return the entries of the option ``queue_ttl``; the environment variable separates them by commas."""
+    # oslo.config would treat each character of the variable as an entry.
     together = os.environ.get(variable("expiry", "queue_ttl"))
     lines: list[str] = conf.expiry.queue_ttl if together is None else [line for line in together.split(",") if line]
     return lines
@@ -265,13 +267,13 @@ def _queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
         yield found[1], int(found[2])
 
 
-# Stores of one process.
-OF_ONE_PROCESS: Final = ("memory:", "rocksdb:", *(f"{scheme}:" for scheme in objects.SCHEMES))
+# URI prefixes of stores that one process owns.
+SINGLE_PROCESS: Final = ("memory:", "rocksdb:", *(f"{scheme}:" for scheme in objects.SCHEMES))
 
 
 def _check(settings: Settings) -> None:
-    """Refuse combinations that cannot work."""
-    if settings.uri.startswith(OF_ONE_PROCESS) and settings.workers != 1:
+    """Raise ``StartRefused`` for combinations that cannot work."""
+    if settings.uri.startswith(SINGLE_PROCESS) and settings.workers != 1:
         raise StartRefused("[server] workers must be 1 with the embedded store, which one process owns.")
     expiry = settings.expiry
     if expiry.sweep_max_deletes < expiry.sweep_batch_size:
@@ -303,12 +305,12 @@ def _check_limits(limits: Limits) -> None:
 
 
 def value_of(conf: cfg.ConfigOpts, section: str, option: cfg.Opt) -> Any:
-    """What an option is now."""
+    """Return the option's current value."""
     return conf[option.dest] if section == "DEFAULT" else conf[section][option.dest]
 
 
 def _check_values(conf: cfg.ConfigOpts, path: str | None) -> None:
-    """Refuse values of another kind than their option's, or beyond its bounds. ``path``: the configuration file."""
+    """Raise ``StartRefused`` for values of a wrong type or out of range. ``path``: the configuration file."""
     for section, options in OPTIONS.items():
         for option in options:
             try:
@@ -321,7 +323,7 @@ def _check_values(conf: cfg.ConfigOpts, path: str | None) -> None:
 
 
 def sections_of(path: str) -> dict[str, dict[str, list[str]]]:
-    """What stands in a configuration file. Raises ``StartRefused`` if it cannot be read."""
+    """Return the entries of a configuration file by section. Raises ``StartRefused`` if it cannot be read."""
     sections: dict[str, dict[str, list[str]]] = {}
     try:
         cfg.ConfigParser(path, sections).parse()
@@ -331,7 +333,10 @@ def sections_of(path: str) -> dict[str, dict[str, list[str]]]:
 
 
 def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """A warning for each variable that looks like one of ours and is none. Those of OpenStack's clients do not."""
+    """Yield a warning for each environment variable that looks like an option of zq but is not one.
+
+    Variables of OpenStack clients do not look like that.
+    """
     for name in sorted(environment):
         if name in VARIABLES or not name.startswith("OS_") or "__" not in name:
             continue
@@ -359,7 +364,7 @@ def _place(section: str, option: cfg.Opt, path: str | None) -> str:
 
 
 def _wanted(option: cfg.Opt) -> str | None:
-    """What values an option may have, in words; None if only oslo.config knows."""
+    """Return a description of the option's valid values; ``None`` if only oslo.config knows them."""
     if isinstance(option, cfg.BoolOpt):
         return "true or false"
     if choices := getattr(option.type, "choices", None):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of ``api-ref/configuration.md``, one for each section of the options.
+"""The option tables in ``api-ref/configuration.md``, one per section.
 
-``python -m zq.serving.settings.reference api-ref/configuration.md`` renews the page. Each table stands below a mark.
-The text between the tables stays as it is.
+``python -m zq.serving.settings.reference api-ref/configuration.md`` rewrites them. Each table stands below a marker;
+the text between the tables is kept.
 """
 
 import re
@@ -15,18 +15,18 @@ from oslo_config import cfg
 from zq.serving.settings.options import OPTIONS
 from zq.serving.settings.transport import BOUNDS
 
-# What precedes the table of a section.
+# Marker before the table of a section.
 MARK: Final = "<!-- [{}]: written by python -m zq.serving.settings.reference. -->\n\n"
 # The first lines of a table.
 HEAD: Final = "| Option | Default | Values | At `HUP` | Meaning |\n|---|---|---|---|---|\n"
-# From here on, thousands are set apart in ranges, which are not copied into a file.
+# Numbers from here on have thousands separators in ranges.
 READABLE: Final = 10_000
-# An option or a flag within a help.
+# An option or a flag in a help text.
 OPTION_OR_FLAG: Final = re.compile(r"(?<![\w-])([a-z]+(?:_[a-z]+)+|--[a-z-]+)(?!\w)")
 
 
 def renewed(page: str) -> str:
-    """The page with every table as it is now. Raises ``ValueError`` if a section has no mark."""
+    """Return the page with current tables. Raises ``ValueError`` if a section has no marker."""
     for section in OPTIONS:
         mark = MARK.format(section)
         before, found, after = page.partition(mark)
@@ -37,7 +37,7 @@ def renewed(page: str) -> str:
 
 
 def table(section: str) -> str:
-    """The options of a section, in the order of the sample configuration."""
+    """Return the table of a section, in the order of the sample configuration."""
     return HEAD + "".join(map(_row, OPTIONS[section]))
 
 

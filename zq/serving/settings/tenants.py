@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of what tenants may do and use: ``[oslo_policy]``, ``[quota]`` and ``[log] audit`` and ``audit_ttl``."""
+"""Options about tenants: ``[oslo_policy]``, ``[quota]``, and ``audit`` and ``audit_ttl`` of ``[log]``."""
 
 from typing import Final
 
@@ -65,6 +65,6 @@ QUOTA: Final[list[cfg.Opt]] = [
 
 
 def quota_of(conf: cfg.ConfigOpts) -> Quota:
-    """What every project may use that has no values of its own; without a strategy nobody is bounded but by shares."""
+    """Return the default quota of projects. Without authentication, only shares are limited."""
     given = {name: conf.quota[name] for name in HELP}
     return Quota(**given) if conf.auth_strategy else Quota(**dict.fromkeys(HELP, 0) | {"share": given["share"]})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of TLS, in ``[server]`` and ``[auth]``, and which of them go together."""
+"""TLS options, in ``[server]`` and ``[auth]``, and their valid combinations."""
 
 from typing import Final, Protocol
 
@@ -7,7 +7,7 @@ from oslo_config import cfg
 
 from zq.errors import StartRefused
 
-# The oldest version of TLS that may be spoken.
+# Minimum TLS version.
 VERSIONS: Final = ("1.2", "1.3")
 TLS: Final = [
     cfg.StrOpt(
@@ -34,7 +34,7 @@ CERTIFICATES: Final = cfg.StrOpt(
 
 
 class Chosen(Protocol):
-    """What is looked at of the settings."""
+    """The settings that ``check_tls`` reads."""
 
     @property
     def tls_cert(self) -> str: ...
@@ -47,7 +47,7 @@ class Chosen(Protocol):
 
 
 def check_tls(chosen: Chosen, strategy: str, certificates: str) -> None:
-    """Refuse options of which one needs another. Raises ``StartRefused``."""
+    """Raise ``StartRefused`` if an option lacks another option that it needs."""
     if bool(chosen.tls_cert) != bool(chosen.tls_key):
         raise StartRefused("[server] tls_cert and tls_key must be set both, or none of them.")
     if chosen.tls_client_ca and not chosen.tls_cert:

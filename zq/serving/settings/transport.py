@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section [transport]: what the limits are by default, what they mean, and within which bounds they may be set."""
+"""Section ``[transport]``: the default, description and range of each limit."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from zq.limits import MAX_LIFE, MAX_REMEMBERED, MAX_WAIT, MAX_WINDOW, MIN_TTL, L
 
 # Defaults of [transport].
 LIMITS: Final = Limits()
-# Helps of [transport].
+# Help texts of [transport].
 LIMIT_HELP: Final = {
     "default_message_ttl": "Seconds that a message lives, unless it, its queue or queue_ttl says otherwise.",
     "default_message_delay": "Seconds until a message can be claimed, unless it or its queue says otherwise.",
@@ -44,9 +44,9 @@ LIMIT_HELP: Final = {
     "producer_ttl": "Seconds that the last commit of a producer is remembered.",
     "idempotency_window": "Seconds for which a request with an Idempotency-Key is remembered.",
 }
-# What the sample configuration sets instead of the default.
+# Defaults of Zaqar that the sample configuration shows instead of zq's.
 ZAQARS: Final = {"max_messages_per_page": 20, "max_messages_per_claim_or_pop": 20}
-# The least and the most of [transport]; a name is that of the option whose value it is. The others: from 0.
+# Minimum and maximum of each limit; a name refers to another option's value. Other limits are at least 0.
 BOUNDS: Final[dict[str, tuple[int | str, int | str | None]]] = {
     "default_message_ttl": (MIN_TTL, "max_message_ttl"),
     "default_message_delay": (0, "max_message_delay"),
