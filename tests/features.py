@@ -5,19 +5,16 @@ from typing import Any
 
 from zq.clock import Clock
 from zq.core import Broker
-from zq.http.features import Feature
-from zq.serving.features import described_features
+from zq.serving.features import EXTENSIONS
 from zq.sqs.feature import SqsFeature, sqs_feature
 from zq.sqs.settings import SqsOptions
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.fan_out import FanOut
-from zq.subscriptions.feature import DescribedSubscriptions, SubscriptionsFeature, UseCases
+from zq.subscriptions.feature import UseCases
 from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.policy import DEFAULT_POLICY, SubscriptionPolicy
 
-# The additions of all features to the rules of a core.
-EXTENSIONS = [feature.extension for feature in described_features()]
 # The options of SQS without authentication.
 UNSIGNED = SqsOptions(enabled=True, auth="none")
 
@@ -39,9 +36,3 @@ def fan_out_of(storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFA
 def sqs(core: Broker, options: SqsOptions = UNSIGNED) -> SqsFeature:
     """Return SQS on a core, by default without authentication."""
     return sqs_feature(options, core)
-
-
-def served_features(core: Broker) -> list[Feature]:
-    """Return every feature of the server with its routes."""
-    served = {DescribedSubscriptions: SubscriptionsFeature(UseCases(core)), SqsFeature: sqs(core, SqsOptions())}
-    return [served.get(type(each), each) for each in described_features()]

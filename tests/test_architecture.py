@@ -128,19 +128,21 @@ MAY_IMPORT: dict[str, list[str]] = {
     ],
     "zq.conformance": [*ABOVE_STORES, "zq.core"],
     "zq.testing.plugin": ["zq.testing", "zq.client"],
+    "zq.administration": [*ABOVE_STORES, "zq.audit", "zq.core", "zq.http"],
+    "zq.pools": [*ABOVE_STORES, "zq.core", "zq.http"],
     "zq.subscriptions": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.websocket": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.serving": [
         *(*ABOVE_STORES, "zq.audit", "zq.logs", "zq.storage", "zq.storage.inline", "zq.core", "zq.http"),
-        *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.signatures"),
-        *("zq.auth.tokens", "zq.console", "zq.figures", "zq.sqs", "zq.subscriptions", "zq.websocket"),
+        *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.signatures", "zq.auth.tokens"),
+        *("zq.administration", "zq.console", "zq.figures", "zq.pools", "zq.sqs", "zq.subscriptions", "zq.websocket"),
     ],
 }
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
     "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.sqs", "zq.storage", "zq.subscriptions"],
     "aiohttp": ["zq.subscriptions.delivery"],
-    "falcon": ["zq.console", "zq.figures", "zq.http", "zq.sqs", "zq.subscriptions"],
+    "falcon": ["zq.administration", "zq.console", "zq.figures", "zq.http", "zq.pools", "zq.sqs", "zq.subscriptions"],
     "jwt": ["zq.auth"],
     "keystoneauth1": ["zq.auth.keystone", "zq.subscriptions.trusts"],
     "keystonemiddleware": ["zq.auth.keystone", "zq.subscriptions.trusts"],
@@ -159,7 +161,7 @@ VENDORS: dict[str, list[str]] = {
     "gunicorn": ["zq.serving"],
     "granian": ["zq.serving"],
     "uvloop": ["zq.serving"],
-    "jsonschema": ["zq.core"],
+    "jsonschema": ["zq.core", "zq.pools"],
     "prometheus_client": ["zq.serving.metrics"],
     "click": ["zq.cli", "zq.jobs"],
     "jmespath": ["zq.cli"],

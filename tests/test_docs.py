@@ -15,7 +15,6 @@ from falcon.inspect import inspect_app
 
 from tests.abilities import need
 from tests.blocks import PAGES, ROOT, curl_samples, only
-from tests.features import served_features
 from tests.reader import SHELL, follow
 from tests.servers import ZqServer
 from tests.tables import every_row
@@ -24,6 +23,7 @@ from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
 from zq.serving import settings
+from zq.serving.features import described_features
 from zq.serving.metrics.definitions import COUNTED, READ, STORE_GAUGES, STORE_TOTALS
 from zq.storage.api import Storage
 
@@ -61,7 +61,7 @@ def missing(names: list[str]) -> list[str]:
 def test_every_route_and_method_is_documented(storage: Storage, clock: ManualClock) -> None:
     """Some line of ``api-ref/`` has both the path template and the method."""
     core = Broker(storage, clock)
-    app = create_app(core, admin_mode=True, features=served_features(core))
+    app = create_app(core, admin_mode=True, features=described_features(core))
     lines = text().splitlines()
     undocumented = []
     for route in inspect_app(app).routes:

@@ -18,8 +18,10 @@ from tests.servers import ZqServer
 ROOT = Path(__file__).parent.parent
 # The paths of each feature, which answer 404 without its folder.
 FEATURES = {
+    "administration": ["/v2/admin/projects", "/v2/admin/project", "/v2/admin/rekey", "/v2/audit"],
     "console": ["/console", "/console/"],
     "figures": ["/v2/figures", "/v2/servers"],
+    "pools": ["/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"],
     "sqs": ["/v2/admin/sqs-keys", "/000000000000/jobs?Action=ReceiveMessage"],
     "subscriptions": [
         "/v2/queues/jobs/subscriptions",
@@ -27,6 +29,13 @@ FEATURES = {
         "/v2/queues/jobs/subscriptions/a/deliveries",
     ],
     "websocket": ["/v2/ws"],
+}
+# The paths that take handshakes of WebSocket only.
+SOCKETS = ["/v2/ws"]
+# The options of a server with every feature.
+EVERYTHING = {
+    **{"OS_DEFAULT__ADMIN_MODE": "true", "OS_DEFAULT__POOLING": "true", "OS_SERVER__TRUST_NETWORK": "true"},
+    "OS_WEBSOCKET__ENABLED": "true",
 }
 # The modules of the server that list features.
 LISTS = ["features.py", "sections.py"]
@@ -47,9 +56,12 @@ with server() as served, served.client() as client:
 def without_lines_of(name: str, source: str) -> str:
     """Delete the imports, assignments and items of lists that name a feature."""
     tree, named, lines = ast.parse(source), re.compile(rf"\b{name}", re.IGNORECASE), source.splitlines(keepends=True)
-    kinds = ast.Import | ast.ImportFrom | ast.Assign
+    kinds = ast.Import | ast.ImportFrom | ast.Assign | ast.If
     removable: list[ast.stmt | ast.expr] = [node for node in ast.walk(tree) if isinstance(node, kinds)]
     removable += [item for node in ast.walk(tree) if isinstance(node, ast.List) for item in node.elts]
+    removable += [
+        node for node in ast.walk(tree) if isinstance(node, ast.AnnAssign) and named.match(ast.unparse(node.target))
+    ]
     for node in removable:
         if named.search(ast.unparse(node)):
             lines[node.lineno - 1 : node.end_lineno] = [""] * (1 + (node.end_lineno or 0) - node.lineno)
@@ -83,8 +95,13 @@ def test_the_core_works_without_the_folder_of_a_feature(without: Path) -> None:
 
 
 def test_a_server_starts_without_the_folder_of_a_feature(name: str, without: Path) -> None:
-    """The server answers, and the feature's paths are those of no route."""
-    with ZqServer("memory:", env={"PYTHONPATH": str(without), "PYTHONSAFEPATH": "1"}) as served:
-        headers = {"Client-ID": str(uuid4()), "X-Project-ID": "acme"}
-        assert httpx.get(f"{served.url}/v2/queues", headers=headers).status_code == 200
-        assert {httpx.get(served.url + path, headers=headers).status_code for path in FEATURES[name]} == {404}
+    """The server answers, and the feature's paths are those of no route, which they are with the folder."""
+    headers = {"Client-ID": str(uuid4()), "X-Project-ID": "acme", "X-Roles": "admin"}
+    for sources, is_there in ((ROOT, True), (without, False)):
+        environment = {**EVERYTHING, "PYTHONPATH": str(sources), "PYTHONSAFEPATH": "1"}
+        with ZqServer("memory:", env=environment) as served:
+            assert httpx.get(f"{served.url}/v2/queues", headers=headers).status_code == 200
+            for path in FEATURES[name]:
+                answer = httpx.get(served.url + path, headers=headers)
+                found = answer.status_code != 404 or "X-Zq-Error" in answer.headers
+                assert found is (is_there and path not in SOCKETS), path

@@ -15,7 +15,7 @@ import pytest
 from falcon import routing
 from falcon.routing.compiled import CompiledRouter
 
-from tests.features import core_with_subscriptions, served_features, sqs
+from tests.features import core_with_subscriptions
 from tests.http.api import KINDS, Api, Kind
 from tests.http.driven import Driven
 from tests.http.scoped import Scoped
@@ -32,7 +32,7 @@ from zq.http.app import create_app
 from zq.limits import DEFAULT_KEEP, Limits
 from zq.model.identity import ShareOptions
 from zq.model.topics import Retention
-from zq.sqs.settings import SqsOptions
+from zq.serving.features import command_features, described_features
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.subscriptions.feature import SubscriptionsFeature
@@ -118,9 +118,8 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             events=counts,
         )
         features = [
-            FiguresFeature(Figures(broker, counts)),
-            SubscriptionsFeature(use_cases),
-            sqs(broker, SqsOptions()),
+            *(FiguresFeature(Figures(broker, counts)), SubscriptionsFeature(use_cases)),
+            *command_features(broker),
         ]
         built = create_app(broker, **{"features": features, **own})
         return Api(Driven(built), project_suffix)
@@ -159,7 +158,7 @@ def gate() -> Callable[..., Api]:
 
     def build(error: Callable[[], Exception] = untouched, limits: Limits = Limits(), **options: Any) -> Api:  # noqa: B008
         broker = Broker(BrokenStore(error), ManualClock(time.time()), limits=limits)
-        return Api(create_app(broker, **{"features": served_features(broker), **options}))
+        return Api(create_app(broker, **{"features": described_features(broker), **options}))
 
     return build
 

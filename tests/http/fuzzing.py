@@ -21,7 +21,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from schemathesis import GenerationMode
 
-from tests.features import core_with_subscriptions, sqs
+from tests.features import core_with_subscriptions
 from tests.http.api import PATCH_TYPE
 from tests.http.mutants import FOR_KNOWN, SUBSCRIBER
 from tests.http.test_openapi import references
@@ -39,7 +39,7 @@ from zq.model import ClaimRequest, Commit, Draft, Lease, Move, QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.identity import ShareOptions
 from zq.model.topics import TOPIC, Entry, TopicRef
-from zq.sqs.settings import SqsOptions
+from zq.serving.features import command_features
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
@@ -252,11 +252,7 @@ def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, 
     share = partial(ShareOptions, secrets=("k" * 32,))
     policy = SubscriptionPolicy(sealer=SecretSealer(share))
     broker, use_cases = core_with_subscriptions(store, clock, policy, limits=LIMITS, checksum=True)
-    features = [
-        FiguresFeature(Figures(broker, Counts())),
-        SubscriptionsFeature(use_cases),
-        sqs(broker, SqsOptions()),
-    ]
+    features = [FiguresFeature(Figures(broker, Counts())), SubscriptionsFeature(use_cases), *command_features(broker)]
     operation.schema.app = app = create_app(broker, share=share, features=features)
     came = Counter[tuple[int, str]]()
 

@@ -11,7 +11,7 @@ from tests.http.api import Api
 from tests.http.scoped import Scoped
 from zq.clock import ManualClock
 from zq.figures.counting import Counts
-from zq.serving.features import described_features
+from zq.figures.feature import FiguresFeature
 
 QUEUES = "/v2/figures/queues"
 ADMIN = {"X-Roles": "admin"}
@@ -262,7 +262,7 @@ def test_servers_are_for_administrators(compose: Callable[..., Api], clock: Manu
 
 def test_without_a_console_nothing_is_sampled(compose: Callable[..., Api]) -> None:
     """The routes are there and say so."""
-    api = compose(app={"features": described_features(), "trusting": True})
+    api = compose(app={"features": [FiguresFeature(None)], "trusting": True})
     for path in (QUEUES, "/v2/figures", "/v2/queues/jobs/figures"):
         assert "takes no figures" in api.get(path, 400).json["description"]
     api.get("/v2/servers", 400, ADMIN)

@@ -60,10 +60,3 @@ def test_metadata_of_a_later_version_are_refused(api: Api) -> None:
     refused = api.patch(QUEUE, 400, [{"op": "add", "path": f"/metadata/{key}", "value": value}])
     assert refused.json["title"] == "Not implemented"
     assert api.get(QUEUE, 200).json == RESERVED
-
-
-@pytest.mark.parametrize("path", ["/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"])
-def test_pools_and_flavors_are_not_there(door: Api, path: str) -> None:
-    """1.1: present only in admin mode with pooling."""
-    door.get(path, 404, {"X-Roles": "admin"})
-    door.put(path, 404, {}, {"X-Roles": "admin"})

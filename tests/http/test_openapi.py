@@ -13,13 +13,11 @@ import schemathesis
 from falcon.inspect import inspect_app
 from jsonschema import Draft202012Validator
 
-from tests.features import served_features
 from tests.http.api import Api
 from tests.http.stores import BrokenStore, untouched
 from tests.tables import every_row
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.core.pools import Pools
 from zq.http.app import create_app
 from zq.http.openapi import document
 from zq.limits import Limits
@@ -27,8 +25,9 @@ from zq.serving.features import described_features
 
 FILE = Path(__file__).parent.parent.parent / "api-ref" / "openapi.json"
 METHODS = ("get", "head", "put", "post", "patch", "delete")
-FEATURES = described_features()
-DOCUMENT = document(Limits(), pools=True, features=FEATURES)
+CORE = Broker(BrokenStore(untouched), ManualClock(1.0))
+FEATURES = described_features(CORE)
+DOCUMENT = document(Limits(), features=FEATURES)
 EXAMPLES = {
     "queue": "jobs",
     "message": "m",
@@ -42,7 +41,6 @@ EXAMPLES = {
     "flavor": "f",
     "subscription": "s",
 }
-POOLS = Pools(BrokenStore(untouched).documents, ManualClock(1.0), Limits(), lambda _uri: None, list)
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -79,8 +77,7 @@ def parameter(given: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.usefixtures("own_routers")
 def test_every_route_is_described_and_nothing_else() -> None:
     """Each method of each route."""
-    core = Broker(BrokenStore(untouched), ManualClock(1.0))
-    app = create_app(core, admin_mode=True, pools=POOLS, features=served_features(core))
+    app = create_app(CORE, admin_mode=True, features=FEATURES)
     served = {
         (method.method, route.path)
         for route in inspect_app(app).routes
@@ -120,7 +117,7 @@ def test_headers_are_asked_for_where_the_document_says_so(
     gate: Callable[..., Api], method: str, path: str, operation: dict[str, Any]
 ) -> None:
     """Client and project, the form that is no JSON, and 406: a request without the one or with the other is refused."""
-    door = gate(policy=lambda _rule, _roles: False, admin_mode=True, pools=POOLS)
+    door = gate(policy=lambda _rule, _roles: False, admin_mode=True)
     where = path.format(**EXAMPLES)
     headers = [parameter(each)["name"] for each in operation["parameters"] if parameter(each).get("required")]
     for header in ("Client-ID", "X-Project-ID"):

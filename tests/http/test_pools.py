@@ -12,11 +12,15 @@ from tests.tables import every_row
 from zq.audit import Audit
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.core.pools import Pools
 from zq.errors import Unavailable
+from zq.events import Observers
 from zq.http.app import create_app
 from zq.limits import Limits
 from zq.model import QueueRef
+from zq.pools.administration import Pools
+from zq.pools.feature import PoolsFeature
+from zq.serving.features import features_of
+from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage
@@ -53,7 +57,10 @@ class Deployment:
             "mongodb://own:1/zq",
         )
         broker = Broker(self.storage, self.clock, pools=self.storage.pools)
-        return Api(create_app(broker, **{"admin_mode": True, "trusting": True, "pools": pools} | options), "-1")
+        return Api(
+            create_app(broker, **{"admin_mode": True, "trusting": True, "features": [PoolsFeature(pools)]} | options),
+            "-1",
+        )
 
     def open(self, uri: str) -> Storage:
         if uri in self.silent or "nowhere" in uri:
@@ -93,13 +100,19 @@ def admin(deployment: Deployment) -> Admin:
 # Routes and rights ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{"admin_mode": False}, {"pools": None}])
-def test_the_routes_are_there_with_both_options_only(deployment: Deployment, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("missing", ["OS_DEFAULT__ADMIN_MODE", "OS_DEFAULT__POOLING"])
+def test_the_routes_are_there_with_both_options_only(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     """1.1: else 404, and the document of the interface has none of them."""
-    api = deployment.server(**options)
+    for name in {"OS_DEFAULT__ADMIN_MODE", "OS_DEFAULT__POOLING"} - {missing}:
+        monkeypatch.setenv(name, "true")
+    storage = connect("memory:")
+    core = Broker(storage, ManualClock(1.0))
+    features = features_of(Configuration(), core, Observers(), None, storage.documents, lambda _uri: None)
+    api = Api(create_app(core, admin_mode=True, trusting=True, features=features))
     for path in ("/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"):
         api.get(path, 404, ADMIN)
         assert "/v2/pools" not in api.get("/v2/openapi.json", 200).json["paths"]
+    storage.close()
 
 
 @every_row(

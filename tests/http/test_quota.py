@@ -24,6 +24,7 @@ from zq.http.app import create_app
 from zq.model.documents import DocumentRef
 from zq.model.identity import Identity, ShareOptions
 from zq.model.quotas import UNBOUNDED, Project, Quota, State
+from zq.serving.features import command_features
 from zq.serving.metrics.counting import Metrics
 from zq.sqs.keys import SqsKeys
 from zq.storage.api import Storage
@@ -54,7 +55,7 @@ def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounde
         policy, rates = SubscriptionPolicy(sealer=SecretSealer(lambda: SHARE)), Rates(threads, clock.now)
         quotas = Quota(**unbounded | quota)
         broker, use_cases = core_with_subscriptions(storage, clock, policy, quota=quotas, rates=rates)
-        own = {"share": lambda: SHARE, "features": [SubscriptionsFeature(use_cases)]}
+        own = {"share": lambda: SHARE, "features": [SubscriptionsFeature(use_cases), *command_features(broker)]}
         return Scoped(lambda options: create_app(broker, **own, **options), project_suffix)
 
     return build
@@ -497,7 +498,7 @@ def test_what_nobody_knows_is_not_allowed(
     broker = Broker(storage, clock, quota=UNBOUNDED)
     assert broker.quotas is not None
     monkeypatch.setattr(broker.quotas, "_documents", documents)
-    scoped = Scoped(lambda options: create_app(broker, **options), project_suffix)
+    scoped = Scoped(lambda options: create_app(broker, features=command_features(broker), **options), project_suffix)
     known, stopped = scoped.api(project="known"), scoped.api(project="stopped")
     broker.quotas.write(f"stopped{project_suffix}", lambda _: Project(state=State.SUSPENDED))
     known.call("PUT", QUEUE, 201)
@@ -535,7 +536,7 @@ def test_a_suspended_project_waits_no_more(
     monkeypatch.setattr(streams, "HEARTBEAT", 0.1)
     broker = Broker(storage, clock, quota=UNBOUNDED)
     assert broker.quotas is not None
-    scoped = Scoped(lambda options: create_app(broker, **options), project_suffix)
+    scoped = Scoped(lambda options: create_app(broker, features=command_features(broker), **options), project_suffix)
     caller = scoped.api(project="late")
     timer = Timer(0.3, broker.quotas.write, [f"late{project_suffix}", lambda _: Project(state=State.SUSPENDED)])
     with closing(Reader(caller, "/v2/stream", x_auth_token=caller.token)) as reader:

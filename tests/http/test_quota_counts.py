@@ -17,6 +17,7 @@ from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
 from zq.model.quotas import Quota, Work
+from zq.serving.features import command_features
 from zq.storage.api import Storage
 
 QUEUE = "/v2/queues/jobs"
@@ -34,7 +35,9 @@ def bounded(storage: Storage, clock: ManualClock, project_suffix: str) -> Bounde
         unbounded = dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25}
         own = Quota(**unbounded | quota)
         broker = Broker(storage, clock, quota=own, max_waiters=slots, max_streams=slots, share=own.share)
-        scoped = Scoped(lambda options: create_app(broker, **options), project_suffix)
+        scoped = Scoped(
+            lambda options: create_app(broker, features=command_features(broker), **options), project_suffix
+        )
         scoped.broker = broker
         return scoped
 

@@ -14,6 +14,7 @@ from tests.features import EXTENSIONS, sqs
 from tests.http.api import Api
 from tests.http.scoped import Impersonation
 from tests.sqs.test_protocols import Caller, Serve, said
+from zq.administration.feature import AdministrationFeature
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.events import Events
@@ -27,7 +28,9 @@ class Bounded:
 
     def __init__(self, storage: Storage, clock: ManualClock, account: str, **quota: int) -> None:
         self.broker = Broker(storage, clock, quota=structs.replace(Quota(), **quota), extensions=EXTENSIONS)
-        self.app = TestApp(create_app(self.broker, strategy=Impersonation(), features=[sqs(self.broker)]))
+        broker = self.broker
+        administration = AdministrationFeature(broker.quotas, broker.removal, broker.sealing.keys, broker.trail)
+        self.app = TestApp(create_app(broker, strategy=Impersonation(), features=[administration, sqs(broker)]))
         self.caller = Caller(self.app, account)
 
     def refused(self, operation: str, code: str, status: int, **given: Any) -> str:

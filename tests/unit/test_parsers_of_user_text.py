@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from zq.auth import signatures
 from zq.clock import ManualClock
-from zq.core.pools import Pools, shown_uri
 from zq.errors import Invalid, StartRefused, Unavailable
 from zq.limits import Limits, pattern
+from zq.pools.administration import Pools, shown_uri
 from zq.sqs import sigv4
 from zq.storage import connect, mongodb
 from zq.storage.mongodb import startup

@@ -10,9 +10,7 @@ from zq.auth.policy import Policy as TablePolicy
 from zq.auth.signatures import Signatures
 from zq.auth.tokens import Tokens
 from zq.core import Broker
-from zq.core.pools import Pools
 from zq.events import NO_EVENTS, Events
-from zq.http.administration import AuditCollection, ProjectCollection, ProjectItem, QuotaDocument, Rekeying
 from zq.http.admission import Admission
 from zq.http.application import App
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
@@ -22,8 +20,8 @@ from zq.http.features import Feature
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem, MessageLocation
 from zq.http.openapi import OpenApiDocument
-from zq.http.pools import FLAVORS, POOLS, FlavorCollection, FlavorItem, PoolCollection, PoolItem
 from zq.http.publishing import TopicMessage, TopicMessages
+from zq.http.quota import QuotaDocument
 from zq.http.request_log import RequestLog
 from zq.http.resources import (
     QueueCollection,
@@ -77,7 +75,6 @@ def create_app(
     behind_proxy: bool = False,
     tokens: Tokens | None = None,
     share: Callable[[], ShareOptions] = ShareOptions,
-    pools: Pools | None = None,
     auth: str = "",
     features: Sequence[Feature] = (),
     is_stopping: Callable[[], bool] = bool,
@@ -90,7 +87,6 @@ def create_app(
     ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
     ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
     ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
-    ``pools``: of the deployment, if it has any; their routes need ``admin_mode`` too.
     ``auth``: the name of the strategy. ``features``: those of the server.
     ``is_stopping``: whether ``/readyz`` sends clients to other servers.
     ``monotonic``: the clock that limits how often an address may send wrong signatures.
@@ -121,16 +117,12 @@ def create_app(
     app.add_route("/v2/me", Me(auth, page))
     if metrics_page is not None:
         app.add_route("/metrics", (GuardedMetricsPage if guarded else MetricsPage)(metrics_page))
-    app.add_route(
-        "/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id, admin_mode and pools is not None, features)
-    )
+    app.add_route("/v2/openapi.json", OpenApiDocument(broker.limits, strict_client_id, features))
     for feature in features:
         feature.add_routes(app)
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
     if admin_mode:
         app.add_route("/v2/health", HealthReport(broker.health))
-        if pools is not None:
-            _add_pool_routes(app, pools)
     return app
 
 
@@ -139,15 +131,7 @@ def _add_routes(app: App, broker: Broker) -> None:
     _add_queue_routes(app, broker)
     _add_topic_routes(app, broker)
     _add_transaction_routes(app, broker)
-    _add_administration_routes(app, broker)
-
-
-def _add_administration_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/quota", QuotaDocument(broker.quotas))
-    app.add_route("/v2/admin/projects", ProjectCollection(broker.quotas))
-    app.add_route("/v2/admin/project", ProjectItem(broker.quotas, broker.removal))
-    app.add_route("/v2/admin/rekey", Rekeying(broker.sealing.keys))
-    app.add_route("/v2/audit", AuditCollection(broker.trail))
 
 
 def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None:
@@ -204,10 +188,3 @@ def _add_topic_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/topics/{topic}/messages/{message}", TopicMessage(broker.publishing))
     app.add_route("/v2/topics/{topic}/stream", TopicStream(broker))
     app.add_route("/v2/stream", ProjectStream(broker))
-
-
-def _add_pool_routes(app: App, pools: Pools) -> None:
-    app.add_route(POOLS, PoolCollection(pools))
-    app.add_route(f"{POOLS}/{{pool}}", PoolItem(pools))
-    app.add_route(FLAVORS, FlavorCollection(pools))
-    app.add_route(f"{FLAVORS}/{{flavor}}", FlavorItem(pools))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from zq.core.extensions import Extension
-from zq.http.commands import Command
 from zq.http.heads import CredentialCheck
 from zq.limits import Limits
 from zq.model import QueueRef
@@ -136,8 +135,6 @@ class Feature:
     """The parameters of its operations' paths, as OpenAPI has them, if no other path has them."""
     extension: Extension = Extension()
     """Its additions to the rules of the core."""
-    commands: Sequence[Command] = ()
-    """Commands of ``zq-server``."""
     middleware: Sequence[object] = ()
     """Falcon middleware that processes a request before it is admitted and authenticated."""
     credentials: CredentialCheck | None = None

@@ -21,7 +21,6 @@ from zq.clock import Clock, StoreClock
 from zq.core import Broker
 from zq.core.followers import Followers
 from zq.core.health import Pools as PoolStores
-from zq.core.pools import Pools
 from zq.core.rates import Exchange, Rates
 from zq.errors import NotBuilt, Unavailable
 from zq.events import Events, Observers
@@ -33,7 +32,7 @@ from zq.model.expiry import Expiry
 from zq.model.stats import Snapshot
 from zq.model.topics import Retention
 from zq.serving import lifecycle, probes
-from zq.serving.features import described_features, features_of, followers_of
+from zq.serving.features import EXTENSIONS, features_of, followers_of
 from zq.serving.listening import authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
@@ -84,7 +83,9 @@ class Application:
             followers_of(chosen, storage, self._clock),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self.features = features_of(configuration, self.broker, self._events, self._strategy)
+        self.features = features_of(
+            configuration, self.broker, self._events, self._strategy, documents, partial(_probe, chosen)
+        )
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
@@ -117,25 +118,6 @@ class Application:
         # Exempt imported objects from garbage collection: a full collection would otherwise block for 25 ms.
         gc.freeze()
 
-    def _pools(self) -> Pools | None:
-        """Return the use cases of pools; ``None`` without pooling."""
-        chosen = self._configuration.current
-        if chosen.pooling is None:
-            return None
-        return Pools(
-            self._storage.documents,
-            self._clock,
-            chosen.limits,
-            partial(_probe, chosen),
-            self._allowed,
-            chosen.uri,
-        )
-
-    def _allowed(self) -> Sequence[str]:
-        """Return the hosts that URIs of pools may currently name."""
-        pooling = self._configuration.current.pooling
-        return pooling.hosts if pooling else ()
-
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
         quotas = self.broker.quotas
@@ -158,7 +140,6 @@ class Application:
             behind_proxy=chosen.behind_proxy,
             tokens=tokens,
             share=lambda: configuration.current.share,
-            pools=self._pools(),
             auth=chosen.auth.strategy,
             features=self.features,
             is_stopping=lifecycle.is_stopping,
@@ -295,7 +276,7 @@ def make_broker(
         followers=followers,
         pools=pools,
         audit_ttl=chosen.audit_ttl,
-        extensions=[feature.extension for feature in described_features()],
+        extensions=EXTENSIONS,
     )
 
 

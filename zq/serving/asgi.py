@@ -10,7 +10,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import lru_cache, partial
 from typing import Any, Final
 
@@ -92,9 +92,9 @@ class Edge:
         self._unsent: dict[asyncio.Task[Any], Unsent] = {}
         self._pauses = 0
 
-    async def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Serve one request."""
-        await Exchange(self, environment(scope), receive, send).run()
+    def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
+        """Return a coroutine that serves one request."""
+        return Exchange(self, environment(scope), receive, send).run()
 
     def call(self, environ: dict[str, Any]) -> Answer:
         """Let the application answer; blocks. The answer means nothing if it has left a pending one or a feed."""
@@ -208,7 +208,7 @@ class Exchange:
                 self._turn_away(Refusal.QUEUE, "The server has more to do than it can do in time. Try again later.")
             elif edge.addresses[address] > (edge.limits.requests_per_address or edge.addresses[address]):
                 self._turn_away(Refusal.CONNECTIONS, "Your address has too many requests under way. Try again later.")
-            elif await self._read():
+            elif (size := announced_size(self._environ)) == 0 or await self._read(size):
                 await self._serve()
         except Gone:
             pass
@@ -226,12 +226,9 @@ class Exchange:
             if self._watch is not None:
                 self._watch.cancel()
 
-    async def _read(self) -> bool:
+    async def _read(self, size: int | None) -> bool:
         """Read the body, unless it is not wanted. Return False if the request is refused for it."""
         edge, environ = self._edge, self._environ
-        size = announced_size(environ)
-        if size == 0:
-            return True
         self._closes = True
         if heads.REFUSED in environ or (size is not None and size > edge.limits.max_body):
             return True  # the application refuses it by its head

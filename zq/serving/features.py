@@ -6,28 +6,36 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from zq.clock import Clock
+from zq.administration.feature import AdministrationFeature
+from zq.clock import Clock, StoreClock
 from zq.console.feature import ConsoleFeature
 from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
+from zq.core.extensions import Extension
 from zq.core.followers import Followers
 from zq.events import Observers
 from zq.figures.exchange import About
 from zq.figures.feature import FiguresFeature, figures_feature
+from zq.http.commands import Command
 from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
 from zq.model import Seconds
+from zq.pools.administration import Pools
+from zq.pools.feature import PoolsFeature
 from zq.serving.settings import Configuration, Settings
-from zq.sqs.feature import SqsFeature, sqs_feature
+from zq.sqs.extension import EXTENSION as SQS_EXTENSION
+from zq.sqs.feature import sqs_feature
+from zq.sqs.key_command import COMMAND as SQS_KEY_COMMAND
 from zq.sqs.settings import SECTION as SQS
-from zq.storage.api import Storage
+from zq.sqs.settings import SqsOptions
+from zq.storage import connect
+from zq.storage.api import DocumentController, Storage
 from zq.subscriptions.documents import postponed as subscriptions_postponed
-from zq.subscriptions.feature import DescribedSubscriptions as subscriptions_described
-from zq.subscriptions.feature import subscriptions_feature
+from zq.subscriptions.feature import SubscriptionsFeature, UseCases, subscriptions_feature
 from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
 from zq.websocket.feature import WebSocketFeature
@@ -38,6 +46,14 @@ from zq.websocket.settings import SECTION as WEBSOCKET
 POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
     subscriptions_postponed,
 ]
+# Rules that features add to those of the core.
+EXTENSIONS: Final[list[Extension]] = [
+    SQS_EXTENSION,
+]
+# Commands of ``zq-server`` that administer credentials of features.
+COMMANDS: Final[list[Command]] = [
+    SQS_KEY_COMMAND,
+]
 
 
 def followers_of(chosen: Settings, storage: Storage, clock: Clock) -> Followers:
@@ -47,8 +63,18 @@ def followers_of(chosen: Settings, storage: Storage, clock: Clock) -> Followers:
     return followers
 
 
-def features_of(configuration: Configuration, core: Broker, observers: Observers, strategy: object) -> list[Feature]:
-    """Return the features of a server with this configuration. ``strategy``: that of authentication."""
+def features_of(
+    configuration: Configuration,
+    core: Broker,
+    observers: Observers,
+    strategy: object,
+    documents: DocumentController,
+    probe: Callable[[str], None],
+) -> list[Feature]:
+    """Return the features of a server with this configuration. ``strategy``: that of authentication.
+
+    ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``.
+    """
     chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.uri.partition(":")[0]
     figures_about = About(store, chosen.engine, chosen.port, chosen.max_waiters, chosen.max_streams)
@@ -57,6 +83,7 @@ def features_of(configuration: Configuration, core: Broker, observers: Observers
     websocket_subscriptions = NO_SUBSCRIPTIONS
     websocket_subscriptions = subscriptions.connections
     features: list[Feature] = [
+        *command_features(core, chosen),
         subscriptions,
         ConsoleFeature(chosen.of(CONSOLE)),
         WebSocketFeature(
@@ -69,20 +96,40 @@ def features_of(configuration: Configuration, core: Broker, observers: Observers
             websocket_subscriptions,
         ),
     ]
+    if chosen.admin_mode and chosen.pooling is not None:
+
+        def allowed() -> Sequence[str]:
+            pooling = configuration.current.pooling
+            return pooling.hosts if pooling else ()
+
+        pools = Pools(documents, core.waiters.clock, chosen.limits, probe, allowed, chosen.uri)
+        features += [PoolsFeature(pools)]
     has_page = any(feature.page is not None for feature in features)
     return [
         figures_feature(has_page, core, observers, figures_about),
-        sqs_feature(chosen.of(SQS), core, chosen.behind_proxy),
         *features,
     ]
 
 
-def described_features() -> list[Feature]:
-    """Return features that describe their operations and serve nothing."""
+def command_features(core: Broker, chosen: Settings | None = None) -> list[Feature]:
+    """Return the features whose routes the commands of ``zq-server`` use, on a store that no server has open, too.
+
+    ``chosen``: the settings of the server; None stands for defaults.
+    """
+    behind_proxy = chosen is not None and chosen.behind_proxy
     return [
+        AdministrationFeature(core.quotas, core.removal, core.sealing.keys, core.trail),
+        sqs_feature(chosen.of(SQS) if chosen else SqsOptions(), core, behind_proxy),
+    ]
+
+
+def described_features(core: Broker) -> list[Feature]:
+    """Return all features that have operations in the OpenAPI document."""
+    return [
+        *command_features(core),
         FiguresFeature(None),
-        SqsFeature(None),
-        subscriptions_described(),
+        PoolsFeature(Pools(core.storage.documents, core.waiters.clock, core.limits, lambda _uri: None, list)),
+        SubscriptionsFeature(UseCases(core)),
     ]
 
 
@@ -95,5 +142,7 @@ def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 
 
 if __name__ == "__main__":
-    json.dump(document(Limits(), pools=True, features=described_features()), sys.stdout, indent=1)
+    empty = connect("memory:")
+    features = described_features(Broker(empty, StoreClock(empty.now)))
+    json.dump(document(Limits(), features=features), sys.stdout, indent=1)
     sys.stdout.write("\n")

@@ -7,7 +7,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
@@ -105,9 +105,9 @@ class Worker:
             server.stop()  # type: ignore[no-untyped-call]
         await asyncio.wait(self._servers.values(), timeout=chosen.graceful_timeout)
 
-    async def _serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    def _serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
         serve = self._edge.serve if scope["type"] == "http" else self._sockets.serve
-        await serve(scope, receive, send)
+        return serve(scope, receive, send)
 
     def _begin(self, work: Callable[[], Any]) -> None:
         task = asyncio.ensure_future(work())

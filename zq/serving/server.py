@@ -21,7 +21,7 @@ from zq.auth import check as check_auth
 from zq.auth.policy import Policy
 from zq.clock import StoreClock
 from zq.errors import Deposed, StartRefused, Unavailable
-from zq.events import Observers
+from zq.events import NO_EVENTS
 from zq.http.app import create_app
 from zq.http.application import App
 from zq.http.commands import Ask, Command, request
@@ -37,7 +37,8 @@ from zq.serving import (
     token_command,
 )
 from zq.serving.application import Application, make_broker, open_store
-from zq.serving.features import described_features, features_of, followers_of
+from zq.serving.features import COMMANDS as FEATURE_COMMANDS
+from zq.serving.features import command_features, followers_of
 from zq.serving.metrics import multiprocess
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
@@ -64,10 +65,7 @@ OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "ship": lambda uri, given: offline.ship_store(uri, given.to),
 }
 """Commands on the store at a URI."""
-COMMANDS: Final[dict[str, Command]] = {
-    command.name: command
-    for command in (token_command.COMMAND, *(own for feature in described_features() for own in feature.commands))
-}
+COMMANDS: Final[dict[str, Command]] = {command.name: command for command in (token_command.COMMAND, *FEATURE_COMMANDS)}
 """Commands that administer credentials, by name."""
 
 
@@ -133,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command in OFFLINE:
             return OFFLINE[given.command](chosen.uri, given)
         if given.command == "rekey":
-            return _rekey(configuration)
+            return _rekey(chosen)
         if given.init_store:
             prepared = prepare(chosen.uri, chosen.driver_options)
             print("The store is prepared." if prepared else "This store needs no preparation.")  # noqa: T201
@@ -176,33 +174,31 @@ def _credentials(command: Command, arguments: Sequence[str]) -> int:
     given = credential_commands.parse(command, arguments)
     try:
         _export_options(given)
-        configuration = Configuration()
-        logs.configure(configuration.current.log_format, "WARNING")
-        return credential_commands.run(command, given, _connect(configuration))
+        chosen = Configuration().current
+        logs.configure(chosen.log_format, "WARNING")
+        return credential_commands.run(command, given, _connect(chosen))
     except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
 
 
-def _direct(configuration: Configuration) -> App:
+def _direct(chosen: Settings) -> App:
     """Return an application on the store itself, for one command."""
-    chosen = configuration.current
     audit.configure(chosen.audit)
     storage = open_store(chosen)
     atexit.register(storage.close)
     clock = StoreClock(storage.now, doubted=storage.doubted)
-    observers = Observers()
-    broker = make_broker(chosen, storage, clock, observers, followers_of(chosen, storage, clock))
+    broker = make_broker(chosen, storage, clock, NO_EVENTS, followers_of(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # runs before the store is closed
-    return create_app(broker, features=features_of(configuration, broker, observers, None))
+    return create_app(broker, features=command_features(broker, chosen))
 
 
-def _connect(configuration: Configuration) -> Ask:
-    return credential_commands.connect(configuration.current.control, partial(_direct, configuration))
+def _connect(chosen: Settings) -> Ask:
+    return credential_commands.connect(chosen.control, partial(_direct, chosen))
 
 
-def _rekey(configuration: Configuration) -> int:
+def _rekey(chosen: Settings) -> int:
     """Run ``zq-server rekey``; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
-    done = request(_connect(configuration), "POST", "/v2/admin/rekey")
+    done = request(_connect(chosen), "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are wrapped by the first master key of the file.")  # noqa: T201
     if done["left"]:
         raise StartRefused(f"Of {done['left']} of them some stay as they were: their master keys are not in the file.")

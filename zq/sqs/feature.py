@@ -19,7 +19,6 @@ from zq.sqs.cooldowns import Cooldowns
 from zq.sqs.endpoint import Endpoint
 from zq.sqs.extension import EXTENSION
 from zq.sqs.faults import add_handlers
-from zq.sqs.key_command import COMMAND
 from zq.sqs.key_resources import PATH, SqsKeyCollection, SqsKeyItem
 from zq.sqs.keys import OPTION, SqsKeyLookup, SqsKeys
 from zq.sqs.messaging import Messaging
@@ -45,20 +44,18 @@ class SqsFeature(Feature):
 
     path_parameters = openapi.PATH_PARAMETERS
     extension = EXTENSION
-    commands = (COMMAND,)
 
-    def __init__(self, keys: SqsKeys | None, service: Service | None = None, master_keys: str = "") -> None:
+    def __init__(self, keys: SqsKeys, service: Service | None = None, master_keys: str = "") -> None:
         """Create the feature.
 
         Args:
-            keys: The access keys; None in a feature that describes its operations and has no routes.
+            keys: The access keys.
             service: The parts of the protocol; None if it is not enabled.
             master_keys: The file of the keys that seal secrets; "" = none.
         """
         self._keys = keys
         self._service = service
-        if keys is not None:
-            self.files = (MasterKeys(master_keys, keys.replace, OPTION),)
+        self.files = (MasterKeys(master_keys, keys.replace, OPTION),)
         if service is not None:
             self.middleware = (Recognition(),)
             self.credentials = service.authenticate
@@ -70,8 +67,6 @@ class SqsFeature(Feature):
         return openapi.schemas()
 
     def add_routes(self, app: "App") -> None:
-        if self._keys is None:
-            return
         app.add_route(PATH, SqsKeyCollection(self._keys))
         app.add_route(f"{PATH}/{{key}}", SqsKeyItem(self._keys))
         if (service := self._service) is not None:

@@ -3,8 +3,18 @@
 
 from typing import Final
 
-from zq.http.openapi.administration import IDS
-from zq.http.openapi.operations import TEXT, Json, answer, body, in_path, integer, operation, query, reference
+from zq.http.openapi.access import IDS, object_of
+from zq.http.openapi.operations import (
+    TEXT,
+    Json,
+    answer,
+    body,
+    in_path,
+    integer,
+    operation,
+    query,
+    reference,
+)
 from zq.limits import DEFAULT_PAGE
 from zq.sqs.key_resources import MAX_DAYS, MOST, PATH
 from zq.sqs.operations import OPERATIONS
@@ -62,9 +72,9 @@ def schemas() -> Json:
     shown = {"id": TEXT, "project": IDS, "actions": actions, "created": moment, "plain": flag, "disabled": flag}
     shown["expires"] = {"type": ["string", "null"], "format": "date-time"}
     return {
-        "SqsKey": _object(shown),
-        "MadeSqsKey": _object(shown | {"secret": TEXT}),
-        "SqsKeyPage": _object(
+        "SqsKey": object_of(shown),
+        "MadeSqsKey": object_of(shown | {"secret": TEXT}),
+        "SqsKeyPage": object_of(
             {
                 "keys": {"type": "array", "items": reference("schemas", "SqsKey")},
                 "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
@@ -74,9 +84,5 @@ def schemas() -> Json:
             "type": "object",
             "properties": {"actions": actions, "days": integer(1, MAX_DAYS), "plain": {"type": "boolean"}},
         },
-        "SqsKeyChange": _object({"disabled": {"type": "boolean"}}),
+        "SqsKeyChange": object_of({"disabled": {"type": "boolean"}}),
     }
-
-
-def _object(properties: Json) -> Json:
-    return {"type": "object", "properties": properties, "required": sorted(properties)}

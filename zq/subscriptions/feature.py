@@ -47,29 +47,25 @@ class UseCases:
         self.connections = ConnectionSubscriptions(storage.claims, clock, sealing, stored, self.subscriptions)
 
 
-class DescribedSubscriptions(Feature):
-    """The description of subscriptions in the OpenAPI document."""
-
-    tags: Mapping[str, str] = {"subscriptions": "Who is told of messages, by HTTP or by mail."}
-
-    def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
-        return {"subscriptions": openapi.subscriptions(limits)}
-
-    def schemas(self, _limits: Limits) -> Mapping[str, Json]:
-        return openapi.schemas()
-
-
-class SubscriptionsFeature(DescribedSubscriptions):
+class SubscriptionsFeature(Feature):
     """The routes of subscriptions and deliveries, and the delivery worker of this process.
 
     ``deliverer``: None if other processes deliver.
     """
+
+    tags: Mapping[str, str] = {"subscriptions": "Who is told of messages, by HTTP or by mail."}
 
     def __init__(self, use_cases: UseCases, deliverer: Deliverer | None = None) -> None:
         self._use_cases = use_cases
         self._deliverer = deliverer
         self.connections = use_cases.connections
         self.listeners = [use_cases.connections.wake, *([deliverer.notify] if deliverer else [])]
+
+    def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
+        return {"subscriptions": openapi.subscriptions(limits)}
+
+    def schemas(self, _limits: Limits) -> Mapping[str, Json]:
+        return openapi.schemas()
 
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         resources.add_routes(app, self._use_cases.subscriptions)

@@ -28,13 +28,16 @@ from zaqar.notification.notifier import NotifierDriver
 from tests.http.stores import BrokenStore, down
 from zq.auth import strategy_of
 from zq.clock import StoreClock
-from zq.core.pools import Pools
 from zq.errors import Conflict
 from zq.events import NO_EVENTS
 from zq.http.app import create_app
+from zq.http.features import Feature
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.pools import POOL, each
+from zq.pools.administration import Pools
+from zq.pools.feature import PoolsFeature
 from zq.serving.application import make_broker
+from zq.serving.features import command_features
 from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.pooling import PooledStorage
@@ -161,6 +164,8 @@ class Bootstrap:
         confirms = _is_patched(NotifierDriver.send_confirm_notification)
         policy = SubscriptionPolicy(confirm=confirms, sealer=SecretSealer(lambda: share))
         broker = make_broker(chosen, storage, clock, NO_EVENTS, Subscribers(storage, clock, policy.keep))
+        features: list[Feature] = [SubscriptionsFeature(UseCases(broker, policy)), *command_features(broker)]
+        features += [] if pools is None else [PoolsFeature(pools)]
         guard = "token" if self._conf.auth_strategy else ""
         return create_app(
             broker,
@@ -168,8 +173,7 @@ class Bootstrap:
             admin_mode=True,
             trusting=True,
             allowed_hosts=lambda: ("*",),
-            pools=pools,
-            features=[SubscriptionsFeature(UseCases(broker, policy))],
+            features=features,
             share=lambda: share,
             strategy=strategy_of(lambda: AuthOptions(strategy=guard), storage.documents, clock) if guard else None,
         )

@@ -15,9 +15,9 @@ import falcon
 
 from zq import __version__, wire
 from zq.http.features import Feature
-from zq.http.openapi import messages, pooling, resources, schemas
-from zq.http.openapi.administration import administration, sharing, tokens
-from zq.http.openapi.administration import schemas as administrative_schemas
+from zq.http.openapi import messages, resources, schemas
+from zq.http.openapi.access import administration, sharing, tokens
+from zq.http.openapi.access import schemas as access_schemas
 from zq.http.openapi.operations import (
     CLIENT,
     PROJECT,
@@ -48,7 +48,6 @@ TAGS = {
     "transactions": "Fences, staged posts and commits of batch jobs.",
     "topics": "Topics, their messages and live streams.",
     "tokens": "Tokens and signed URLs, by which callers prove who they are.",
-    "pools": "Pools and flavors, of servers with admin_mode and pooling; others answer 404.",
     "service": "Versions, limits, probes and metrics.",
     "administration": "Quotas, and the projects of the deployment.",
 }
@@ -67,8 +66,8 @@ class OpenApiDocument:
     audience = Audience.PROBE  # no headers except the credential, if there is a strategy
     open = True  # for all roles
 
-    def __init__(self, limits: Limits, strict_client_id: bool, pools: bool, features: Sequence[Feature] = ()) -> None:
-        self._build = partial(document, limits, strict_client_id, pools, features)
+    def __init__(self, limits: Limits, strict_client_id: bool, features: Sequence[Feature] = ()) -> None:
+        self._build = partial(document, limits, strict_client_id, features)
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.data = self._encoded
@@ -78,19 +77,16 @@ class OpenApiDocument:
         return wire.encode(self._build())
 
 
-def document(
-    limits: Limits, strict_client_id: bool = True, pools: bool = False, features: Sequence[Feature] = ()
-) -> dict[str, Any]:
-    """Return the document of a server with these limits and features. ``pools``: with pools and flavors."""
-    named = {name: described for name, described in TAGS.items() if pools or name != "pools"}
+def document(limits: Limits, strict_client_id: bool = True, features: Sequence[Feature] = ()) -> dict[str, Any]:
+    """Return the document of a server with these limits and features."""
+    named = dict(TAGS)
     protocol_keys = [key for feature in features for key in feature.extension.protocol_keys]
-    bodies = schemas.schemas(limits, protocol_keys) | administrative_schemas()
+    bodies = schemas.schemas(limits, protocol_keys) | access_schemas()
     parameters = shared_parameters(limits, strict_client_id)
     for feature in features:
         parameters |= feature.path_parameters
         named |= feature.tags
         bodies |= feature.schemas(limits)
-    bodies |= pooling.schemas(bodies["HealthReport"]) if pools else {}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -101,7 +97,7 @@ def document(
         },
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": description} for name, description in named.items()],
-        "paths": _paths(limits, pools, features),
+        "paths": _paths(limits, features),
         # No credential is needed if auth_strategy is empty.
         "security": [{}, {"bearer": []}, {"token": []}],
         "components": {
@@ -114,7 +110,7 @@ def document(
     }
 
 
-def _paths(limits: Limits, pools: bool, features: Sequence[Feature]) -> Json:
+def _paths(limits: Limits, features: Sequence[Feature]) -> Json:
     """Return the operations of each path, with the parameters that they share."""
     themes: dict[str, Mapping[str, Json]] = {
         "service": _service(),
@@ -124,7 +120,6 @@ def _paths(limits: Limits, pools: bool, features: Sequence[Feature]) -> Json:
         "claims": messages.claims(limits),
         "transactions": messages.transactions(),
         "tokens": tokens() | sharing(),
-        "pools": pooling.pools(limits) | pooling.flavors(limits) if pools else {},
         "topics": resources.topics(limits) | resources.publishing(limits) | resources.streams(),
     }
     bare = set(OPEN)

@@ -286,21 +286,26 @@ def _work() -> Json:
     }
 
 
-def _service() -> Json:
+def store_report() -> Json:
+    """Return the schema of a report on the health of one store."""
     done = _record(
         succeeded={"type": "boolean"},
         seconds={"type": "number", "minimum": 0},
         ref={"type": ["string", "null"], "format": "uuid"},
     )
+    return _record(
+        storage_reachable={"type": "boolean"},
+        operation_status={"type": "object", "additionalProperties": done},
+        message_volume=_record(free=COUNT, claimed=COUNT, total=COUNT),
+    )
+
+
+def _service() -> Json:
     return {
         "Error": _record("description limit", title=TEXT, description=TEXT, limit=TEXT),
         "Link": _record(rel={"const": "next"}, href=TEXT),
         "Alive": _record(status={"const": "ok"}),
-        "HealthReport": _record(
-            storage_reachable={"type": "boolean"},
-            operation_status={"type": "object", "additionalProperties": done},
-            message_volume=_record(free=COUNT, claimed=COUNT, total=COUNT),
-        ),
+        "HealthReport": store_report(),
         "Versions": _record(versions=_list({"type": "object"})),
         "Home": _record(resources={"type": "object"}),
         "Document": {"type": "object", "description": "This document."},

@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/pools`` and ``/v2/flavors`` in OpenAPI."""
+"""Operations and schemas of ``/v2/pools`` and ``/v2/flavors`` in OpenAPI."""
 
 from typing import Any
 
-from zq.core.pools import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
 from zq.http.openapi.operations import TEXT, Json, answer, body, flag, integer, operation, query, reference
+from zq.http.openapi.schemas import store_report
 from zq.limits import DEFAULT_PAGE, Limits
+from zq.pools.administration import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
 
 
 def pools(limits: Limits) -> Json:
-    """By path and method."""
+    """Return the operations on pools by path and method."""
     detailed = flag("detailed", "Show each pool's options.")
     one = {200: answer("The pool.", "Pool")}
     return {
@@ -39,7 +40,7 @@ def pools(limits: Limits) -> Json:
 
 
 def flavors(limits: Limits) -> Json:
-    """By path and method."""
+    """Return the operations on flavors by path and method."""
     detailed = flag("detailed", "Show each flavor's capabilities.")
     one = {200: answer("The flavor.", "Flavor")}
     return {
@@ -71,8 +72,8 @@ def flavors(limits: Limits) -> Json:
     }
 
 
-def schemas(report: Json) -> Json:
-    """The bodies of these. ``report``: on the health of one store."""
+def schemas() -> Json:
+    """Return the schemas of bodies. With pools the health report has a report of each store."""
     pool = {
         **dict.fromkeys(("name", "uri", "href"), TEXT),
         "weight": NEW_POOL["properties"]["weight"],
@@ -82,7 +83,7 @@ def schemas(report: Json) -> Json:
     names = {"type": "array", "items": TEXT}
     flavor = {**dict.fromkeys(("name", "href"), TEXT), "pool_list": names, "capabilities": names}
     return {
-        "StoreReport": report,
+        "StoreReport": store_report(),
         "HealthReport": {
             "type": "object",
             "properties": {"catalog_reachable": {"type": "boolean"}},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on pools and flavors (contract 11, 12)."""
+"""Use cases of administrators on pools and flavors (contract 11, 12)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,15 +31,15 @@ from zq.model.documents import Document, DocumentRef
 from zq.model.pools import BOUND, FLAVOR, POOL, Pool, bound_prefix, each, flavor_ref, pool_ref, read_pool
 from zq.storage.api import DocumentController
 
-# Characters of a pool's or a flavor's name, and of a pool's URI.
+# The largest number of characters of the name of a pool or flavor, and of a pool's URI.
 MAX_TEXT: Final = 255
 MAX_WEIGHT: Final = 2**32 - 1
-# What stands for what a URI keeps to itself.
+# The placeholder for the parts of a URI that no answer shows.
 HIDDEN: Final = "***"
-# What a store is known to do, by the beginning of its scheme, in the order of the contract.
+# The capabilities of a store, as Zaqar names them, in the order of the contract.
 ALL: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
 VOLATILE: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
-# Stores of one process, which have no host.
+# The schemes of stores within a process, which have no host.
 EMBEDDED: Final = ("memory", "rocksdb")
 # The options that the URI of a pool may have. An administrator of pools need not be one of the server: no option names
 # a file of the server, a host besides those of the URI, or where the server's own credentials come from.
@@ -94,7 +94,7 @@ _new_flavor, _flavor_change = Draft4Validator(NEW_FLAVOR), Draft4Validator(FLAVO
 
 
 class Flavor(Struct, frozen=True):
-    """A flavor with the names of its pools, and what these can."""
+    """A flavor with the names and the capabilities of its pools."""
 
     name: str
     pools: list[str]
@@ -102,11 +102,11 @@ class Flavor(Struct, frozen=True):
 
 
 class Pools:
-    """What administrators do with pools and flavors.
+    """The pools of a deployment and the flavors of its projects.
 
-    ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``. ``allowed``: the
-    hosts that URIs may name, with or without port, and schemes with a colon, of stores without host. ``own``: the URI
-    of the catalogue's store.
+    ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``. ``allowed`` returns
+    the hosts that URIs may name, with or without port, and the schemes, with a colon, of stores without host. ``own``:
+    the URI of the catalogue's store.
     """
 
     def __init__(
@@ -126,16 +126,17 @@ class Pools:
         self._own = own
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Pool]]:
+        """Return a page of the pools by name, after ``marker``. Raise ``InvalidParameter``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_pools_per_page)
         page = self._documents.list("", POOL, "", marker, size, self._clock.now())
         return Page([(document.ref.name, read_pool(document)) for document in page.items], page.next)
 
     def get(self, name: str) -> Pool:
-        """Raises ``PoolNotFound``."""
+        """Return the pool. Raise ``PoolNotFound``."""
         return read_pool(self._stored(name))
 
     def put(self, name: str, raw: bytes) -> None:
-        """Make the pool, or another one of it. Raises ``InvalidBody``, ``PoolRefused``, ``PoolConflict``."""
+        """Create or replace the pool. Raise ``InvalidBody``, ``PoolRefused``, ``PoolConflict``."""
         checked_name("pool", name)
         given = _checked(raw, _new_pool)
         pool = Pool(given["uri"], given["weight"], given.get("flavor") or None, given.get("options", {}))
@@ -147,7 +148,7 @@ class Pools:
                 return
 
     def patch(self, name: str, raw: bytes) -> Pool:
-        """Change what the body names. Raises as ``put``, and ``PoolNotFound``."""
+        """Change the fields that the body names. Raise the errors of ``put``, and ``PoolNotFound``."""
         given = _checked(raw, _pool_change)
         changes = {field: value for field, value in given.items() if field in _FIELDS}
         if not changes:
@@ -163,7 +164,7 @@ class Pools:
                 return pool
 
     def delete(self, name: str) -> None:
-        """Remove the pool, if there is one. Raises ``PoolInUse`` while it has queues, or is all that its flavor has."""
+        """Delete the pool, if it exists. Raise ``PoolInUse`` if it has queues or is the only pool of its flavor."""
         stored = self._find(name)
         if stored is None:
             return
@@ -177,19 +178,20 @@ class Pools:
             self._refuse_queues(name)
 
     def list_flavors(self, project: str, marker: str, limit: int | None) -> Page[Flavor]:
+        """Return a page of the project's flavors by name, after ``marker``. Raise ``InvalidParameter``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_flavors_per_page)
         page = self._documents.list(project, FLAVOR, "", marker, size, self._clock.now())
         known = self._all()
         return Page([_flavor(document.ref.name, known) for document in page.items], page.next)
 
     def flavor(self, project: str, name: str) -> Flavor:
-        """Raises ``FlavorNotFound``."""
+        """Return the flavor. Raise ``FlavorNotFound``."""
         if self._documents.get(flavor_ref(project, name), self._clock.now()) is None:
             raise FlavorNotFound(f"There is no flavor {name[:MAX_TEXT]} in the project.")
         return _flavor(name, self._all())
 
     def put_flavor(self, project: str, name: str, raw: bytes) -> None:
-        """Create a missing flavor, and give it these pools. Raises ``InvalidBody``, ``FlavorRefused``."""
+        """Create the flavor if it is missing, and add pools to it. Raise ``InvalidBody``, ``FlavorRefused``."""
         checked_name("flavor", name)
         names = _checked(raw, _new_flavor)["pool_list"]
         self._check_pools([*self._of(name), *names], f"Flavor {name} could not be created, error:", FlavorRefused)
@@ -197,7 +199,7 @@ class Pools:
         self._tag(names, name)
 
     def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
-        """Give the flavor these pools and no others. Raises as ``put_flavor``, and ``FlavorNotFound``."""
+        """Replace the pools of the flavor. Raise ``InvalidBody``, ``FlavorUpdateRefused``, ``FlavorNotFound``."""
         names = _checked(raw, _flavor_change)["pool_list"]
         before = self.flavor(project, name)
         self._check_pools(names, f"Flavor {name} could not be updated, error:", FlavorUpdateRefused)
@@ -206,12 +208,12 @@ class Pools:
         return self.flavor(project, name)
 
     def delete_flavor(self, project: str, name: str) -> None:
-        """Remove the flavor, if there is one; its pools are without one then."""
+        """Delete the flavor, if it exists. Its pools then have no flavor."""
         if self._documents.delete(flavor_ref(project, name), self._clock.now()):
             self._untag(self._of(name), name)
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
-        """Refuse a pool that cannot be; ``before``: what it was."""
+        """Raise ``PoolRefused`` or ``PoolConflict`` for a pool that cannot be used. ``before``: the stored pool."""
         address = _address(_split(pool.uri))
         moves = before is None or _address(_split(before.uri)) != address
         if before is None or before.uri != pool.uri:
@@ -229,7 +231,7 @@ class Pools:
             self._try(pool.uri, embedded_is_open=not moves)
 
     def _check_uri(self, uri: str) -> None:
-        """Refuse a URI that cannot be one, or names what is not allowed."""
+        """Raise ``PoolRefused`` for a malformed URI, and for one that names a host or option which is not allowed."""
         parts = _split(uri)
         if HIDDEN in uri:
             raise PoolRefused(f"uri must not hold {HIDDEN}, which stands for what is not shown.")
@@ -272,7 +274,7 @@ class Pools:
             raise PoolRefused("uri names a store that cannot be used, or does not answer.") from failure
 
     def _check_pools(self, names: Sequence[str], prefix: str, refusal: type[Invalid]) -> None:
-        """Raise ``refusal`` unless all pools of a flavor exist, and have the same capabilities."""
+        """Raise ``refusal`` unless all pools of a flavor exist and have the same capabilities."""
         known = self._all()
         for name in names:
             if name not in known:
@@ -314,13 +316,13 @@ class Pools:
 
 
 def capabilities(uri: str) -> list[str]:
-    """What a store of this scheme is known to do, as Zaqar names it."""
+    """Return the capabilities of a store with this URI, as Zaqar names them."""
     scheme = uri.partition(":")[0]
     return list(VOLATILE if scheme.startswith(("redis", "memory")) else ALL)
 
 
 def shown_uri(uri: str) -> str:
-    """A URI without who may use the store, and without its options."""
+    """Return a URI without its credential and its options."""
     parts = _split(uri)
     _, at, hosts = parts.netloc.rpartition("@")
     hosts = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts
@@ -328,7 +330,7 @@ def shown_uri(uri: str) -> str:
 
 
 def checked_name(kind: str, name: str) -> str:
-    """The name of a pool or flavor. Raises ``Invalid``."""
+    """Return the name of a pool or flavor. Raise ``Invalid``."""
     if not 1 <= len(name) <= MAX_TEXT or not name.isprintable() or "{" in name or "}" in name:
         raise Invalid(f"The name of a {kind} must be 1 to {MAX_TEXT} printable characters, without braces.")
     return name
@@ -340,7 +342,7 @@ def _flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
 
 
 def _checked(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
-    """The body. Raises ``InvalidBody`` for the first field that breaks its rule."""
+    """Return the fields of a body. Raise ``InvalidBody`` for the first field that breaks its rule."""
     if not raw:
         raise InvalidBody("The body is missing.")
     given = wire.json_object(raw)
@@ -375,7 +377,7 @@ def _check_options(parts: SplitResult) -> None:
 
 
 def _address(parts: SplitResult) -> tuple[str, ...]:
-    """Where a store is, whoever uses it and however."""
+    """Return the address of a store, without credential and options."""
     return parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
 
 

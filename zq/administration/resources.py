@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/quota`` and ``/v2/admin/project…``: what projects may use, and who says so (tenancy 5); and
-``/v2/admin/rekey``; and ``/v2/audit``, what was changed (console E11)."""
+"""The resources ``/v2/admin/project…``, ``/v2/admin/rekey`` and ``/v2/audit`` (tenancy 5, console E11)."""
 
 from typing import Any, Final
 
@@ -13,19 +12,18 @@ from zq.core.data_keys import DataKeys
 from zq.core.quotas import Quotas
 from zq.core.removal import Removal
 from zq.core.trail import Trail
-from zq.errors import InvalidBody, InvalidParameter, NotBuilt
+from zq.errors import InvalidBody, InvalidParameter
 from zq.http import query
+from zq.http.quota import built, usage
 from zq.http.tenant import Audience
 from zq.limits import project_id
 from zq.model.identity import ADMIN
 from zq.model.quotas import Project, State, checked
 from zq.wire import answers
 
-NOBODY: Final = "This server does not ask who calls (auth_strategy is empty), so it cannot bound anybody."
-
 
 class Change(msgspec.Struct):
-    """The body of a PUT: what is left out stays."""
+    """The body of a PUT. Absent fields do not change."""
 
     limits: dict[str, Any] | UnsetType = UNSET
     state: State | UnsetType = UNSET
@@ -34,46 +32,20 @@ class Change(msgspec.Struct):
 _decoder: Final = msgspec.json.Decoder(Change)
 
 
-class _Quotas:
-    """What these resources have in common."""
-
+class _Projects:
     def __init__(self, quotas: Quotas | None) -> None:
         self._given = quotas
 
     @property
     def _quotas(self) -> Quotas:
-        if self._given is None:
-            raise NotBuilt(NOBODY)
-        return self._given
+        return built(self._given)
 
-    def _use(self, project: str) -> dict[str, Any]:
-        """What a project has, which of these figures are exact, and how many seconds old the others may be."""
-        used = dict(self._quotas.used(project))
-        exact, age = dict.fromkeys(used, True), 0
-        stored = self._quotas.stored(project)
-        if stored is not None:
-            used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
-            exact |= dict.fromkeys(("stored_messages", "stored_bytes"), stored.exact)
-            age = stored.age
-        return {"used": used, "exact": exact, "age": age}
-
-    def _shown(self, project: str, said: Project) -> dict[str, Any]:
-        return {"project": project} | structs.asdict(said) | self._use(project)
+    def _shown(self, project: str, stored: Project) -> dict[str, Any]:
+        return {"project": project} | structs.asdict(stored) | usage(self._quotas, project)
 
 
-class QuotaDocument(_Quotas):
-    """``/v2/quota``: of the caller's project."""
-
-    policy = {"GET": "quota:get"}
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        allotment = self._quotas.of(req.context.project)
-        told = {"limits": structs.asdict(allotment.quota), "state": allotment.state}
-        resp.data = wire.encode(told | self._use(req.context.project))
-
-
-class ProjectCollection(_Quotas):
-    """``/v2/admin/projects``: all that have made something, or of which an administrator has said something."""
+class ProjectCollection(_Projects):
+    """``/v2/admin/projects``: all projects that have created something or have quotas of their own."""
 
     audience = Audience.OPERATOR
     policy = {"GET": "admin:projects"}
@@ -87,7 +59,7 @@ class ProjectCollection(_Quotas):
         resp.data = wire.encode({"projects": [self._shown(*each) for each in page.items], "links": links})
 
 
-class ProjectItem(_Quotas):
+class ProjectItem(_Projects):
     """``/v2/admin/project?project=<id>``"""
 
     audience = Audience.OPERATOR
@@ -106,18 +78,18 @@ class ProjectItem(_Quotas):
         if change.limits is UNSET and change.state is UNSET:
             raise InvalidBody("The body must name limits or state.")
         limits = None if change.limits is UNSET else checked(change.limits)
-        said = self._quotas.write(project, lambda old: _changed(old, limits, change.state))
-        self._show(resp, project, said)
+        stored = self._quotas.write(project, lambda old: _changed(old, limits, change.state))
+        self._show(resp, project, stored)
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """One step of it; the server goes on by itself."""
+        """Begin to delete all that the project has. The server continues step by step."""
         project = _named(req)
         self._removal.begin(self._quotas, project)
         self._show(resp, project, self._quotas.read(project))
         resp.status = falcon.HTTP_202
 
-    def _show(self, resp: falcon.Response, project: str, said: Project) -> None:
-        resp.data = wire.encode(self._shown(project, said))
+    def _show(self, resp: falcon.Response, project: str, stored: Project) -> None:
+        resp.data = wire.encode(self._shown(project, stored))
 
 
 class Rekeying:
@@ -134,7 +106,7 @@ class Rekeying:
 
 
 class AuditCollection:
-    """``/v2/audit``: of the caller's project, the latest first; of all, for those who administer the deployment."""
+    """``/v2/audit``: the entries of the caller's project, or of all projects for an administrator, latest first."""
 
     policy = {"GET": "audit:get_all"}
 

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/quota``, ``/v2/tokens``, signed URLs and what administrators have, in OpenAPI."""
+"""Operations and schemas of ``/v2/quota``, tokens and signed URLs in OpenAPI."""
 
 from typing import Final
 
-from zq.audit import Entry
 from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
-from zq.core.trail import MAX_PAGE
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
 from zq.http.tokens import MAX_TEXT
 from zq.http.tokens import MOST as MOST_TOKENS
@@ -18,118 +16,34 @@ IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxL
 COUNTS: Final = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
 FLAGS: Final = {"type": "object", "additionalProperties": {"type": "boolean"}}
 STATE: Final = {"enum": [str(state) for state in State]}
+# The members of a report on what a project uses.
+USE: Final = {"used": COUNTS, "exact": FLAGS, "age": {"type": "number", "minimum": 0}}
 
 
 def administration() -> Json:
-    """The operations of each path."""
+    """Return the operations by path and method."""
     return {
         "/v2/quota": {
             "get": operation("get_quota", "What the project may use, and has", {200: answer("All.", "QuotaReport")}),
-        },
-        **_projects(),
-        "/v2/audit": {
-            "get": operation(
-                "list_audit",
-                "What callers have changed or destroyed, the latest first",
-                {200: answer("A page.", "AuditPage")},
-                parameters=[
-                    query(
-                        "marker", TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"}, "Where the page before has ended."
-                    ),
-                    query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Most entries of the page."),
-                    query("since", TEXT | {"format": "date-time"}, "What was done at this moment or later."),
-                ],
-            )
-        },
-        "/v2/admin/rekey": {
-            "post": operation(
-                "rekey",
-                "Wrap all keys of encryption by the first master key, and encrypt by new ones",
-                {200: answer("How many projects have keys, and of how many some could not be opened.", "Rekeyed")},
-                errors=(409,),
-            ),
-        },
-    }
-
-
-def _projects() -> Json:
-    named = query("project", IDS, "The project.", required=True)
-    one = {200: answer("The project.", "Project")}
-    paging = [
-        query("marker", TEXT, "Where the page before has ended."),
-        query("limit", integer(1, 100, default=20), "Most projects of the page."),
-    ]
-    return {
-        "/v2/admin/projects": {
-            "get": operation(
-                "list_projects",
-                "All projects that have made something, or of which something was said",
-                {200: answer("A page.", "ProjectPage")},
-                parameters=paging,
-            )
-        },
-        "/v2/admin/project": {
-            "get": operation("get_project", "What was said of a project, and what it has", one, parameters=[named]),
-            "put": operation(
-                "update_project",
-                "Give a project values of its own, or another state",
-                one,
-                parameters=[named],
-                body=body("ProjectChange", required=True),
-                errors=(409,),
-            ),
-            "delete": operation(
-                "delete_project",
-                "Remove all that is a project's, step by step",
-                {202: answer("Where that is.", "Project")},
-                parameters=[named],
-                errors=(409,),
-            ),
         },
     }
 
 
 def schemas() -> Json:
-    """The bodies of these."""
+    """Return the schemas of bodies."""
     values = {name: integer(0, MOST) for name in Quota.__struct_fields__} | {"share": integer(1, 100)}
     own = {"type": "object", "properties": values, "additionalProperties": False}
-    said = {
-        "project": IDS,
-        "limits": reference("schemas", "OwnLimits"),
-        "state": STATE,
-        "deleting": {"type": "boolean"},
-    }
-    use = {"used": COUNTS, "exact": FLAGS, "age": {"type": "number", "minimum": 0}}
-    page = {
-        "projects": {"type": "array", "items": reference("schemas", "Project")},
-        "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
-    }
     return _shares() | {
         "OwnLimits": own,
         **_callers(),
-        "QuotaReport": _object({"limits": reference("schemas", "OwnLimits"), "state": STATE} | use),
-        "Project": _object(said | use),
-        "ProjectPage": _object(page),
-        "AuditEntry": _audit_entry(),
-        "AuditPage": _object(
-            {
-                "entries": {"type": "array", "items": reference("schemas", "AuditEntry")},
-                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
-            }
-        ),
-        "Rekeyed": _object({"projects": integer(0, MOST), "left": integer(0, MOST)}),
-        "ProjectChange": {
-            "type": "object",
-            "properties": {"limits": reference("schemas", "OwnLimits"), "state": STATE},
-            "minProperties": 1,
-        },
+        "QuotaReport": object_of({"limits": reference("schemas", "OwnLimits"), "state": STATE} | USE),
     }
 
 
 def _callers() -> Json:
-    """What they are told of themselves."""
+    """Return the schemas of what callers read of themselves."""
     return {
-        "Identity": _object(
+        "Identity": object_of(
             {
                 **dict.fromkeys(("project", "user", "credential"), TEXT),
                 "roles": {"type": "array", "items": TEXT},
@@ -137,7 +51,7 @@ def _callers() -> Json:
                 "expires": {"type": ["string", "null"], "format": "date-time"},
             }
         ),
-        "Me": _object(
+        "Me": object_of(
             {
                 "project": IDS,
                 "projects": {"type": ["array", "null"], "items": IDS},
@@ -153,7 +67,7 @@ def _callers() -> Json:
 
 
 def sharing() -> Json:
-    """By path and method."""
+    """Return the operations by path and method."""
     return {
         "/v2/whoami": {
             "get": operation("get_identity", "Whose the credential is, and what for", {200: answer("It.", "Identity")}),
@@ -187,23 +101,17 @@ def _shares() -> Json:
             },
             "additionalProperties": False,
         },
-        "Share": _object({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
+        "Share": object_of({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
     }
 
 
-def _audit_entry() -> Json:
-    texts = _object(dict.fromkeys((name for name in Entry.__struct_fields__ if name != "messages"), TEXT))
-    texts["properties"] |= {"time": TEXT | {"format": "date-time"}}
-    texts["properties"]["messages"] = integer(0, MOST) | {"description": "How many it was about, where that is known."}
-    return texts
-
-
-def _object(properties: Json) -> Json:
+def object_of(properties: Json) -> Json:
+    """Return the schema of an object with these members, all of them required."""
     return {"type": "object", "properties": properties, "required": sorted(properties)}
 
 
 def tokens() -> Json:
-    """By path and method."""
+    """Return the operations by path and method."""
     project = query("project", TEXT, "Whose tokens; all, if it is absent.")
     needed = query("project", TEXT, "Whose token it is to be.", required=True)
     paths = _tokens("/v2/tokens", "", [], []) | _tokens("/v2/admin/tokens", "admin_", [project], [needed])

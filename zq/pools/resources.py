@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/pools`` and ``/v2/flavors``, for servers with ``admin_mode`` and ``pooling`` (contract 11, 12)."""
+"""The resources ``/v2/pools`` and ``/v2/flavors`` (contract 11, 12)."""
 
 from typing import Any, Final
 from urllib.parse import quote
@@ -7,9 +7,9 @@ from urllib.parse import quote
 import falcon
 
 from zq import wire
-from zq.core.pools import Flavor, Pools, shown_uri
 from zq.http import query
 from zq.model.pools import Pool
+from zq.pools.administration import Flavor, Pools, shown_uri
 from zq.wire import answers
 
 POOLS: Final = "/v2/pools"
@@ -17,8 +17,6 @@ FLAVORS: Final = "/v2/flavors"
 
 
 class _Resource:
-    """What these resources have in common."""
-
     def __init__(self, pools: Pools) -> None:
         self._pools = pools
 

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The administration of a deployment as a feature of the server."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import falcon
+
+from zq.administration import openapi
+from zq.administration.resources import AuditCollection, ProjectCollection, ProjectItem, Rekeying
+from zq.core.data_keys import DataKeys
+from zq.core.quotas import Quotas
+from zq.core.removal import Removal
+from zq.core.trail import Trail
+from zq.http.features import Feature, Json
+from zq.limits import Limits
+
+
+class AdministrationFeature(Feature):
+    """The routes ``/v2/admin/project…``, ``/v2/admin/rekey`` and ``/v2/audit``."""
+
+    def __init__(self, quotas: Quotas | None, removal: Removal, keys: DataKeys, trail: Trail) -> None:
+        """``quotas``: None if the server authenticates no caller."""
+        self._quotas = quotas
+        self._removal = removal
+        self._keys = keys
+        self._trail = trail
+
+    def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
+        return {"administration": openapi.operations()}
+
+    def schemas(self, limits: Limits) -> Mapping[str, Json]:
+        return openapi.schemas()
+
+    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
+        app.add_route("/v2/admin/projects", ProjectCollection(self._quotas))
+        app.add_route("/v2/admin/project", ProjectItem(self._quotas, self._removal))
+        app.add_route("/v2/admin/rekey", Rekeying(self._keys))
+        app.add_route("/v2/audit", AuditCollection(self._trail))

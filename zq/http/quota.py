@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resource ``/v2/quota``: the quotas of the caller's project (tenancy 5)."""
+
+from typing import Any, Final
+
+import falcon
+from msgspec import structs
+
+from zq import wire
+from zq.core.quotas import Quotas
+from zq.errors import NotBuilt
+
+NOBODY: Final = "This server does not ask who calls (auth_strategy is empty), so it cannot bound anybody."
+
+
+def built(quotas: Quotas | None) -> Quotas:
+    """Return the quotas. Raise ``NotBuilt`` if the server has none, since it authenticates no caller."""
+    if quotas is None:
+        raise NotBuilt(NOBODY)
+    return quotas
+
+
+def usage(quotas: Quotas, project: str) -> dict[str, Any]:
+    """Return the use of a project, by quota: whether each figure is exact, and the age of the others in seconds."""
+    used = dict(quotas.used(project))
+    exact, age = dict.fromkeys(used, True), 0
+    stored = quotas.stored(project)
+    if stored is not None:
+        used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
+        exact |= dict.fromkeys(("stored_messages", "stored_bytes"), stored.exact)
+        age = stored.age
+    return {"used": used, "exact": exact, "age": age}
+
+
+class QuotaDocument:
+    """``/v2/quota``"""
+
+    policy = {"GET": "quota:get"}
+
+    def __init__(self, quotas: Quotas | None) -> None:
+        self._quotas = quotas
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        quotas, project = built(self._quotas), req.context.project
+        allotment = quotas.of(project)
+        limits = {"limits": structs.asdict(allotment.quota), "state": allotment.state}
+        resp.data = wire.encode(limits | usage(quotas, project))

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The administration of pools and flavors as a feature of the server."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import falcon
+
+from zq.http.features import Feature, Json
+from zq.limits import Limits
+from zq.pools import openapi
+from zq.pools.administration import Pools
+from zq.pools.resources import FLAVORS, POOLS, FlavorCollection, FlavorItem, PoolCollection, PoolItem
+
+
+class PoolsFeature(Feature):
+    """The routes ``/v2/pools…`` and ``/v2/flavors…``."""
+
+    tags = {"pools": "Pools and flavors, of servers with admin_mode and pooling; others answer 404."}
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+
+    def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
+        return {"pools": openapi.pools(limits) | openapi.flavors(limits)}
+
+    def schemas(self, limits: Limits) -> Mapping[str, Json]:
+        return openapi.schemas()
+
+    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
+        app.add_route(POOLS, PoolCollection(self._pools))
+        app.add_route(f"{POOLS}/{{pool}}", PoolItem(self._pools))
+        app.add_route(FLAVORS, FlavorCollection(self._pools))
+        app.add_route(f"{FLAVORS}/{{flavor}}", FlavorItem(self._pools))
