@@ -3,8 +3,11 @@
 
 from typing import Any
 
+from zq.administration.feature import AdministrationFeature
 from zq.clock import Clock
 from zq.core import Broker
+from zq.figures import Figures
+from zq.figures.counting import Counts
 from zq.serving.features import EXTENSIONS
 from zq.sqs.feature import SqsFeature, sqs_feature
 from zq.sqs.settings import SqsOptions
@@ -33,6 +36,16 @@ def fan_out_of(storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFA
     return FanOut(storage, clock, SubscriptionDocuments(storage, clock), policy)
 
 
+def figures_of(core: Broker, counts: Counts) -> Figures:
+    """Return the figures of a core whose events ``counts`` observes."""
+    return Figures(core.storage, core.waiters.clock, core.queues, core.topics, core.quotas, counts)
+
+
 def sqs(core: Broker, options: SqsOptions = UNSIGNED) -> SqsFeature:
     """Return SQS on a core, by default without authentication."""
     return sqs_feature(options, core)
+
+
+def administration_of(core: Broker) -> AdministrationFeature:
+    """Return the administration of a core."""
+    return AdministrationFeature(core.quotas, core.removal, core.sealing.keys, core.trail)

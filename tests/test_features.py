@@ -35,7 +35,7 @@ SOCKETS = ["/v2/ws"]
 # The options of a server with every feature.
 EVERYTHING = {
     **{"OS_DEFAULT__ADMIN_MODE": "true", "OS_DEFAULT__POOLING": "true", "OS_SERVER__TRUST_NETWORK": "true"},
-    "OS_WEBSOCKET__ENABLED": "true",
+    **{"OS_SQS__ENABLED": "true", "OS_SQS__AUTH": "none", "OS_WEBSOCKET__ENABLED": "true"},
 }
 # The modules of the server that list features.
 LISTS = ["features.py", "sections.py"]
@@ -99,7 +99,7 @@ def test_a_server_starts_without_the_folder_of_a_feature(name: str, without: Pat
     headers = {"Client-ID": str(uuid4()), "X-Project-ID": "acme", "X-Roles": "admin"}
     for sources, is_there in ((ROOT, True), (without, False)):
         environment = {**EVERYTHING, "PYTHONPATH": str(sources), "PYTHONSAFEPATH": "1"}
-        with ZqServer("memory:", env=environment) as served:
+        with ZqServer("memory:", engine="granian", env=environment) as served:
             assert httpx.get(f"{served.url}/v2/queues", headers=headers).status_code == 200
             for path in FEATURES[name]:
                 answer = httpx.get(served.url + path, headers=headers)

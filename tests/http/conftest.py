@@ -15,7 +15,7 @@ import pytest
 from falcon import routing
 from falcon.routing.compiled import CompiledRouter
 
-from tests.features import core_with_subscriptions
+from tests.features import core_with_subscriptions, figures_of
 from tests.http.api import KINDS, Api, Kind
 from tests.http.driven import Driven
 from tests.http.scoped import Scoped
@@ -25,7 +25,6 @@ from tests.servers import wait_for
 from tests.stores import Stores, options_of
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.figures import Figures
 from zq.figures.counting import Counts
 from zq.figures.feature import FiguresFeature
 from zq.http.app import create_app
@@ -118,7 +117,7 @@ def compose(storage: Storage, clock: ManualClock, project_suffix: str) -> Compos
             events=counts,
         )
         features = [
-            *(FiguresFeature(Figures(broker, counts)), SubscriptionsFeature(use_cases)),
+            *(FiguresFeature(figures_of(broker, counts)), SubscriptionsFeature(use_cases)),
             *command_features(broker),
         ]
         built = create_app(broker, **{"features": features, **own})

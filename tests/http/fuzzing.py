@@ -21,7 +21,7 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from schemathesis import GenerationMode
 
-from tests.features import core_with_subscriptions
+from tests.features import core_with_subscriptions, figures_of
 from tests.http.api import PATCH_TYPE
 from tests.http.mutants import FOR_KNOWN, SUBSCRIBER
 from tests.http.test_openapi import references
@@ -29,7 +29,6 @@ from tests.stores import Stores
 from zq.auth.signatures import shown
 from zq.clock import ManualClock
 from zq.core.creation import NO_METADATA
-from zq.figures import Figures
 from zq.figures.counting import Counts
 from zq.figures.feature import FiguresFeature
 from zq.http.app import create_app
@@ -252,7 +251,11 @@ def ask(store: Storage, operation: Any, mode: GenerationMode, *, examples: int, 
     share = partial(ShareOptions, secrets=("k" * 32,))
     policy = SubscriptionPolicy(sealer=SecretSealer(share))
     broker, use_cases = core_with_subscriptions(store, clock, policy, limits=LIMITS, checksum=True)
-    features = [FiguresFeature(Figures(broker, Counts())), SubscriptionsFeature(use_cases), *command_features(broker)]
+    features = [
+        FiguresFeature(figures_of(broker, Counts())),
+        SubscriptionsFeature(use_cases),
+        *command_features(broker),
+    ]
     operation.schema.app = app = create_app(broker, share=share, features=features)
     came = Counter[tuple[int, str]]()
 

@@ -17,7 +17,7 @@ from zq.events import Observers
 from zq.http.app import create_app
 from zq.limits import Limits
 from zq.model import QueueRef
-from zq.pools.administration import Pools
+from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
 from zq.serving.features import features_of
 from zq.serving.settings import Configuration

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from webtest import TestApp
 
-from tests.features import EXTENSIONS, sqs
+from tests.features import sqs
 from zq.clock import ManualClock
 from zq.conformance.builders import drafts
 from zq.core import Broker
 from zq.http.app import create_app
 from zq.model import ListFilter, Move, QueueRef
+from zq.serving.features import EXTENSIONS
 from zq.sqs.move_tasks import KEPT, LEASE, UNRATED
 from zq.storage.api import Storage
 

@@ -15,13 +15,14 @@ import pytest
 from botocore.config import Config
 from webtest import TestApp
 
-from tests.features import EXTENSIONS
+from tests.features import administration_of
 from tests.features import sqs as sqs_of
 from tests.routers import known_routes
 from tests.stores import Stores, options_of
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
+from zq.serving.features import EXTENSIONS
 from zq.sqs.settings import SqsOptions
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -104,7 +105,8 @@ def served(broker: Broker) -> Callable[..., TestApp]:
 
     def build(app: dict[str, Any] | None = None, **options: Any) -> TestApp:
         chosen = SqsOptions(**{"enabled": True, "auth": "none", **options})
-        return TestApp(create_app(broker, **{"features": [sqs_of(broker, chosen)], **(app or {})}))
+        features = [sqs_of(broker, chosen), administration_of(broker)]
+        return TestApp(create_app(broker, **{"features": features, **(app or {})}))
 
     return build
 

@@ -10,16 +10,16 @@ import pytest
 from msgspec import structs
 from webtest import TestApp
 
-from tests.features import EXTENSIONS, sqs
+from tests.features import administration_of, sqs
 from tests.http.api import Api
 from tests.http.scoped import Impersonation
 from tests.sqs.test_protocols import Caller, Serve, said
-from zq.administration.feature import AdministrationFeature
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.events import Events
 from zq.http.app import create_app
 from zq.model.quotas import Quota, State
+from zq.serving.features import EXTENSIONS
 from zq.storage.api import Storage
 
 
@@ -28,9 +28,8 @@ class Bounded:
 
     def __init__(self, storage: Storage, clock: ManualClock, account: str, **quota: int) -> None:
         self.broker = Broker(storage, clock, quota=structs.replace(Quota(), **quota), extensions=EXTENSIONS)
-        broker = self.broker
-        administration = AdministrationFeature(broker.quotas, broker.removal, broker.sealing.keys, broker.trail)
-        self.app = TestApp(create_app(broker, strategy=Impersonation(), features=[administration, sqs(broker)]))
+        features = [administration_of(self.broker), sqs(self.broker)]
+        self.app = TestApp(create_app(self.broker, strategy=Impersonation(), features=features))
         self.caller = Caller(self.app, account)
 
     def refused(self, operation: str, code: str, status: int, **given: Any) -> str:

@@ -12,7 +12,7 @@ from zq.auth import signatures
 from zq.clock import ManualClock
 from zq.errors import Invalid, StartRefused, Unavailable
 from zq.limits import Limits, pattern
-from zq.pools.administration import Pools, shown_uri
+from zq.pools.catalogue import Pools, shown_uri
 from zq.sqs import sigv4
 from zq.storage import connect, mongodb
 from zq.storage.mongodb import startup

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.features import figures_of
 from tests.servers import wait_for
 from zq.clock import StoreClock
 from zq.core import Broker
@@ -59,7 +60,7 @@ def store() -> Iterator[Counting]:
 
 @pytest.fixture
 def figures(store: Counting) -> Iterator[Figures]:
-    made = Figures(Broker(store, StoreClock(store.now)), Counts())  # type: ignore[arg-type]
+    made = figures_of(Broker(store, StoreClock(store.now)), Counts())  # type: ignore[arg-type]
     made.sampler.start()
     yield made
     made.sampler.stop()

@@ -4,7 +4,10 @@
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from zq.core import Broker
+from zq.clock import Clock
+from zq.core.queues import Queues
+from zq.core.quotas import Quotas
+from zq.core.topics import Topics
 from zq.events import Observers
 from zq.figures import openapi
 from zq.figures.counting import Counts
@@ -13,6 +16,7 @@ from zq.figures.reports import Figures
 from zq.figures.resources import ProjectFigures, QueueFigures, QueuePoints, ServerCollection
 from zq.http.features import Feature, Json
 from zq.limits import Limits
+from zq.storage.api import Storage
 
 if TYPE_CHECKING:
     from zq.http.application import App
@@ -50,10 +54,19 @@ class FiguresFeature(Feature):
             self._figures.sampler.stop()
 
 
-def figures_feature(enabled: bool, core: Broker, observers: Observers, about: About) -> FiguresFeature:
-    """Return the feature of a server, whose events it counts from now on. ``about``: its entry of /v2/servers."""
+def figures_feature(
+    enabled: bool,
+    observers: Observers,
+    about: About,
+    storage: Storage,
+    clock: Clock,
+    queues: Queues,
+    topics: Topics,
+    quotas: Quotas | None,
+) -> FiguresFeature:
+    """Return the feature of a server, and count its events from now on. ``about``: its entry of /v2/servers."""
     if not enabled:
         return FiguresFeature(None)
     counts = Counts()
     observers.add(counts)
-    return FiguresFeature(Figures(core, counts, about))
+    return FiguresFeature(Figures(storage, clock, queues, topics, quotas, counts, about))

@@ -7,7 +7,10 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from zq.core import Broker
+from zq.clock import Clock
+from zq.core.queues import Queues
+from zq.core.quotas import Quotas
+from zq.core.topics import Topics
 from zq.figures.counting import Counts
 from zq.figures.exchange import About, Server
 from zq.figures.ranking import BACKWARDS, MOST_LISTED, ProjectRows, Ranking, latest_rates, shown
@@ -15,6 +18,7 @@ from zq.figures.sampler import NOTHING, Sampler, Snapshot, summed
 from zq.figures.series import CLOSE, FINE, WINDOWS, Series, Window
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
+from zq.storage.api import Storage
 
 # What queues can be sorted by, and topics.
 SORTS: Final = ("oldest", "ready", "delayed", "claimed", "in", "out", "growth", "name")
@@ -56,10 +60,21 @@ class Asked(Struct, frozen=True):
 class Figures:
     """The figures as this process has them. Each method may raise ``Unavailable``: the store does not answer now."""
 
-    def __init__(self, broker: Broker, counts: Counts, about: About = About()) -> None:  # noqa: B008
-        self._broker = broker
-        self._clock = broker.waiters.clock
-        self.sampler = Sampler(broker.storage, self._clock, counts, about, lambda: broker.queues.max_counted)
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        queues: Queues,
+        topics: Topics,
+        quotas: Quotas | None,
+        counts: Counts,
+        about: About = About(),  # noqa: B008
+    ) -> None:
+        """``quotas``: None if the server authenticates no caller."""
+        self._topics = topics
+        self._quotas = quotas
+        self._clock = clock
+        self.sampler = Sampler(storage, clock, counts, about, lambda: queues.max_counted)
         self._ranking = Ranking()
         self._common: tuple[Snapshot, dict[object, Json]] = NOTHING, {}
         """What was answered of a snapshot to those who may see all: many viewers ask the same."""
@@ -84,7 +99,7 @@ class Figures:
         """The same of topics, of which it is known what was published in a second."""
         self.sampler.look(project)
         rates, now = latest_rates(self.sampler), self._clock.now()
-        names = list(self._topics(project, asked))
+        names = list(self._topic_names(project, asked))
         known = {name: rates.topics.get((project, name), [0.0])[0] if rates else 0.0 for name in names}
         page = self._ranking.page(project, lambda: known, asked.ranking, asked.marker, asked.limit)
         rows = [{"name": name, "in": round(known[name], 3) if rates else None} for name in page.names if name in known]
@@ -123,7 +138,7 @@ class Figures:
         return view.about() | {
             "total": len(names),
             "now": state,
-            "lists": view.lists(names, living) | {"quotas": self._quotas(project)},
+            "lists": view.lists(names, living) | {"quotas": self._near_quotas(project)},
             "clock_offset": round(self._clock.drift(), 3),
             "sweep_lag": max(lags, default=None),
         }
@@ -157,16 +172,16 @@ class Figures:
     def _state(self, depth: Depth, now: Seconds) -> Json:
         return shown(depth, now, self.sampler.most())
 
-    def _topics(self, project: str, asked: Asked) -> Iterable[str]:
+    def _topic_names(self, project: str, asked: Asked) -> Iterable[str]:
         after: str | None = ""
         while after is not None:
-            page = self._broker.topics.stored(project, after)
+            page = self._topics.stored(project, after)
             yield from (topic.ref.name for topic in page.items if asked.shows(topic.ref.name))
             after = page.next if page.items else None
 
-    def _quotas(self, project: str) -> list[Json]:
-        """What the project has used most of, of what bounds it."""
-        quotas = self._broker.quotas
+    def _near_quotas(self, project: str) -> list[Json]:
+        """Return the quotas of which the project has used most, the largest share first."""
+        quotas = self._quotas
         if quotas is None:
             return []
         bounds, used = asdict(quotas.of(project).quota), dict(quotas.used(project))

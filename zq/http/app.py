@@ -186,5 +186,5 @@ def _add_topic_routes(app: App, broker: Broker) -> None:
     app.add_route("/v2/topics/{topic}/purge", ResourcePurge(broker.topics, "topic"))
     app.add_route("/v2/topics/{topic}/messages", TopicMessages(broker.publishing, broker.limits))
     app.add_route("/v2/topics/{topic}/messages/{message}", TopicMessage(broker.publishing))
-    app.add_route("/v2/topics/{topic}/stream", TopicStream(broker))
-    app.add_route("/v2/stream", ProjectStream(broker))
+    app.add_route("/v2/topics/{topic}/stream", TopicStream(broker.streams, broker.rates))
+    app.add_route("/v2/stream", ProjectStream(broker.streams, broker.rates))

@@ -17,10 +17,9 @@ from typing import Final
 import falcon
 
 from zq import limits
-from zq.core import Broker
 from zq.core.publishing import as_marker
-from zq.core.rates import Account
-from zq.core.streams import Gap, Stream
+from zq.core.rates import Account, Rates
+from zq.core.streams import Gap, Stream, Streams
 from zq.errors import NotAuthorized, ZqError
 from zq.http import query, waiting
 from zq.http.authentication import check_again
@@ -48,9 +47,9 @@ class _Streaming:
 
     media = MEDIA
 
-    def __init__(self, broker: Broker) -> None:
-        self._streams = broker.streams
-        self._rates = broker.rates
+    def __init__(self, streams: Streams, rates: Rates) -> None:
+        self._streams = streams
+        self._rates = rates
 
     def _open(
         self,

@@ -9,7 +9,7 @@ import falcon
 from zq.http.features import Feature, Json
 from zq.limits import Limits
 from zq.pools import openapi
-from zq.pools.administration import Pools
+from zq.pools.catalogue import Pools
 from zq.pools.resources import FLAVORS, POOLS, FlavorCollection, FlavorItem, PoolCollection, PoolItem
 
 

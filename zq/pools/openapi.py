@@ -6,7 +6,7 @@ from typing import Any
 from zq.http.openapi.operations import TEXT, Json, answer, body, flag, integer, operation, query, reference
 from zq.http.openapi.schemas import store_report
 from zq.limits import DEFAULT_PAGE, Limits
-from zq.pools.administration import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
+from zq.pools.catalogue import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
 
 
 def pools(limits: Limits) -> Json:

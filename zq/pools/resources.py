@@ -9,7 +9,7 @@ import falcon
 from zq import wire
 from zq.http import query
 from zq.model.pools import Pool
-from zq.pools.administration import Flavor, Pools, shown_uri
+from zq.pools.catalogue import Flavor, Pools, shown_uri
 from zq.wire import answers
 
 POOLS: Final = "/v2/pools"

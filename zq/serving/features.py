@@ -24,7 +24,7 @@ from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
 from zq.model import Seconds
-from zq.pools.administration import Pools
+from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
 from zq.serving.settings import Configuration, Settings
 from zq.sqs.extension import EXTENSION as SQS_EXTENSION
@@ -106,7 +106,16 @@ def features_of(
         features += [PoolsFeature(pools)]
     has_page = any(feature.page is not None for feature in features)
     return [
-        figures_feature(has_page, core, observers, figures_about),
+        figures_feature(
+            has_page,
+            observers,
+            figures_about,
+            core.storage,
+            core.waiters.clock,
+            core.queues,
+            core.topics,
+            core.quotas,
+        ),
         *features,
     ]
 

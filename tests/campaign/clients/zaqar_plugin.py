@@ -34,7 +34,7 @@ from zq.http.app import create_app
 from zq.http.features import Feature
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.pools import POOL, each
-from zq.pools.administration import Pools
+from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
 from zq.serving.application import make_broker
 from zq.serving.features import command_features
