@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on up to ten messages: the good entries are carried out together, the others fail by themselves."""
+"""The operations on up to ten messages: valid entries are carried out together, and each invalid entry fails alone."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -66,13 +66,13 @@ T = TypeVar("T")
 
 
 class Done(Struct, rename="pascal"):
-    """An entry that was carried out, of which there is nothing to say."""
+    """A successful entry without further members."""
 
     id: str
 
 
 class Failed(Struct, rename="pascal"):
-    """An entry that was not."""
+    """A failed entry."""
 
     id: str
     sender_fault: bool
@@ -81,17 +81,17 @@ class Failed(Struct, rename="pascal"):
 
 
 class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
-    """What is told of the entries: each list in the order of the request, and none that has nothing."""
+    """The results of the entries, each list in the order of the request. Empty lists are omitted."""
 
     successful: list[Receipt | Done] = []
     failed: list[Failed] = []
 
     def fail(self, id: str, refusal: errors.SqsError) -> None:
-        """This entry has failed."""
+        """Add a failed entry."""
         self.failed.append(Failed(id, not refusal.receiver, refusal.entry_code, refusal.message))
 
     def sorted(self, given: Sequence[Entry]) -> "BatchAnswer":
-        """The answer; entries failed in any order."""
+        """Return the answer with its failed entries in the order of the request."""
         if len(self.failed) > 1:
             ids = [entry.id for entry in given]
             self.failed.sort(key=lambda failed: ids.index(failed.id))
@@ -158,7 +158,7 @@ def _handled(
     answer: BatchAnswer,
     refusal: Callable[[Handled, E], errors.SqsError | None],
 ) -> BatchAnswer:
-    """Carry out the good entries of a request. ``refusal`` returns why an entry failed, or None if it did not."""
+    """Carry out the valid entries of a request. ``refusal`` returns the error of an entry, or None for success."""
     handled = call.use_cases.messaging.handle(queue, list(made.values())) if made else ()
     for id, became in zip(made, handled, strict=True):
         failure = None
@@ -181,7 +181,7 @@ def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
 
 
 def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, QueueAttributes]:
-    """The queue, and what it says of messages. Raises ``SqsError`` where nothing of the request is to be done."""
+    """Return the queue and its attributes. Raises ``SqsError`` for a request that fails as a whole."""
     queue, terms = existing(call, url)
     if not entries:
         raise errors.empty_batch_request(kind)
@@ -197,7 +197,7 @@ def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple
 
 
 def _made(answer: BatchAnswer, entries: Sequence[E], make: Callable[[E], T]) -> dict[str, T]:
-    """What ``make`` makes of each entry, by their ids; those that it refuses have failed."""
+    """Return what ``make`` returns for each entry, by id. An entry for which it raises ``SqsError`` has failed."""
     made = {}
     for entry in entries:
         try:

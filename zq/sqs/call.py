@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One request of SQS as its operation sees it, whatever protocol it came by: who asks, from where, and for what."""
+"""The context of an operation, independent of the protocol of its request."""
 
 from collections.abc import Callable
 from typing import Annotated, TypeAlias
@@ -19,19 +19,22 @@ from zq.sqs.settings import SqsOptions
 
 
 class Who(Struct, frozen=True):
-    """Who asks, as the credential says."""
+    """The caller, by its credential."""
 
     project: str
     sender: str
-    """The value of SenderId: the access key id, or the account where nobody is authenticated."""
+    """The value of SenderId: the access key id, or the account if requests are not authenticated."""
     region: str = ""
-    """For which the request was signed; "" = it does not say."""
+    """The region for which the request was signed; "" if it names none."""
     actions: frozenset[str] | None = None
-    """Operations that the credential allows; None = all."""
+    """The operations that the credential allows; None = all."""
 
 
 Authenticate: TypeAlias = Callable[[falcon.Request], Callable[[bytes], Who]]
-"""Judges a request by its head; what it returns tells by the raw body who asks. Both raise ``SqsError``."""
+"""Checks the head of a request, and returns a function that checks the raw body and returns the caller.
+
+Both raise ``SqsError``.
+"""
 
 
 class UseCases(Struct, frozen=True):
@@ -58,26 +61,26 @@ class Call(Struct, frozen=True, kw_only=True):
     options: SqsOptions
     project: str
     account: str
-    """The project's, 12 digits."""
+    """The account of the project, 12 digits."""
     region: str
     base: str
     """Scheme and host of queue URLs, as https://sqs.example.org."""
     sender: str
-    """What SenderId is."""
+    """The value of SenderId."""
     trace: str = ""
     """The header X-Amzn-Trace-Id."""
 
 
 class Params(Struct, frozen=True, rename="pascal"):
-    """The parameters of an operation: fields are named as the model's members, but in snake case.
+    """The parameters of an operation, named as the members of AWS's model but in snake case.
 
-    A member without a default is required: one that is missing, null or "" is refused as missing, so a text among them
-    is ``Needed``. Members that are not named are ignored, and integers may come as digits in a text.
+    A member without a default is required. If it is missing, null or "", the request is refused, so required texts are
+    ``Needed``. Unknown members are ignored, and integers may be digits in a text.
     """
 
 
 Needed: TypeAlias = Annotated[str, Meta(min_length=1)]
-"""A parameter of an operation that must be there."""
+"""A text that an operation requires."""
 
 
 class OfQueue(Params, frozen=True):

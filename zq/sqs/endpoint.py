@@ -46,7 +46,7 @@ RULES: Final = {
 
 
 class Endpoint:
-    """The one resource of SQS."""
+    """The resource of all SQS requests."""
 
     audience = Audience.PROBE
     open = True
@@ -96,7 +96,7 @@ class Endpoint:
         poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, paused=True)
 
     def _identified(self, req: falcon.Request, who: Who) -> State:
-        """Count the request as its project's; in which state that is."""
+        """Count the request for its project, and return the state of the project."""
         req.context.identity = Identity(project=who.project, user=who.sender, credential=who.sender)
         req.context.project = who.project
         return self._authorization.enter(req, who.project)
@@ -136,7 +136,7 @@ class Endpoint:
 
 
 def _note_queue(req: falcon.Request, url: str) -> None:
-    """Have logs say which queue a request is about."""
+    """Note the queue of a request, for logs."""
     _, name, ref = names.named(req.context.project, url)
     if ref is not None:
         req.context.queue = ref

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attributes of queues: how they are set, kept and shown.
+"""The attributes of queues on the wire, where all of them are texts.
 
-What zq has a metadata key for is kept under that, so that REST and SQS see and change the same; the rest is the object
-``_sqs`` of the metadata. All attributes are texts on the wire.
+An attribute with a metadata key of zq is stored under that key, so that REST and SQS share it. The object ``_sqs`` of
+the metadata keeps all others.
 """
 
 import json
@@ -69,7 +69,7 @@ def check_names(attributes: Iterable[str], fifo: bool) -> None:
 
 
 def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[str, str]) -> Metadata:
-    """Metadata with these attributes set, whose names have been checked. Raises ``SqsError``."""
+    """Return the metadata with these attributes, whose names are valid. Raises ``SqsError`` for a value."""
     own = attributes_in(metadata)
     if attributes.get("KmsMasterKeyId") and boolean(attributes.get("SqsManagedSseEnabled", "")):
         raise errors.two_encryptions()
@@ -82,7 +82,7 @@ def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[st
 
 
 class Edit:
-    """A queue's metadata while attributes are set in them."""
+    """The metadata of a queue while attributes are set in them."""
 
     def __init__(self, call: Call, ref: QueueRef, metadata: Metadata, own: QueueAttributes) -> None:
         self.call = call
@@ -91,7 +91,7 @@ class Edit:
         self.own = own
 
     def keep(self, **changes: Any) -> None:
-        """Other values in ``_sqs``."""
+        """Change values of ``_sqs``."""
         self.own = structs.replace(self.own, **changes)
 
 
@@ -153,7 +153,7 @@ def _set_redrive_policy(edit: Edit, name: str, value: str) -> None:
 
 
 def _target(edit: Edit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
-    """The name of the queue for dead letters, which takes those of this queue."""
+    """Return the name of the dead-letter queue. Raises ``refusal`` if it does not take letters of this queue."""
     target = names.named_by(edit.call, arn)
     if target is None:
         raise refusal("Dead letter target must be a queue of the same account.")
@@ -243,7 +243,7 @@ KNOWN: Final = frozenset({ALL, FIFO, *SETTERS, *READ_ONLY})
 
 
 def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
-    """The attributes that a queue of these metadata has, without counts."""
+    """Return the attributes of a queue with these metadata, without counts."""
     own = attributes_in(metadata)
     filled = call.use_cases.queues.shown(name, metadata)
     texts = {
@@ -269,7 +269,7 @@ def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
 
 
 def differing(there: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """The first attribute that is given with another value than it has; "" = there is none."""
+    """Return the first given attribute whose value differs from the queue's; "" if there is none."""
     return next((name for name, value in given.items() if not _same(there.get(name, ""), value)), "")
 
 
@@ -283,7 +283,7 @@ def _same(there: str, given: str) -> bool:
 
 
 def _as_texts(value: Any) -> Any:
-    """JSON whose numbers are texts, for clients send them as either."""
+    """Return JSON with numbers as texts, since clients send either."""
     if isinstance(value, dict):
         return {name: _as_texts(member) for name, member in value.items()}
     if isinstance(value, list):

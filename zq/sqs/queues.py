@@ -70,7 +70,7 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
 
 
 def _check_name(name: str, fifo: str | None) -> bool:
-    """Whether the queue is to be a FIFO queue. Raises ``SqsError`` for a name that it may not have."""
+    """Return whether the queue is a FIFO queue. Raises ``SqsError`` for an invalid name."""
     is_fifo = bool(queue_attributes.boolean(fifo or ""))
     plain = name.removesuffix(FIFO) if is_fifo else name
     if (
@@ -90,7 +90,7 @@ class GetQueueUrl(Params, frozen=True):
 
 
 def get_queue_url(call: Call, given: GetQueueUrl) -> dict[str, Any]:
-    """The URL of an existing queue of this name."""
+    """Return the URL of an existing queue."""
     owner = given.queue_owner or call.account
     queue = names.existing(call, f"{owner}/{given.queue_name}")
     return {"QueueUrl": names.queue_url(call, queue.ref.name)}
@@ -103,7 +103,7 @@ class ListQueues(Params, frozen=True):
 
 
 def list_queues(call: Call, given: ListQueues) -> dict[str, Any]:
-    """URLs of the queues whose names begin so."""
+    """Return the URLs of queues whose names begin with a prefix."""
     after, size = _page(given.max_results, given.next_token)
     prefix = given.queue_name_prefix
     found: Iterable[Queue] = ()
@@ -118,7 +118,7 @@ class ListDeadLetterSourceQueues(OfQueue, frozen=True):
 
 
 def list_dead_letter_source_queues(call: Call, given: ListDeadLetterSourceQueues) -> dict[str, Any]:
-    """URLs of the queues whose dead letters come here."""
+    """Return the URLs of queues whose dead-letter queue is this one."""
     target = names.existing(call, given.queue_url).ref.name
     after, size = _page(given.max_results, given.next_token)
     found = (queue for queue in call.use_cases.queues.named(call.project, after) if has_target(queue, target))
@@ -131,7 +131,7 @@ def has_target(queue: Queue, target: str) -> bool:
 
 
 def _page(max_results: int | None, token: str) -> tuple[str, int]:
-    """Behind which name a page begins, and how many it may have."""
+    """Return the name after which a page begins, and the maximum number of its queues."""
     size = MAX_PAGE if max_results is None else max_results
     if not 1 <= size <= MAX_PAGE:
         raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_PAGE}, if provided.")
@@ -145,7 +145,7 @@ def _page(max_results: int | None, token: str) -> tuple[str, int]:
 
 
 def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: int | None) -> dict[str, Any]:
-    """A page of at most ``size``; a token only for those who have ``asked`` for a size."""
+    """Return a page of at most ``size`` queues. It has a token only if the request ``asked`` for a size."""
     listed = [queue.ref.name for queue in islice(found, size + 1)]
     answer: dict[str, Any] = {member: [names.queue_url(call, name) for name in listed[:size]]}
     if asked is not None and len(listed) > size:
@@ -154,13 +154,13 @@ def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: i
 
 
 def delete_queue(call: Call, given: OfQueue) -> None:
-    """Remove it with all its messages."""
+    """Delete the queue with all its messages."""
     ref = names.existing(call, given.queue_url).ref
     call.request.context.removed = call.use_cases.cooldowns.delete(ref, call.options.name_rest)
 
 
 def purge_queue(call: Call, given: OfQueue) -> None:
-    """Remove all its messages, whatever their state is."""
+    """Remove all messages of the queue in every state."""
     queue = names.existing(call, given.queue_url)
     ref, interval = queue.ref, call.options.purge_interval
     if not call.use_cases.cooldowns.purge(ref, interval):
@@ -178,7 +178,7 @@ class GetQueueAttributes(OfQueue, frozen=True):
 
 
 def get_queue_attributes(call: Call, given: GetQueueAttributes) -> dict[str, Any]:
-    """Those attributes that are named and set."""
+    """Return the named attributes that are set."""
     queue = names.existing(call, given.queue_url)
     wanted = set(given.attribute_names)
     for name in given.attribute_names:
@@ -205,7 +205,7 @@ class SetQueueAttributes(OfQueue, frozen=True):
 
 
 def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
-    """Set these; others stay. A FIFO queue may be called one again."""
+    """Set these attributes and keep all others. ``FifoQueue=true`` is valid for a FIFO queue."""
     queue, attributes = names.existing(call, given.queue_url), dict(given.attributes)
     ref, fifo = queue.ref, attributes_of(queue.metadata).fifo
     kind = attributes.pop(queue_attributes.FIFO, None) if fifo else None
@@ -225,7 +225,7 @@ class TagQueue(OfQueue, frozen=True):
 
 
 def tag_queue(call: Call, given: TagQueue) -> None:
-    """Set these tags; others stay."""
+    """Set these tags and keep all others."""
     ref = names.existing(call, given.queue_url).ref
     if not given.tags:
         raise errors.missing_parameter("Tags")
@@ -237,7 +237,7 @@ class UntagQueue(OfQueue, frozen=True):
 
 
 def untag_queue(call: Call, given: UntagQueue) -> None:
-    """Remove these tags, as far as they are there."""
+    """Remove these tags. Missing tags are ignored."""
     ref = names.existing(call, given.queue_url).ref
     if not given.tag_keys:
         raise errors.invalid_parameter(TAG_KEYS)
@@ -245,7 +245,7 @@ def untag_queue(call: Call, given: UntagQueue) -> None:
 
 
 def list_queue_tags(call: Call, given: OfQueue) -> dict[str, Any]:
-    """All its tags."""
+    """Return the tags of the queue."""
     return {"Tags": attributes_of(names.existing(call, given.queue_url).metadata).tags}
 
 

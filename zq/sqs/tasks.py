@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on tasks that move the messages of a dead letter queue."""
+"""The operations on tasks that move the messages of a dead-letter queue."""
 
 import binascii
 from base64 import b64decode, b64encode
@@ -29,7 +29,7 @@ NO_HANDLE: Final = "Value for parameter TaskHandle is invalid."
 
 
 class Handle(Struct, frozen=True, rename="camel"):
-    """What a handle says of its task."""
+    """The content of a task handle."""
 
     task_id: str
     source_arn: str
@@ -54,7 +54,7 @@ _handle: Final = msgspec.json.Decoder(Handle).decode
 
 
 def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str, Any]:
-    """Have the messages of a dead letter queue moved."""
+    """Start a task that moves the messages of a dead-letter queue."""
     source = _source(call, given.source_arn)
     if not any(has_target(queue, source.name) for queue in call.use_cases.queues.named(call.project)):
         raise errors.invalid_parameter(NO_SOURCE)
@@ -76,7 +76,7 @@ def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str
 
 
 def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str, Any]:
-    """The tasks of a queue, the latest first."""
+    """Return the tasks of a queue, the latest first."""
     source = _source(call, given.source_arn)
     size = 1 if given.max_results is None else given.max_results
     if not 1 <= size <= MOST:
@@ -85,7 +85,7 @@ def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str
 
 
 def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[str, Any]:
-    """End a task; what it has moved stays where it is."""
+    """Cancel a task. Messages that it has moved stay in their new queue."""
     try:
         handle = _handle(b64decode(given.task_handle, validate=True))
     except (binascii.Error, ValueError):
@@ -99,14 +99,14 @@ def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[s
 
 
 def _source(call: Call, arn: str) -> QueueRef:
-    """The queue whose task it is, which logs are told. Raises ``SqsError``."""
+    """Return the queue of a task, and note it for logs. Raises ``SqsError``."""
     source = _existing(call, "SourceArn", arn).ref
     call.request.context.queue, call.request.context.params = source, {"queue": source.name}
     return source
 
 
 def _existing(call: Call, parameter: str, arn: str) -> Queue:
-    """The queue of the caller's that an ARN names. Raises ``SqsError``."""
+    """Return the caller's queue with this ARN. Raises ``SqsError``."""
     ref = names.named_by(call, arn)
     queue = call.use_cases.find(ref) if ref else None
     if queue is None:
@@ -120,7 +120,7 @@ def _handle_of(call: Call, task: MoveTask) -> str:
 
 
 def _shown(call: Call, task: MoveTask) -> dict[str, Any]:
-    """Without members that say nothing."""
+    """Return a task as clients see it, without empty members."""
     found: dict[str, Any] = {"TaskHandle": _handle_of(call, task)} if task.status is TaskStatus.RUNNING else {}
     found |= {"Status": str(task.status), "SourceArn": names.queue_arn(call, task.source)}
     if task.destination:
