@@ -33,7 +33,7 @@ class App(falcon.App[Any, Any]):
         self._failures: dict[type[BaseException], Callable[..., Any]] = {}
         self._short = ShortRoutes()
         super().__init__(response_type=Answer, middleware=list(middleware))
-        self.judge = authentication if authentication.asks else None
+        self.judge = authentication if authentication.authenticates else None
         """Decides which bodies the server's edge reads; None: all of them."""
         self.checks = authentication.checks
         self.check_of = authentication.check_of

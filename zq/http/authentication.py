@@ -121,8 +121,8 @@ class Authentication:
         self._strategy = strategy
         self._proxy = proxy
         self._asks = strategy is not None or proxy is not None
-        self.asks = self._asks or bool(checks)
-        """Whether any request must authenticate."""
+        self.authenticates = self._asks or bool(checks)
+        """Whether any request must be authenticated."""
         self._behind_proxy = behind_proxy
         self.checks = checks
         self._public = tuple(public)
