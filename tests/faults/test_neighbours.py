@@ -16,7 +16,7 @@ import pytest
 
 from tests.commands import new_token
 from tests.servers import Lost, ZqServer, ask, wait_for
-from zq.serving.gunicorn import SWITCH
+from zq.turns import SWITCH
 
 # Requests a second of a project, which a busy machine exceeds, too.
 RATE = 10

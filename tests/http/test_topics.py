@@ -13,7 +13,7 @@ from tests.http.api import KINDS, RESERVED, TOPIC_RESERVED, Api
 from tests.http.test_publishing import bodies, publish
 from tests.tables import every_row
 from zq.clock import ManualClock
-from zq.core import Broker
+from zq.core import NO_FOLLOWERS
 from zq.core.creation import TopicCreation, TopicStore
 from zq.core.data_keys import DataKeys
 from zq.core.quotas import NO_QUOTAS
@@ -240,8 +240,8 @@ def composed(
     """Return the use cases of topics of one server."""
     store = TopicStore(storage, clock)
     creation = TopicCreation(store, NO_QUOTAS, Limits(), default_ttls, monotonic)
-    keys, subscriptions = DataKeys(storage.documents, clock, {}), Broker(storage, clock).subscriptions
-    topics = Topics(storage, clock, Limits(), default_ttls, keys, NO_QUOTAS, store, creation, subscriptions)
+    keys = DataKeys(storage.documents, clock, {})
+    topics = Topics(storage, clock, Limits(), default_ttls, keys, NO_QUOTAS, store, creation, NO_FOLLOWERS)
     return topics, creation
 
 

@@ -93,7 +93,7 @@ def test_a_report_says_what_a_small_history_holds(spark, tmp_path) -> None:
     found = {table: tables.read(spark, str(tmp_path), table) for table in tables.SCHEMAS}
     found["records"] = found["finished"]
     now = F.lit("2026-01-01 12:05:00").cast("timestamp")
-    dead, in_, out = (row.asDict() for row in report.of_queues(found, backlog, now).collect())
+    dead, in_, out = (row.asDict() for row in report.queue_report(found, backlog, now).collect())
     nothing = dict.fromkeys((*report.PAST, *report.PRESENT), 0) | dict.fromkeys(("p50", "p95", "p99", "oldest"))
     assert dead == {
         **nothing,

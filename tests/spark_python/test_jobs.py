@@ -52,7 +52,7 @@ def test_a_queue_that_cannot_be_archived_does_not_hold_up_others(monkeypatch, tm
     """The job names the queue and the reason, and exits with the code of a failure."""
     lost = "Query ended: Traceback (most recent call last):\n  File\nzq.spark.tail.Lost: Records may be gone.\n"
 
-    def bring_up(_spark: Any, _path: str, given: dict[str, str], *_: Any) -> archive.Counts:
+    def archive_queue(_spark: Any, _path: str, given: dict[str, str], *_: Any) -> archive.Counts:
         if given["queue"] == "in":
             raise StreamingQueryException(lost)
         return {"posted": 2, "finished": 1}
@@ -60,7 +60,7 @@ def test_a_queue_that_cannot_be_archived_does_not_hold_up_others(monkeypatch, tm
     conf = SimpleNamespace(get=lambda *_: "UTC", set=lambda *_: None)
     session = SimpleNamespace(conf=conf, dataSource=SimpleNamespace(register=lambda _: None))
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: session)
-    monkeypatch.setattr(archive, "bring_up", bring_up)
+    monkeypatch.setattr(archive, "archive_queue", archive_queue)
     failed = invoke("archive", "--project", "acme", "--quiet", "--queue", "in", "--queue", "other", tmp_path)
     assert (failed.exit_code, json.loads(failed.stdout)) == (1, {"queue": "other", "posted": 2, "finished": 1})
     assert failed.stderr.splitlines() == ["zq: in: Records may be gone.", "zq: Not archived: in."]

@@ -6,38 +6,46 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from zq import turns
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
-from zq.http.application import App
 from zq.http.pending import PendingAnswer
 from zq.serving.asgi import Answer, Edge, Limits
+from zq.serving.fairness import MAX_STEPS
 from zq.storage import connect
 from zq.turns import Company
 
 POLL = "/v2/queues/jobs/messages"
-HEADERS = [(b"host", b"localhost"), (b"client-id", b"30387f00c63a4a30ac1f3e2cf1b0c3a1"), (b"x-project-id", b"acme")]
+CLAIM = "/v2/queues/jobs/claims/mine.1"
+HEADERS = [(b"host", b"localhost"), (b"client-id", b"30387f00c63a4a30ac1f3e2cf1b0c3a1")]
 MESSAGE = b'{"messages": [{"body": 1, "ttl": 300}]}'
 
 
 class Watched(Edge):
     """An edge that remembers the threads on which the application worked."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, broker: Broker) -> None:
+        app = create_app(broker)
         super().__init__(app, app, Limits(60, 60, 60, 1 << 20), 2, asyncio.get_running_loop())
+        self.broker = broker
         self.calls: list[int] = []
+        self.projects: list[str] = []
+        """The projects of the calls."""
         self.attempts: list[int] = []
 
     def call(self, environ: dict[str, Any]) -> Answer:
         self.calls.append(threading.get_ident())
+        self.projects.append(environ["HTTP_X_PROJECT_ID"])
         return super().call(environ)
 
     def go_on(self, pending: PendingAnswer) -> Answer | None:
         self.attempts.append(threading.get_ident())
         return super().go_on(pending)
 
-    async def ask(self, method: str, path: str, query: str = "", body: bytes = b"") -> int:
+    async def ask(self, method: str, path: str, query: str = "", body: bytes = b"", *, project: str = "acme") -> int:
         """Return the status of the answer to a request."""
         events = [{"type": "http.request", "body": body, "more_body": False}]
         sent: list[dict[str, Any]] = []
@@ -51,7 +59,11 @@ class Watched(Edge):
             **{"type": "http", "http_version": "1.1", "method": method, "scheme": "http"},
             **{"raw_path": path.encode(), "query_string": query.encode()},
             **{"server": ("127.0.0.1", 8888), "client": ("127.0.0.1", 4711)},
-            "headers": [*HEADERS, (b"content-length", str(len(body)).encode())],
+            "headers": [
+                *HEADERS,
+                (b"x-project-id", project.encode()),
+                (b"content-length", str(len(body)).encode()),
+            ],
         }
         await self.serve(scope, receive, sent.append)
         status: int = sent[0]["status"]
@@ -62,7 +74,7 @@ def drive(test: Callable[[Watched, int], Any]) -> None:
     """Run a test with an edge on an empty store in memory, and the event loop's thread."""
 
     async def run() -> None:
-        edge = Watched(create_app(Broker(connect("memory:"), ManualClock(1000.0))))
+        edge = Watched(Broker(connect("memory:"), ManualClock(1000.0)))
         await asyncio.wait_for(test(edge, threading.get_ident()), 60)
 
     asyncio.run(run())
@@ -96,3 +108,58 @@ def test_only_a_probe_of_health_runs_on_the_loop_unseen() -> None:
         assert edge.calls[1] != loops
 
     drive(probe)
+
+
+def test_a_request_passes_the_queued_requests_of_another_project() -> None:
+    """Requests of one project that come together take several iterations of the loop."""
+
+    async def ask_after_a_burst(edge: Watched, _loops: int) -> None:
+        burst = [asyncio.ensure_future(edge.ask("GET", POLL, "echo=true")) for _ in range(100)]
+        asked = asyncio.ensure_future(edge.ask("GET", POLL, "echo=true", project="neighbour"))
+        assert await asked == 200
+        assert edge.projects.index("neighbour") <= 2 * MAX_STEPS
+        assert set(await asyncio.gather(*burst)) == {200}
+
+    drive(ask_after_a_burst)
+
+
+def test_a_request_passes_the_woken_polls_of_another_project() -> None:
+    async def ask_beside_polls(edge: Watched, loops: int) -> None:
+        polls = [asyncio.ensure_future(edge.ask("DELETE", POLL, "pop=1&wait=30")) for _ in range(100)]
+        while len(edge.calls) < len(polls):
+            await asyncio.sleep(0)
+        edge.broker.end_waiting()
+        while not edge.attempts:
+            await asyncio.sleep(0)
+        assert await edge.ask("GET", POLL, "echo=true", project="neighbour") == 200
+        assert len(edge.attempts) <= 2 * MAX_STEPS
+        assert set(await asyncio.gather(*polls)) == {200}
+
+    drive(ask_beside_polls)
+
+
+@pytest.mark.parametrize("count", [20, 200])
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    [
+        ("PATCH", CLAIM, b'{"ttl": 300}', 204),
+        ("DELETE", CLAIM, b"", 204),
+        ("POST", f"{CLAIM}/settle", b'{"delete": "*"}', 200),
+    ],
+)
+def test_a_change_of_a_large_claim_leaves_the_loop(
+    count: int, method: str, path: str, body: bytes, expected: int
+) -> None:
+    """The request does not say how many messages the claim holds."""
+
+    async def change_claim(edge: Watched, loops: int) -> None:
+        message = b'{"body": 1, "ttl": 300}'
+        assert await edge.ask("POST", POLL, body=b'{"messages": [%s]}' % b",".join([message] * count)) == 201
+        assert await edge.ask("PUT", CLAIM, f"limit={count}", b"{}") == 201
+        assert await edge.ask(method, path, body=body) == expected
+        assert edge.calls[-1] == loops
+        assert bool(edge.attempts) is (count > 100)
+        assert loops not in edge.attempts
+        assert await edge.ask("GET", CLAIM) == (200 if method == "PATCH" else 404)
+
+    drive(change_claim)

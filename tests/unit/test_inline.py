@@ -135,6 +135,55 @@ def test_a_job_that_waits_too_long_for_a_thread_is_refused() -> None:
     in_loop(crowd)
 
 
+def test_a_job_that_may_wait_is_not_overtaken_by_later_jobs() -> None:
+    """However often the pool refuses jobs that have waited too long."""
+
+    async def crowd(loop: asyncio.AbstractEventLoop) -> None:
+        pool, go, order = Pool(1, 0.1, loop), threading.Event(), list[str]()
+        held = pool.do(lambda: go.wait(60))
+        first = pool.do(lambda: order.append("first"), patient=True)
+        late = pool.do(lambda: order.append("never"))
+        await asyncio.sleep(0.04)
+        second = pool.do(lambda: order.append("second"), patient=True)
+        with pytest.raises(Crowded):
+            await asyncio.wait_for(late, 60)
+        go.set()
+        await asyncio.wait_for(asyncio.gather(held, first, second), 60)
+        assert order == ["first", "second"]
+
+    in_loop(crowd)
+
+
+def test_one_caller_leaves_threads_to_others() -> None:
+    """Further jobs of a caller wait for one of its own to end."""
+
+    async def crowd(loop: asyncio.AbstractEventLoop) -> None:
+        pool, go = Pool(4, 60, loop), threading.Event()
+        first = [pool.do(lambda: go.wait(60), caller=b"greedy") for _ in range(20)]
+        assert await asyncio.wait_for(pool.do(lambda: "served", caller=b"modest"), 60) == "served"
+        assert pool.is_busy(b"greedy")
+        assert not any(job.done() for job in first)
+        go.set()
+        assert await asyncio.wait_for(asyncio.gather(*first), 60) == [True] * 20
+        assert not pool.is_busy(b"greedy")
+
+    in_loop(crowd)
+
+
+def test_a_queued_job_of_a_caller_is_refused_in_time() -> None:
+    async def crowd(loop: asyncio.AbstractEventLoop) -> None:
+        pool, go = Pool(2, 0.1, loop), threading.Event()
+        held = pool.do(lambda: go.wait(60), caller=b"greedy")
+        late = pool.do(lambda: "never", caller=b"greedy")
+        with pytest.raises(Crowded):
+            await asyncio.wait_for(late, 60)
+        go.set()
+        assert await asyncio.wait_for(held, 60) is True
+        assert await asyncio.wait_for(pool.do(lambda: "again", caller=b"greedy"), 60) == "again"
+
+    in_loop(crowd)
+
+
 def test_an_awaited_thing_is_given_up_at_its_deadline() -> None:
     async def wait_in_vain(loop: asyncio.AbstractEventLoop) -> None:
         deadlines = Deadlines(loop)

@@ -2,6 +2,8 @@
 """WebSocket (contract 14): every action, both formats, faults, who asks, and bounds, against a real process."""
 
 import json
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -294,6 +296,17 @@ def test_who_asks_with_another_token_is_sent_nothing_of_the_former_project(tmp_p
         new = {"X-Project-ID": "other", "X-Auth-Token": theirs["token"]}
         assert ask(connection, "authenticate", **new)[0] == 200
         assert ask(other, "subscription_list", q)[1]["subscriptions"] == []
+
+
+def test_an_idle_connection_is_closed_with_1001_before_the_process_ends() -> None:
+    with served() as (url, server), connect(url) as connection:
+        assert ask(connection, "queue_list")[0] == 200
+        os.kill(server.pid, signal.SIGTERM)
+        with pytest.raises(ConnectionClosed) as closed:
+            connection.recv(WITHIN)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1001
+        assert server.wait(WITHIN) == 0
 
 
 @pytest.mark.slow

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Client certificates as credentials (tenancy 9): a file maps their subjects to identities.
 
-["CN=billing,O=Acme"]
-project = "acme"
-roles = ["member"]
-scopes = ["produce:orders.*"]
+    ["CN=billing,O=Acme"]
+    project = "acme"
+    roles = ["member"]
+    scopes = ["produce:orders.*"]
 
 The edge verifies the certificate and passes its subject and expiry in the environment.
 """

@@ -157,7 +157,7 @@ class Bearers:
         return found.identity is not None
 
     def forget(self, credentials: Collection[str]) -> None:
-        """Look the credentials of these names up anew when they come again."""
+        """Look the credentials with these names up again on their next use."""
         with self._lock:
             for key, known in list(self._valid.items()):
                 if known.identity is not None and known.identity.credential in credentials:

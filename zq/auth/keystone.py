@@ -73,11 +73,13 @@ class Keystone:
         refused: Callable[[Mapping[str, Any], str], None],
         public: Sequence[str] = (),
     ) -> Application:
-        """Return the application with the middleware before it.
+        """Return the application with the middleware in front of it.
 
-        ``set_aside`` removes the headers by which clients identify themselves; ``peer_of`` returns the address of a
-        client. ``refused`` is called with each request that the middleware has refused, and its client's address.
-        ``public``: prefixes of paths that need no token.
+        Args:
+            set_aside: Removes the client's own identity headers from the environment.
+            peer_of: Returns the caller's address.
+            refused: Called with the environment and the address of each request that the middleware refuses.
+            public: Path prefixes that need no token.
         """
         self._app, self._refused = app, refused
         prefixes = tuple(public)

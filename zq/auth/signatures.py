@@ -212,7 +212,7 @@ class Signatures:
         raise MetadataConflict("Others revoke what the project has signed at the same time. Try again.")
 
     def forget(self) -> None:
-        """Drop all caches."""
+        """Verify all signatures, and read all numbers of revocations, again on their next use."""
         with self._lock:
             self._epochs.clear()
             for values, share in list(self._shares.items()):

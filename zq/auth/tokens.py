@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The strategy ``token``: zq's own tokens, stored without their secrets.
 
-zq_<id>_<secret>_<crc>     10, 43 and 6 characters of 0-9 A-Z a-z; crc: CRC-32 of all before its underscore
+    zq_<id>_<secret>_<crc>     10, 43 and 6 characters of 0-9 A-Z a-z; crc: CRC-32 of all before its underscore
 
 They are documents, JSON unless empty. Each expires with its token:
 
-("", "token", id)          the token, with the SHA-256 of its secret
-(project, "token", id)     empty: index entry for listings, written first and deleted last
-("", "token-admin", id)    empty: index entry of an administrator's token, which belongs to no project
-("", "token-used", id)     time of the last use, to the hour
-("", "token-revoked", id)  empty, never expires: an administrator's token of this id was revoked or rotated
-("", "token-denied", jti)  empty: a JSON Web Token of this id was revoked
+    ("", "token", id)          the token, with the SHA-256 of its secret
+    (project, "token", id)     empty: index entry for listings, written first and deleted last
+    ("", "token-admin", id)    empty: index entry of an administrator's token, which belongs to no project
+    ("", "token-used", id)     time of the last use, to the hour
+    ("", "token-revoked", id)  empty, never expires: an administrator's token of this id was revoked or rotated
+    ("", "token-denied", jti)  empty: a JSON Web Token of this id was revoked
 """
 
 import hashlib

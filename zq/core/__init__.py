@@ -47,7 +47,7 @@ class Broker:
         share: Percentage of waiters and streams that one project may hold.
         encryption_keys: Master keys, see ``DataKeys``.
         max_counted: Largest message count per state, see ``Queues``.
-        followers: The followers of queues and topics, if the server has a feature for them.
+        followers: The followers of queues and topics, if a feature has some.
         pools: The stores of all pools, if the deployment has pools.
         audit_ttl: Seconds for which an audit entry is kept.
         extensions: The rules that features add.

@@ -57,7 +57,7 @@ class Slices:
 class Carrier:
     """The execution of commits by one server.
 
-    ``patience``: seconds after which a client is told that its commit is still running.
+    ``patience``: seconds after which a client is answered that its commit is still running.
     """
 
     def __init__(

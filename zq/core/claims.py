@@ -96,7 +96,7 @@ class Claims:
         while True:
             now = self._clock.now()
             letters = None if rules.claims_paused else self._rules_cache.dead_letters(queue, rules)
-            asked = structs.replace(
+            request = structs.replace(
                 wanted(rules),
                 waits=rules.waits,
                 max_claims=letters and letters.max_claims,
@@ -104,8 +104,8 @@ class Claims:
                 expected=rules.metadata,
             )
             if rules.claims_paused:
-                asked = structs.replace(asked, limit=1, max_claims=NO_CLAIMS, most_bytes=0)
-            made = redelivery.claim(self._storage, queue, asked, letters, now, self._rules_cache.admit_moves)
+                request = structs.replace(request, limit=1, max_claims=NO_CLAIMS, most_bytes=0)
+            made = redelivery.claim(self._storage, queue, request, letters, now, self._rules_cache.admit_moves)
             if made.metadata is None:
                 break
             rules = self._rules_cache.remember(queue, made.metadata)

@@ -2,9 +2,9 @@
 """Encryption of message bodies and attributes in the store (contract 7.9).
 
 An encrypted body begins with a byte that no JSON text begins with. So clients cannot post a body that looks encrypted,
-and no other field says whether a body is. The layout is: that byte, the length of the data key's id, the id, a nonce of
-12 random bytes, and the AES-256-GCM ciphertext with its tag of 16 bytes. The tag also covers the project and the
-message id: a body that was copied to another message cannot be decrypted. In a topic it covers the topic and random
+and the first byte shows whether a body is encrypted. The layout is: that byte, the length of the data key's id, the id,
+a nonce of 12 random bytes, and the AES-256-GCM ciphertext with its tag of 16 bytes. The tag also covers the project and
+the message id: a body that was copied to another message cannot be decrypted. In a topic it covers the topic and random
 bytes that are stored with the body.
 
 A queue or topic that was created with encryption has the time since which all its bodies are encrypted. A plain body in

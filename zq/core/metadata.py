@@ -223,7 +223,7 @@ def check_retry_policy(policy: object, field: str) -> None:
         return
     for error in Draft4Validator(RETRY_POLICY).iter_errors(policy):
         raise InvalidBody(f"{field}: {error.message[:200]}.")
-    assert isinstance(policy, dict)  # the schema says so
+    assert isinstance(policy, dict)  # ensured by the schema
     _check_retry_span(policy, field)
 
 

@@ -251,7 +251,7 @@ class Quotas:
                 raise exceeded("queues", most)
 
     def _exists(self, queue: QueueRef) -> bool:
-        """Return whether the queue exists or existed a moment ago. Without a limit on queues, return ``True``."""
+        """Return whether the queue exists or existed a moment ago; ``True`` without a limit on queues."""
         known, now = (queue.project, "queues", queue.name), self.now()
         if self._existing.get(known, 0.0) > now:
             return True

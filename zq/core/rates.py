@@ -47,6 +47,8 @@ MAX_HEAVY: Final = 2
 HEAVY_WAIT: Final = 1.0
 # Seconds for which heavy requests pause longer after a request of another project.
 LATELY: Final = 0.1
+# Seconds after a request of a second account in which a process counts as serving several accounts.
+RECENTLY: Final = 1.0
 # Kind of the documents with the reports of processes.
 KIND: Final = "rate"
 # Maximum number of processes whose reports are read.
@@ -70,13 +72,17 @@ class Visits:
         self.busy: set[Account] = set()
         """Accounts that have light requests in progress."""
         self._last: Account | None = None
-        self._last_at = self._other_at = -LATELY
+        self._last_at = self._other_at = -RECENTLY
 
     def note(self, account: "Account", now: float) -> None:
         """Record a request. Threads may overwrite each other's records; the next request corrects that."""
         if self._last is not account:
             self._other_at, self._last = self._last_at, account
         self._last_at = now
+
+    def are_of_several(self, now: float) -> bool:
+        """Return whether more than one account has sent requests within ``RECENTLY``."""
+        return now - self._other_at < RECENTLY
 
     def company(self, account: "Account", now: float) -> Company:
         """Return whether other projects are being served, or were lately, besides a heavy request of this account."""

@@ -63,7 +63,7 @@ class Removal:
         """Suspend the project and delete a first part of it. Idempotent."""
         note = DocumentRef("", DELETION, project_id(project))
         self._documents.put(note, b"", self._clock.now())
-        quotas.write(project, lambda said: structs.replace(said, state=State.SUSPENDED, deleting=True))
+        quotas.write(project, lambda settings: structs.replace(settings, state=State.SUSPENDED, deleting=True))
         self.step(quotas, project)
 
     def step(self, quotas: Quotas, project: str) -> bool:

@@ -73,7 +73,7 @@ class Stream:
         visible: Callable[[str], bool] | None = None,
         disconnect: Callable[[], None] | None = None,
     ) -> None:
-        """``visible`` and ``disconnect`` are those of ``Streams.open``."""
+        """Initialize; ``visible`` and ``disconnect`` are described in ``Streams.open``."""
         self._matches = pattern.matches if visible is None else _both(pattern.matches, visible)
         self._owner = owner
         self._project = project
@@ -120,11 +120,11 @@ class Stream:
         return LAST_PATIENCE if self._owner.closing else PATIENCE
 
     def send(self) -> None:
-        """Note that the reader is being sent something, until ``taken``."""
+        """Record that data is being sent to the reader, until ``taken``."""
         self._sending_since = time.monotonic()
 
     def taken(self) -> None:
-        """Note that the reader has taken all that it was sent, and waits for more."""
+        """Record that the reader has taken everything and waits for more."""
         self._sending_since = None
 
     def disconnect_stalled(self) -> None:
@@ -225,12 +225,13 @@ class Streams:
         visible: Callable[[str], bool] | None = None,
         disconnect: Callable[[], None] | None = None,
     ) -> Stream:
-        """Open a stream of the messages published in the matching topics behind ``after``; None = from now on.
+        """Open a stream of the topics that match, after the position ``after`` (``None`` = the log's end).
 
-        ``visible``: whether the reader may see messages of a topic; None = of all. ``disconnect``: ends the connection
-        of a reader that takes nothing; None = the edge does so.
+        Raises ``Crowded``, ``Invalid`` if ``after`` is beyond the log's end, ``Unavailable``.
 
-        Raises ``Crowded``, ``Invalid`` if ``after`` lies beyond the log's end, ``Unavailable``.
+        Args:
+            visible: Returns whether the reader may see a topic's messages; ``None`` = all topics.
+            disconnect: Closes the connection of a reader that takes nothing; ``None`` = the edge does so.
         """
         own = self._quotas.share_of(project)
         with self._lock:

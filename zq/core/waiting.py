@@ -209,7 +209,8 @@ class Waiters:
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
         """Set the queue's timer to the time at which a message becomes ready, or to the next regular check.
 
-        ``asked``: a time not later than the look that found nothing. Messages that became ready since are due at once.
+        ``asked``: a time at or before the look that found nothing. Messages that have become ready since then are due
+        at once.
         """
         due = self._queues.ready(queue, 0, asked).next
         after = max(RECHECK, len(self._wait_queues) / MAX_RECHECKS)

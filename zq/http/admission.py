@@ -72,7 +72,9 @@ class Admission:
     def process_response(
         self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool
     ) -> None:
-        if query.body_is_left(req):
+        if getattr(req.context, "body_is_read", False):
+            return
+        if query.CHUNKED in req.env or req.env.get("CONTENT_LENGTH") not in (None, "", "0"):
             resp.set_header("Connection", "close")  # the edge must not read an unwanted body
 
 

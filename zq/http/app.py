@@ -80,19 +80,26 @@ def create_app(
     is_stopping: Callable[[], bool] = bool,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
-    """The WSGI application on a broker. Options: contract 16. ``trusting``: roles are believed.
+    """Create the WSGI application of a broker.
 
-    ``policy`` tells which roles a rule asks for; by default the table in ``zq.auth.policy``. ``tells_rates``: whether
-    answers say what is left of a project's rates.
-    ``strategy`` and ``proxy``: how callers prove who they are, one of both; without any they are believed.
-    ``behind_proxy``: a caller's address is the last one of ``X-Forwarded-For``.
-    ``tokens``: of all projects; by default those of the broker's store. ``share``: how URLs are signed now.
-    ``auth``: the name of the strategy. ``features``: those of the server.
-    ``is_stopping``: whether ``/readyz`` sends clients to other servers.
-    ``monotonic``: the clock that limits how often an address may send wrong signatures.
+    Options without a description here are those of contract 16.
 
-    ``log_requests`` and ``allowed_hosts`` are asked at each request. ``metrics_page``: what ``/metrics`` says, if it is
-    served.
+    Args:
+        policy: The roles that each rule needs; default: the table in ``zq.auth.policy``.
+        trusting: Whether the roles that unauthenticated callers state are accepted.
+        allowed_hosts: Returns the accepted ``Host`` names; called for each request.
+        log_requests: Returns whether to log a request; called for each request.
+        metrics_page: Returns the page at ``/metrics``; ``None`` = no such route.
+        tells_rates: Returns whether answers have rate-limit headers.
+        strategy: Authenticates callers. Without ``strategy`` and ``proxy``, the headers of requests are trusted.
+        proxy: Accepts the identity that an authenticating proxy passes; excludes ``strategy``.
+        behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
+        tokens: The tokens of all projects; default: those in the broker's store.
+        share: Returns the current options of signed URLs.
+        auth: Name of the authentication strategy.
+        features: The features of the server.
+        is_stopping: Returns whether ``/readyz`` answers 503, so that clients go to other servers.
+        monotonic: The clock that limits invalid signatures per address.
     """
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.clock

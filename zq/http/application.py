@@ -66,6 +66,11 @@ class App(falcon.App[Any, Any]):
         """
         return self._storage.prompt and not turns.are_taken()
 
+    def has_company(self) -> bool:
+        """Return whether several projects have sent requests to this process within a second."""
+        quotas = self.authorization.quotas
+        return quotas is not None and quotas.visits.are_of_several(quotas.now())
+
     def go_on(self, pending: PendingAnswer) -> Later | None:
         """Let a pending request look again.
 

@@ -107,15 +107,12 @@ class Authentication:
         checks: Sequence[CredentialCheck] = (),
         public: Sequence[str] = (),
     ) -> None:
-        """Create the middleware.
+        """Create the middleware with ``strategy``, ``proxy`` or neither, but not both.
 
         Args:
-            strategy: The strategy that authenticates clients, or ``None``.
-            proxy: The proxy check, or ``None``. At most one of both is given.
-            behind_proxy: Whether the last ``X-Forwarded-For`` is the client.
-            signatures: The check of signed URLs.
+            behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
             checks: The checks of requests that authenticate by other means.
-            public: Prefixes of paths that GET and HEAD read without a credential.
+            public: Path prefixes that GET and HEAD may read without a credential.
         """
         self._signed = Signed(signatures)
         self._strategy = strategy

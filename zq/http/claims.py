@@ -10,6 +10,7 @@ from zq import wire
 from zq.core.claims import ClaimAnswer, Claims
 from zq.core.waiting import Waiters
 from zq.http import query, weight
+from zq.http.pending import answer
 from zq.http.waiting import polled
 from zq.limits import MAX_AGENT
 from zq.model import Holder
@@ -72,12 +73,12 @@ class ClaimItem:
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
-        self._claims.renew(req.context.queue, claim, wire.claim_terms(query.needed_body(req)), fence)
-        resp.status = falcon.HTTP_204
+        renew = partial(self._claims.renew, req.context.queue, claim, wire.claim_terms(query.needed_body(req)), fence)
+        answer(req, resp, renew, partial(_show_nothing, resp))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
-        self._claims.release(req.context.queue, claim, query.integer(req, "delay"))
-        resp.status = falcon.HTTP_204
+        release = partial(self._claims.release, req.context.queue, claim, query.integer(req, "delay"))
+        answer(req, resp, release, partial(_show_nothing, resp))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         """Return the live claim of this name, or create it (extensions 9)."""
@@ -113,6 +114,10 @@ def _named(client: str, agent: str) -> Holder:
 def _terms(req: falcon.Request) -> wire.ClaimTerms:
     raw = query.body(req)
     return wire.claim_terms(raw) if raw else wire.ClaimTerms()
+
+
+def _show_nothing(resp: falcon.Response, _: None) -> None:
+    resp.status = falcon.HTTP_204
 
 
 def _show(req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, claimed: ClaimAnswer) -> None:

@@ -103,6 +103,10 @@ class SocketHandler(Protocol):
         """Serve one connection, from the acceptance of its handshake to its end."""
         ...
 
+    def end(self) -> None:
+        """Close all connections, since the server is stopping."""
+        ...
+
 
 class SocketEdge(Protocol):
     """The part of the server's edge that serves WebSocket connections. Call it in its event loop."""
@@ -142,7 +146,7 @@ class Feature:
     files: Sequence[Reloadable] = ()
     """The files that the server reads again when it reloads its options."""
     listeners: Sequence[Callable[[QueueRef], object]] = ()
-    """Functions to call with each queue to which messages may have come, from any thread."""
+    """Functions that are called with each queue that may have received messages, from any thread."""
 
     public_prefixes: Sequence[str] = ()
     """Prefixes of paths that GET and HEAD read without a credential; nothing of a project is there."""
@@ -168,7 +172,7 @@ class Feature:
         return {}
 
     def start(self) -> None:
-        """Begin what runs beside requests."""
+        """Start background work."""
 
     def stop(self) -> None:
-        """End what ``start`` began."""
+        """Stop the background work."""

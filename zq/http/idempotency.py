@@ -27,8 +27,8 @@ def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *mo
         return None
     if _KEY.fullmatch(key) is None:
         raise InvalidHeader("Invalid header value", f"Idempotency-Key must be 1 to {MAX_KEY} visible ASCII characters.")
-    asked = b"\0".join([raw, req.query_string.encode(), *(part.encode() for part in more)])
-    return IdempotencyKey(f"{verb}:{key}", sha256(asked).digest(), window)
+    content = b"\0".join([raw, req.query_string.encode(), *(part.encode() for part in more)])
+    return IdempotencyKey(f"{verb}:{key}", sha256(content).digest(), window)
 
 
 def mark_replayed(resp: falcon.Response) -> None:

@@ -67,6 +67,26 @@ class Feed(Protocol):
         ...
 
 
+class NoWait:
+    """A ``Wait`` for a request that goes on at once."""
+
+    def left(self) -> float:
+        return 0.0
+
+    def begin(self, notify: Callable[[], object]) -> None:
+        notify()
+
+    def end(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+# ``NoWait`` has no state.
+NO_WAIT: Final = NoWait()
+
+
 class PendingAnswer:
     """A request that waits until ``look`` finds something or its time is up.
 
@@ -187,9 +207,14 @@ def answer_later(
         handover.answer_later(pending, in_thread=in_thread)
 
 
-def answer_in_thread(
-    req: falcon.Request, resp: falcon.Response, wait: Wait, look: Callable[[], Any], show: Callable[[Any], object]
-) -> None:
-    """Answer with ``show(look())`` on a worker thread; the request began on the event loop's thread."""
-    handover: Handover = req.env[HANDOVER]
-    handover.answer_later(PendingAnswer(req, resp, wait, look, show), in_thread=True)
+def answer(req: falcon.Request, resp: falcon.Response, look: Callable[[], Any], show: Callable[[Any], object]) -> None:
+    """Answer with ``show(look())``; on a thread if ``look`` takes too long for the event loop's thread."""
+    try:
+        found = look()
+    except LongWalk:
+        handover: Handover = req.env[HANDOVER]
+        handover.answer_later(
+            PendingAnswer(req, resp, NO_WAIT, lambda: (look(),), lambda held: show(*held)), in_thread=True
+        )
+    else:
+        show(found)

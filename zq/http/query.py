@@ -111,9 +111,10 @@ def repeated(given: dict[str, Any]) -> dict[str, str]:
 
 
 def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:
-    """The body; b"" if there is none. A larger one is refused: by its ``Content-Length`` unread, else at the bound.
+    """Read the body; b"" if there is none. Raises ``Invalid`` if it exceeds ``bound`` bytes.
 
-    ``form``: it may be one."""
+    With a ``Content-Length``, a body that is too large is not read. ``form``: whether the body may be a form.
+    """
     announced = None if CHUNKED in req.env else req.content_length
     if announced is None:
         raw = _unannounced(req, bound, form)
@@ -135,18 +136,12 @@ def announced_size(req: falcon.Request, bound: int) -> int:
 
 
 def _may_have_body(req: falcon.Request) -> bool:
-    """Whether a request without ``Content-Length`` may have a body all the same: in chunks, or by HTTP/2."""
+    """Return whether a request without ``Content-Length`` may have a body: a chunked one, or by HTTP/2."""
     return CHUNKED in req.env or bool(req.env.get("wsgi.input_terminated"))
 
 
-def body_is_left(req: falcon.Request) -> bool:
-    """Whether the caller has announced a body and nobody has read it."""
-    announced = CHUNKED in req.env or req.env.get("CONTENT_LENGTH") not in (None, "", "0")
-    return announced and not getattr(req.context, "body_is_read", False)
-
-
 def refuse_form(req: falcon.Request) -> None:
-    """For a request with a body: raises ``InvalidHeader`` if it is called a form, as curl does by itself."""
+    """Raise ``InvalidHeader`` if the body has the media type of a form, which curl sends by default."""
     if req.env.get("CONTENT_TYPE", "").lower() == FORM:
         raise InvalidHeader("Invalid Content-Type", "Content-Type must not be that of a form: bodies are JSON.")
 
@@ -161,7 +156,7 @@ def _unannounced(req: falcon.Request, bound: int, form: bool) -> bytes:
     raw = _read(req, bound + 1)
     if (
         not raw and CHUNKED in req.env
-    ):  # some servers hide that the chunks were none, and a purge without body purges all
+    ):  # some servers hide malformed chunks, and a purge without a body would purge everything
         _refuse_withheld(req)
         raise InvalidBody("The body is announced by Transfer-Encoding and is empty.")
     if len(raw) > bound:
@@ -178,7 +173,7 @@ def _refuse_withheld(req: falcon.Request) -> None:
 
 
 def _read(req: falcon.Request, size: int) -> bytes:
-    """Return up to ``size`` bytes, fewer if the body ends before."""
+    """Read up to ``size`` bytes of the body."""
     source = req.env["wsgi.input"]
     try:
         raw: bytes = source.read(size)
@@ -191,13 +186,13 @@ def _read(req: falcon.Request, size: int) -> bytes:
         raise falcon.HTTPError(
             falcon.HTTP_408, title=falcon.HTTP_408, description="The body did not come in time."
         ) from error
-    except Exception as error:  # each server has classes of its own for chunks that are none
+    except Exception as error:  # servers raise classes of their own for malformed chunks
         raise InvalidBody("The body cannot be read to its end.") from error
     return raw
 
 
 def needed_body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
-    """As ``body``, for verbs that cannot do without."""
+    """Read a required body. Raises ``InvalidBody`` if it is empty."""
     raw = body(req, bound)
     if not raw:
         raise InvalidBody("The body is missing.")

@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/queues/{queue}/claims/{claim}/settle`` and ``/v2/queues/{queue}/redrive`` (extensions 3, 4)."""
 
+from functools import partial
+from typing import Any
+
 import falcon
 
 from zq import wire
 from zq.core.redriving import Redriving
 from zq.core.settling import Settling
+from zq.core.values import Applied
 from zq.http import idempotency, query, weight
+from zq.http.pending import answer
 from zq.limits import MAX_CONTROL_BODY, Limits
 from zq.model.scopes import Verb
 from zq.wire import extensions
@@ -29,10 +34,14 @@ class ClaimSettle:
         key = idempotency.idempotency_key(req, "settle", self._window, raw, claim)
         terms, allowance = extensions.settle_terms(raw), req.context.allowance
         weight.admit(req, len(terms.delete) + len(terms.release) + len(terms.move) + len(terms.bury))
-        settled = self._settling.settle(req.context.queue, claim, terms, key, fence, allowance)
-        if settled.replayed:
-            idempotency.mark_replayed(resp)
-        resp.data = wire.encode(settled.value)
+        settle = partial(self._settling.settle, req.context.queue, claim, terms, key, fence, allowance)
+        answer(req, resp, settle, partial(_show_settled, resp))
+
+
+def _show_settled(resp: falcon.Response, settled: Applied[Any]) -> None:
+    if settled.replayed:
+        idempotency.mark_replayed(resp)
+    resp.data = wire.encode(settled.value)
 
 
 class QueueRedrive:

@@ -124,11 +124,11 @@ class Tenant:
 
         ``asks``: whether the request needs a project.
         """
-        said: Mapping[str, Any] = env.get(PRESENTED, env)
-        through_proxy = said is not env
-        roles = said.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None
-        projects = tuple(map(said.get, PROJECT)) if asks else None
-        return _identity(projects, of_topic, said.get("HTTP_X_USER_ID", ""), roles, through_proxy)
+        headers: Mapping[str, Any] = env.get(PRESENTED, env)
+        through_proxy = headers is not env
+        roles = headers.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None
+        projects = tuple(map(headers.get, PROJECT)) if asks else None
+        return _identity(projects, of_topic, headers.get("HTTP_X_USER_ID", ""), roles, through_proxy)
 
     def _client(self, value: str) -> str:
         """Return the id of a client that need not be a UUID. Raises ``InvalidHeader``."""
@@ -141,7 +141,7 @@ class Tenant:
 
 
 def _check_asked(req: falcon.Request, identity: Identity, resource: object) -> None:
-    """Refuse a client that says it is of another project than its credential."""
+    """Raise ``NotAuthorized`` if the client names another project than its credential's."""
     for name, project in req.env[PRESENTED].items():
         if name in PROJECT and project != identity.project:
             rule = getattr(resource, "policy", {}).get(req.method)
@@ -152,14 +152,17 @@ def _check_asked(req: falcon.Request, identity: Identity, resource: object) -> N
 def _identity(
     projects: tuple[str | None, ...] | None, of_topic: bool, user: str, roles: str | None, through_proxy: bool
 ) -> Identity:
-    """By the values of the headers, those of ``PROJECT`` in their order; the same object for the same ones."""
+    """Return the identity that the headers state; cached, so equal headers yield the same object.
+
+    ``projects``: values of the headers in ``PROJECT``, in order.
+    """
     project = "" if projects is None else _project(projects, InvalidTopicName if of_topic else InvalidName)
     return Identity(project=project, user=user, roles=_roles(roles), credential="proxy" if through_proxy else "")
 
 
 @lru_cache(maxsize=1024)
 def _uuid(value: str) -> str:
-    """The one form of a client's UUID: 32 lower-case hex digits."""
+    """Return a client's UUID in canonical form: 32 lower-case hex digits."""
     digits = value.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "")
     if _HEX.fullmatch(digits) is None:
         raise InvalidHeader("Wrong UUID value", "Client-ID must be a UUID: 32 hex digits, with or without hyphens.")
@@ -174,7 +177,7 @@ def _project(values: tuple[str | None, ...], error: type[InvalidName]) -> str:
     if not project:
         raise InvalidHeader("Empty project header not allowed", f"The header {spelled} must not be empty.")
     for other, value in others:
-        if value != project:  # who set the one cannot have meant the other
+        if value != project:  # ambiguous
             raise InvalidHeader("Invalid header value", f"The headers {spelled} and {other} must not differ.")
     if "," in project:  # as servers join headers of one name
         raise InvalidHeader("Invalid header value", f"{spelled} must be given once.")

@@ -13,9 +13,8 @@ import falcon
 from zq.core.waiting import Polled, Waiters
 from zq.http import query
 from zq.http.authentication import check_again
-from zq.http.pending import HANDOVER, answer_in_thread, answer_later
+from zq.http.pending import HANDOVER, answer, answer_later
 from zq.model import QueueRef
-from zq.storage.inline import LongWalk
 
 T = TypeVar("T")
 # Poll events of a closed connection. Systems without POLLRDHUP report only connections that are closed both ways.
@@ -35,12 +34,12 @@ def polled(
 ) -> None:
     """Answer with ``show`` what ``ask`` returns, as soon as that is not empty or the request's time is up."""
 
-    def answer(outcome: Polled[T]) -> None:
+    def show_outcome(outcome: Polled[T]) -> None:
         if outcome.turned_away:
             resp.set_header("Retry-After", "1")
         show(outcome.answer)
 
-    poll(req, resp, waiters, req.context.queue, query.integer(req, "wait"), ask, answer, takes=takes)
+    poll(req, resp, waiters, req.context.queue, query.integer(req, "wait"), ask, show_outcome, takes=takes)
 
 
 def poll(
@@ -68,13 +67,7 @@ def poll(
         visit = waiters.enter(queue, wait, takes=takes, check=check_again(req), paused=paused)
         answer_later(req, resp, visit, partial(visit.look, ask, FOUND, caller_gone), show)
         return
-    try:
-        outcome = Polled(ask())
-    except LongWalk:
-        visit = waiters.enter(queue, None, takes=takes)
-        answer_in_thread(req, resp, visit, lambda: Polled(ask()), show)
-    else:
-        show(outcome)
+    answer(req, resp, lambda: Polled(ask()), show)
 
 
 def connection(req: falcon.Request) -> socket.socket | None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.jobs.archive``: what queues' histories have got since the last run, to Parquet.
+"""``python -m zq.jobs.archive``: append what is new in the queues' histories to Parquet files.
 
-Two streams for each queue, with checkpoints inside the archive: what was posted, then what has finished, in the order
-of finishing. A batch that is written again after a crash replaces itself, and keeps what it had; so any reader of
-Parquet sees a record once.
+Each queue has two streams with checkpoints in the archive: posted messages, then finished ones in the order of
+finishing. A batch that is written again after a crash replaces its former files without losing rows, so any reader of
+Parquet sees each record once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from zq.jobs import tables
 from zq.jobs.cli_support import Job, source, spark_session
 from zq.spark.failures import SPARKS, reason
 
-# State of the source of a table, and the column whose day it is partitioned by.
+# By table: the state that the source reads, and the column whose day partitions the table.
 SOURCES: Final[Mapping[str, tuple[str, str]]] = {"posted": ("all", "created"), "finished": ("history", "finished")}
 Counts = dict[str, Any]
 
@@ -55,7 +55,7 @@ def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, s
         for number, queue in enumerate(named, 1):
             progress.stage = f"queue {number:,} of {len(named):,}, {queue}"
             try:
-                rows.append({"queue": queue, **bring_up(spark, path, {**given, "queue": queue}, strict, progress)})
+                rows.append({"queue": queue, **archive_queue(spark, path, {**given, "queue": queue}, strict, progress)})
             except SPARKS as error:
                 cause = reason(error)
                 note(f"{queue}: {sentence(cause)}")
@@ -67,25 +67,25 @@ def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, s
 
 
 def with_history(client: Client) -> list[str]:
-    """Those of the project. Raises ``Invalid`` if there are none."""
+    """Return the names of the project's queues with a history. Raises ``Invalid`` if there are none."""
     found = [queue.name for queue in client.queues(detailed=True) if (queue.metadata or {}).get("_history_ttl")]
     if not found:
         raise Invalid("No queue of the project keeps a history: set _history_ttl of those that are to be archived.")
     return found
 
 
-def bring_up(spark: SparkSession, path: str, given: Mapping[str, str], strict: str, progress: Progress) -> Counts:
-    """Add what is new of one queue; how many rows each table got."""
+def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], strict: str, progress: Progress) -> Counts:
+    """Archive what is new in one queue. Return the number of rows added to each table."""
     counts = {"posted": follow(spark, path, "posted", {**given, "failOnDataLoss": "false"}, progress)}
     [begun] = spark.sql("select unix_micros(current_timestamp()) at").collect()
     counts["finished"] = follow(spark, path, "finished", {**given, "failOnDataLoss": strict}, progress)
     known = spark.range(1).select(F.timestamp_micros(F.lit(begun.at)).alias("at"))
-    tables.write(placed(known, given), path, "archived")
+    tables.write(with_place(known, given), path, "archived")
     return counts
 
 
 def follow(spark: SparkSession, path: str, table: str, given: Mapping[str, str], progress: Progress) -> int:
-    """Run the stream of a table until nothing is left; how many rows it has written."""
+    """Run the stream of a table until nothing is left. Return the number of rows written."""
     state, _ = SOURCES[table]
     stream = spark.readStream.format("zq").options(**given, mode="tail", state=state, bodyType="binary").load()
     place = "/".join(f"{name}={quote(given[name], safe='')}" for name in ("project", "queue"))
@@ -99,14 +99,14 @@ def follow(spark: SparkSession, path: str, table: str, given: Mapping[str, str],
 def appending(
     path: str, table: str, given: Mapping[str, str], written: list[int], progress: Progress
 ) -> Callable[[DataFrame, int], None]:
-    """What a stream does with a batch. It returns how many rows it has written."""
+    """Return the function that a stream calls for each batch. It appends the number of rows to ``written``."""
 
     def append(rows: DataFrame, number: int) -> None:
         query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         seen = Observation()
         batch = f"{query[:8]}-{number}"
         shaped = shape(rows, table, given, batch)
-        if not written:  # only the first batch of a run may be one that is done again, and have become less
+        if not written:  # only the first batch of a run may repeat one, and then may have fewer rows
             shaped = tables.with_former(shaped, path, table, batch)
         shaped = shaped.repartition("day")
         tables.write(shaped.observe(seen, F.count(F.lit(1)).alias("rows")), path, table)
@@ -117,16 +117,16 @@ def appending(
 
 
 def shape(rows: DataFrame, table: str, given: Mapping[str, str], batch: str) -> DataFrame:
-    """Messages as rows of a table; bodies as the JSON that they are."""
+    """Convert messages to rows of a table, with bodies as JSON text."""
     _, moment = SOURCES[table]
     shaped = rows.withColumns(
         {"body": F.col("body").cast("string"), "day": F.col(moment).cast("date"), "batch": F.lit(batch)}
     )
-    return placed(shaped, given).select(tables.columns(table))
+    return with_place(shaped, given).select(tables.columns(table))
 
 
-def placed(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
-    """With the columns that say whose they are."""
+def with_place(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
+    """Add the columns project and queue."""
     return rows.withColumns({name: F.lit(given[name]) for name in ("project", "queue")})
 
 

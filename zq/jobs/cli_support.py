@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the jobs have in common with the command line ``zq``: where the server is, how results and errors look, and the
-Spark session: the one that there is, the one of ``spark-submit``, or one on this machine.
+"""Common parts of the jobs and the command line ``zq``: connection, output, errors, and the Spark session.
+
+The session is the running one, that of ``spark-submit``, or a local one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,16 +21,16 @@ from zq.spark.session import started, tasks
 
 
 class Job(Command):
-    """A program of its own, which takes the global options of ``zq``."""
+    """A job as a program, with the global options of ``zq``."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
-        """Run, and exit with a sentence and a code, whatever goes wrong on purpose."""
+        """Run the job and exit; report expected errors as a sentence and an exit code."""
         run = super().main
         name = f"python -m zq.jobs.{self.name}"
         run_to_exit(lambda: run(args, **{**options, "prog_name": name, "standalone_mode": False}))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run with a session in the context, which repeats failed requests for long."""
+        """Run with a session in the context that retries failed requests for a long time."""
         listen()
         ctx.obj = Session(given(ctx))
         ctx.obj.configure(patient=True)
@@ -43,7 +44,7 @@ class Job(Command):
 
 
 def source(session: Session) -> dict[str, str]:
-    """The options with which ``format("zq")`` speaks to the session's server."""
+    """Return the options with which ``format("zq")`` connects to the session's server."""
     place = session.connection
     given = {"url": place.url, "project": place.project, "token": place.token, "clientId": place.client_id}
     return {name: value for name, value in given.items() if value} | {"retryFor": str(int(session.retry_for))}
@@ -51,9 +52,10 @@ def source(session: Session) -> dict[str, str]:
 
 @contextmanager
 def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[SparkSession]:
-    """A session that knows ``format("zq")`` and counts in UTC; ends with the block if it was made for it.
+    """Yield a Spark session that knows ``format("zq")`` and uses UTC. A session created here ends with the block.
 
-    ``progress`` follows it. ``settings``: of ``spark.sql``, with ``_`` for each dot, for the length of the block.
+    ``progress`` shows the session's tasks. ``settings``: options of ``spark.sql`` for the block, with ``_`` for each
+    dot.
     """
     running = SparkSession.getActiveSession()
     spark = running or started(name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.jobs.ingest``: files into a queue, each file once under a key.
+"""``python -m zq.jobs.ingest``: store files as messages of a queue, each file once per key.
 
-A file is stored by one commit, whose producer is named after the key, the queue and the file's path. So a run that is
-repeated asks the server which files are stored, and goes on with the others.
+Each file is stored by one commit. Its producer is named after the key, the queue and the file's path, so a repeated run
+asks the server which files are stored and continues with the others.
 """
 
 import hashlib
@@ -27,15 +27,15 @@ from zq.errors import Invalid, InvalidBody, NotFound
 from zq.jobs.cli_support import Job, source, spark_session
 from zq.spark.rows import check_json
 
-# What the endings of names mean.
+# Formats by file name extension.
 KINDS: Final = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
-# The endings of compressed files.
+# Extensions of compressed files.
 PACKED: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
-# The schema of a parsed line: a body, or why there is none.
+# Schema of a parsed line: a body, or the reason why it does not parse.
 PARSED: Final = "struct<body: binary, reason: string>"
-# The column for rows of CSV that do not fit.
+# Column with the text of CSV rows whose number of fields is wrong.
 TORN: Final = "_zq_torn"
-# Bytes of a file for one task: its messages must fit a stage.
+# Size of the part of a file that one task reads; its messages must fit in a stage.
 PIECE: Final = "16m"
 
 
@@ -87,7 +87,7 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
 
 
 def files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) -> list[tuple[str, str]]:
-    """All that the paths mean, with the format of each, in the order of their names. Raises ``Invalid``."""
+    """Return all files of the paths with their formats, in the order of names. Raises ``Invalid``."""
     listed = spark.read.option("recursiveFileLookup", "true").text(list(paths)).inputFiles()
     found = [(unquote(file), kind or _kind(unquote(file))) for file in sorted(set(listed))]
     if not found:
@@ -96,13 +96,13 @@ def files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) ->
 
 
 def producer_of(key: str, queue: str, file: str) -> str:
-    """A producer's name for a file; a key may be any text."""
+    """Return the name of a file's producer. A key may be any text."""
     digest = hashlib.sha256("\n".join((key, queue, file)).encode()).hexdigest()
     return f"{re.sub('[^A-Za-z0-9_-]', '-', key)[:31]}.{digest[:32]}"
 
 
 def stored(client: Client, producer: str) -> int | None:
-    """How many messages a producer has published; None if it has not committed."""
+    """Return how many messages a producer has published; ``None`` if it has not committed."""
     try:
         return client.committed(producer).published
     except NotFound:
@@ -112,8 +112,11 @@ def stored(client: Client, producer: str) -> int | None:
 def rows_of(
     spark: SparkSession, file: str, kind: str, column: str | None = None, parse: bool = False, multiline: bool = False
 ) -> DataFrame:
-    """``body`` of each row, and of those that do not parse ``reason`` and ``raw``, the text. Raises ``Invalid``."""
-    path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file)  # a name, and no pattern
+    """Return the rows of a file: ``body``, and for rows that do not parse ``reason`` and the text ``raw``.
+
+    Raises ``Invalid``.
+    """
+    path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file)  # escape pattern characters
     if kind == "json":
         return lines(spark.read.text(path), column)
     frame = spark.read.parquet(path) if kind == "parquet" else csv(spark, path, multiline)
@@ -123,22 +126,25 @@ def rows_of(
 
 
 def csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
-    """All columns as text, and a column for rows that do not fit."""
+    """Read a CSV file with all columns as text, and a column for rows with a wrong number of fields."""
     options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": TORN}
     reader = spark.read.options(**options).option("multiLine", multiline)
     named = reader.csv(path).columns
-    columns = [*named, TORN] if named else []  # Spark refuses a column for torn rows alone
+    columns = [*named, TORN] if named else []  # Spark refuses a schema with only that column
     return reader.schema(StructType([StructField(name, StringType()) for name in columns])).csv(path)
 
 
 def lines(frame: DataFrame, member: str | None = None) -> DataFrame:
-    """Of a text's lines, each of them JSON; or of a member that each of them has. Blank ones do not count."""
+    """Parse each line of a text as JSON, or take one member of each object. Blank lines are ignored."""
     parsed = frame.where("trim(value) <> ''").withColumn("parsed", parser(member)(F.col("value").cast("binary")))
     return parsed.selectExpr("parsed.body", "value raw", "parsed.reason")
 
 
 def table(frame: DataFrame, column: str | None = None, parse: bool = False, file: str = "the data") -> DataFrame:
-    """Of rows with columns: one of them, parsed as JSON if wanted, or all as an object. Raises ``Invalid``."""
+    """Convert rows with columns: take one column, parsed as JSON if ``parse``, or all as an object.
+
+    Raises ``Invalid``.
+    """
     columns = [name for name in frame.columns if name != TORN]
     if column is not None and column not in columns:
         raise Invalid(f"There is no column {column} in {file}: it has {', '.join(columns)}.")
@@ -146,7 +152,7 @@ def table(frame: DataFrame, column: str | None = None, parse: bool = False, file
     torn, unfit = F.lit(None).cast("string"), F.lit(None).cast("string")
     if TORN in quoted:
         torn = quoted[TORN]
-        # Spark judges a row by the columns that are read, so all of them must be
+        # Spark validates only the columns that are read, so read all of them.
         read = F.length(F.concat_ws("", *(quoted[name] for name in columns))) >= 0
         unfit = F.when(torn.isNotNull() & read, F.lit("it has more or fewer columns than the header"))
     if column is None:
@@ -163,7 +169,7 @@ def table(frame: DataFrame, column: str | None = None, parse: bool = False, file
 
 @contextmanager
 def read_once(rows: DataFrame) -> Iterator[None]:
-    """Keeps rows for the length of the block, so that what is checked is what is stored, though a file may grow."""
+    """Cache the rows for the block, so that the checked rows are the stored ones even if the file grows."""
     rows.persist()
     try:
         yield
@@ -172,12 +178,15 @@ def read_once(rows: DataFrame) -> Iterator[None]:
 
 
 def accepted(rows: DataFrame) -> DataFrame:
-    """What can be stored."""
+    """Return the rows that can be stored."""
     return rows.where("reason is null").select("body")
 
 
 def check(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
-    """How many rows do not parse; written to the place. Raises ``InvalidBody`` if there must be none."""
+    """Return the number of rows that do not parse, and write them to ``place``.
+
+    Raises ``InvalidBody`` if ``strict``.
+    """
     torn = rows.where("reason is not null").select(F.lit(file).alias("file"), "raw", "reason")
     [found] = torn.agg(F.count("reason").alias("count"), F.first("reason").alias("reason")).collect()
     if found["count"] and place:
@@ -189,7 +198,7 @@ def check(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
 
 
 def parser(member: str | None) -> Any:
-    """A function of SQL from text to JSON, or to a member of an object; with the reason if there is none."""
+    """Return a SQL function that parses text as JSON, or takes a member of an object; with the reason if that fails."""
 
     def parse(texts: pa.Array) -> pa.Array:
         kind = pa.struct([("body", pa.binary()), ("reason", pa.string())])
@@ -200,7 +209,7 @@ def parser(member: str | None) -> Any:
 
 
 def parsed(text: bytes, member: str | None) -> dict[str, Any]:
-    """The JSON that a text is, or the reason why it is none."""
+    """Return the JSON text as ``body``, or the ``reason`` why it is not valid."""
     try:
         if member is not None:
             members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of a report (extra ``zq-queue[report]``). A queue is in those that have something to show of it."""
+"""Plots of a report (extra ``zq-queue[report]``)."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,46 +11,48 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
-# Queues in a picture: those with the most messages.
-MOST: Final = 12
-# Panels beside each other.
-WIDE: Final = 3
-# Values up to which each has a mark, as one between zeros needs it to be seen.
+# Maximum number of queues in a plot: those with the most messages.
+MAX_QUEUES: Final = 12
+# Panels per row.
+PANELS_PER_ROW: Final = 3
+# Number of values up to which each gets a marker; a single value between zeros is visible only with a marker.
 FEW: Final = 24
-# How the curves are drawn: both are seen where they are the same.
+# Styles of the curves; both are visible where they coincide.
 SERIES: Final[dict[str, dict[str, Any]]] = {
     "posted": {"color": "tab:blue", "linewidth": 4, "alpha": 0.45, "marker": "o", "markersize": 8, "zorder": 2},
     "finished": {"color": "tab:red", "linewidth": 1.2, "marker": ".", "markersize": 6, "zorder": 3},
 }
-# How the percentiles are drawn, the larger ones first.
+# Styles of the percentiles, the larger ones first.
 MARKS: Final[dict[str, dict[str, Any]]] = {
     "p99": {"marker": "D", "s": 90, "facecolors": "none", "edgecolors": "tab:red", "zorder": 3},
     "p95": {"marker": "s", "s": 42, "facecolors": "tab:orange", "zorder": 4},
     "p50": {"marker": "o", "s": 18, "facecolors": "black", "zorder": 5},
 }
-# Columns of the third picture.
+# Columns of the third plot.
 TROUBLE: Final = ("retried", "dead_lettered", "expired")
-# Names of steps by their minutes.
+# Units of a step, by their minutes.
 UNITS: Final = {1440: "day", 60: "hour", 1: "minute"}
-# Units of an axis by their seconds.
+# Units of an axis, by their seconds.
 TIMES: Final = {86400: "d", 3600: "h", 60: "min", 1: "s"}
-# Seconds that an axis may name.
+# Tick positions of an axis in seconds.
 TICKS: Final = (
     *(count * size for size in (0.001, 0.01, 0.1) for count in (1, 2, 5)),
     *(count * size for size in (1, 60) for count in (1, 2, 5, 10, 20, 30)),
     *(count * 3600 for count in (1, 2, 5, 12)),
     *(count * 86400 for count in (1, 2, 5, 10, 20, 50)),
 )
-# Ticks of an axis at most.
-MOST_TICKS: Final = 9
-# Seconds of the shortest time, as moments are known to a millisecond.
+# Maximum number of ticks of an axis.
+MAX_TICKS: Final = 9
+# Minimum duration in seconds, because times have a precision of a millisecond.
 SHORTEST: Final = 0.001
 Rows = Sequence[dict[str, Any]]
 
 
 def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> list[Path]:
-    """Throughput, dwell and what went wrong, as PNG; where they are. ``by_step``: throughput from ``at`` on, for so
-    many minutes each."""
+    """Draw throughput, dwell and trouble as PNG files. Return their paths.
+
+    ``by_step``: throughput in steps of ``minutes`` that begin at ``at``.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
         "throughput": throughput(by_queue, by_step, timedelta(minutes=minutes)),
@@ -63,15 +65,15 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> list[Path
 
 
 def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
-    """A panel for each queue in which messages were posted or finished: how many in each step."""
+    """Draw the messages posted and finished in each step, with a panel for each queue."""
     found = [row for row in by_queue if row["posted"] or row["finished"]]
-    shown = sorted(found, key=lambda row: -row["posted"] - row["finished"])[:MOST]
+    shown = sorted(found, key=lambda row: -row["posted"] - row["finished"])[:MAX_QUEUES]
     if not (shown and by_step):
-        return sentence_alone("No message was posted, and none has finished.")
-    wide = min(WIDE, len(shown))
+        return empty_plot("No message was posted, and none has finished.")
+    wide = min(PANELS_PER_ROW, len(shown))
     tall = -(-len(shown) // wide)
     figure = Figure(figsize=(11, 2.4 + 2 * tall), layout="constrained")
-    figure.suptitle(f"Messages per {called(step)}{left_out(found)}")
+    figure.suptitle(f"Messages per {step_name(step)}{omission(found)}")
     moments = every(step, [moment(row, "at") for row in by_step])
     panels = figure.subplots(tall, wide, sharex=True, squeeze=False).flat
     for number, (panel, row) in enumerate(zip(panels, shown, strict=False)):
@@ -93,7 +95,7 @@ def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
 
 
 def dress(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
-    """Whole numbers from 0, which is seen as a line, short moments, a grid."""
+    """Set the axes of a panel: integers from 0, short times, a grid. The line at 0 stays visible."""
     most = max(panel.get_ylim()[1], 1)
     panel.set_ylim(-most / 30, most)
     limits: Any = moments[0] - step, moments[-1] + step
@@ -107,18 +109,18 @@ def dress(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
 
 
 def every(step: timedelta, found: Sequence[datetime]) -> list[datetime]:
-    """From the first to the last; a step without a row is 0."""
+    """Return the start of each step from the first to the last, including steps without rows."""
     first = min(found)
     return [first + number * step for number in range((max(found) - first) // step + 1)]
 
 
 def dwell(by_queue: Rows) -> Figure:
-    """A line for each queue in which messages finished: how long 50, 95 and 99 % of them took at most."""
+    """Draw for each queue the time within which 50, 95 and 99 % of its messages finished."""
     found = [row for row in by_queue if row["p50"] is not None]
-    shown = sorted(found, key=lambda row: -row["finished"])[:MOST]
+    shown = sorted(found, key=lambda row: -row["finished"])[:MAX_QUEUES]
     if not shown:
-        return sentence_alone("No message has finished.")
-    figure, axes = rows_of(shown, f"From posting to finishing{left_out(found)}")
+        return empty_plot("No message has finished.")
+    figure, axes = rows_of(shown, f"From posting to finishing{omission(found)}")
     times = {name: [max(row[name], SHORTEST) for row in shown] for name in MARKS}
     axes.hlines(range(len(shown)), times["p50"], times["p99"], color="tab:gray", linewidth=1.5)
     for name, style in MARKS.items():
@@ -129,7 +131,7 @@ def dwell(by_queue: Rows) -> Figure:
     ticks = [seconds for seconds in TICKS if least <= seconds <= most]
     axes.set_xscale("log")
     axes.set_xlim(least, most)
-    axes.set_xticks(ticks[:: -(-len(ticks) // MOST_TICKS) or 1])
+    axes.set_xticks(ticks[:: -(-len(ticks) // MAX_TICKS) or 1])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda seconds, _: duration(seconds))
     axes.set_xlabel("time that they took at most; dead letters left out")
@@ -139,7 +141,7 @@ def dwell(by_queue: Rows) -> Figure:
 
 
 def percentiles(row: dict[str, Any]) -> str:
-    """In words: those that are the same once, and of how many messages."""
+    """Return the percentiles as text, equal ones only once, and the number of messages."""
     alike: dict[str, list[str]] = {}
     for name in reversed(MARKS):
         alike.setdefault(duration(row[name]), []).append(name[1:])
@@ -148,12 +150,12 @@ def percentiles(row: dict[str, Any]) -> str:
 
 
 def trouble(by_queue: Rows) -> Figure:
-    """Bars for each queue with messages that needed more than one claim, or did not finish well."""
+    """Draw bars for each queue with messages that were claimed more than once, buried or expired."""
     found = [row for row in by_queue if any(row[column] for column in TROUBLE)]
-    shown = sorted(found, key=lambda row: -sum(row[column] for column in TROUBLE))[:MOST]
+    shown = sorted(found, key=lambda row: -sum(row[column] for column in TROUBLE))[:MAX_QUEUES]
     if not shown:
-        return sentence_alone("No message was claimed more than once, buried or expired.")
-    figure, axes = rows_of(shown, f"Claimed more than once, buried, expired{left_out(found)}")
+        return empty_plot("No message was claimed more than once, buried or expired.")
+    figure, axes = rows_of(shown, f"Claimed more than once, buried, expired{omission(found)}")
     high = 0.8 / len(TROUBLE)
     for number, (column, color) in enumerate(zip(TROUBLE, ("tab:orange", "tab:red", "tab:gray"), strict=True)):
         places = [place + (number - 1) * high for place in range(len(shown))]
@@ -173,7 +175,7 @@ def trouble(by_queue: Rows) -> Figure:
 
 
 def rows_of(shown: Rows, title: str) -> tuple[Figure, Axes]:
-    """A picture with a row for each queue, the first one on top."""
+    """Return a plot with a row for each queue, the first one on top."""
     figure = Figure(figsize=(11, 2.2 + 0.5 * len(shown)), layout="constrained")
     axes = figure.add_subplot(title=title)
     axes.set_yticks(range(len(shown)), [label(row, shown) for row in shown])
@@ -182,27 +184,27 @@ def rows_of(shown: Rows, title: str) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def sentence_alone(sentence: str) -> Figure:
-    """A picture that says why there is nothing to see."""
+def empty_plot(sentence: str) -> Figure:
+    """Return a plot that shows only a sentence, because there is no data."""
     figure = Figure(figsize=(11, 2))
     figure.text(0.5, 0.5, sentence, ha="center", va="center", fontsize="large")
     return figure
 
 
-def left_out(found: Rows) -> str:
-    """What a title says of queues that have no room."""
-    return f" (the {MOST} queues with the most of {len(found)})" if len(found) > MOST else ""
+def omission(found: Rows) -> str:
+    """Return a note for the title if not all queues are shown."""
+    return f" (the {MAX_QUEUES} queues with the most of {len(found)})" if len(found) > MAX_QUEUES else ""
 
 
-def called(step: timedelta) -> str:
-    """As ``5 minutes`` or ``hour``."""
+def step_name(step: timedelta) -> str:
+    """Return the step as text, such as ``5 minutes`` or ``hour``."""
     minutes = step // timedelta(minutes=1)
     count, unit = next((minutes // size, unit) for size, unit in UNITS.items() if minutes % size == 0)
     return unit if count == 1 else f"{count} {unit}s"
 
 
 def duration(seconds: float) -> str:
-    """In the largest unit of which there is a whole one: ``250 ms``, ``1.5 s``, ``11 min``."""
+    """Return the time as text in its largest unit: ``250 ms``, ``1.5 s``, ``11 min``."""
     for size, unit in TIMES.items():
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -210,15 +212,15 @@ def duration(seconds: float) -> str:
 
 
 def label(row: dict[str, Any], among: Rows) -> str:
-    """Whose row it is; without the project if all are of one."""
+    """Return the name of the row's queue; with its project if the rows are of several projects."""
     return home(row)[1] if len({one["project"] for one in among}) == 1 else "/".join(home(row))
 
 
 def home(row: dict[str, Any]) -> tuple[str, str]:
-    """Project and queue."""
+    """Return project and queue of the row."""
     return row["project"], row["queue"]
 
 
 def moment(row: dict[str, Any], column: str) -> datetime:
-    """That a text of the report means."""
+    """Return the time in a column of the row."""
     return datetime.fromisoformat(row[column])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.jobs.report``: what an archive and the backlog say of each queue."""
+"""``python -m zq.jobs.report``: report throughput, dwell, trouble and backlog of each queue from an archive."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,38 +20,38 @@ from zq.errors import NotFound
 from zq.jobs import tables
 from zq.jobs.cli_support import Job, source, spark_session
 
-# The columns that say whose a row is.
+# Columns that identify the queue of a row.
 HOME: Final = ["project", "queue"]
-# The columns of the backlog, which has a row for each living message.
+# Columns of the backlog, which has a row for each live message.
 BACKLOG: Final = "seq long, created timestamp, ttl int, claim_count int, origin string, project string, queue string"
-# Percentiles of the dwell by the names of their columns.
+# Percentiles of the dwell, by column name.
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-# Percentiles are exact to 1 part in so many of the messages.
+# Accuracy of percentiles: the error is at most 1/EXACT of the messages.
 EXACT: Final = 10_000
-# The figures that are 0 rather than unknown where nothing was found.
+# Columns that are 0 rather than null if there are no rows.
 COUNTS: Final = (
     *("posted", "finished", "retried", "retries", "dead_lettered", "expired"),
     *("waiting", "expiring", "dead_letters"),
 )
 # Seconds of an hour.
 HOUR: Final = 3600
-# Minutes of a step of the throughput, by up to how many hours it serves.
+# Minutes of a throughput step, with the maximum number of hours for which it is used.
 STEPS: Final = {1: 3, 5: 12, 15: 48, 60: 8 * 24, 360: 40 * 24}
-# Minutes of the step that serves beyond.
+# Minutes of the step for longer periods.
 DAY: Final = 1440
-# How far the clocks of the server and of the archive's machine may be apart.
-LAST: Final = "interval 1 minute"
-# The type of the options that are moments.
+# Maximum difference between the clocks of the server and of the archiving machine.
+MAX_DRIFT: Final = "interval 1 minute"
+# Type of options that are times.
 MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
-# Columns about the time that is reported.
+# Columns about the reported period.
 PAST: Final = ("posted", "finished", *PERCENTILES, "retried", "retries", "dead_lettered", "expired")
-# Columns about the moment of the report.
+# Columns about the time of the report.
 PRESENT: Final = ("waiting", "oldest", "expiring", "dead_letters")
-# The moment by which the rows of a table belong to a time.
+# By table: the column that decides whether a row belongs to the period.
 MOMENTS: Final = {"posted": "created", "finished": "finished"}
-# The columns that are read of a message: neither the body nor the project, which is known.
+# Columns read of a message: without the body, and without the project, which is known.
 SHOWN: Final = BACKLOG.replace(", project string", "")
-# A table that was collected.
+# A collected table.
 Rows = list[dict[str, Any]]
 
 
@@ -85,10 +85,10 @@ def report(
         known = {"archived": kept["archived"], "records": kept["finished"]}
         known |= {name: during(kept[name], moment, **period) for name, moment in MOMENTS.items()}
         alive = spark.createDataFrame([], BACKLOG)
-        if backlog:  # one moment for all figures
+        if backlog:  # persisted, so that all figures are of one time
             alive = living_messages(spark, session.client, source(session), queues, progress).persist()
         progress.stage = "figures of each queue"
-        by_queue = collected(wanted(of_queues(known, alive, F.current_timestamp()), None, queues))
+        by_queue = collected(wanted(queue_report(known, alive, F.current_timestamp()), None, queues))
         alive.unpersist()
         progress.add(sum(row["posted"] for row in by_queue))
         progress.stage = "throughput"
@@ -102,14 +102,14 @@ def report(
 
 
 def wanted(rows: DataFrame, project: str | None, queues: Sequence[str]) -> DataFrame:
-    """Of this project and these queues."""
+    """Keep the rows of this project and these queues."""
     if project is not None:
         rows = rows.where(F.col("project") == project)
     return rows.where(F.col("queue").isin(*queues)) if queues else rows
 
 
 def during(rows: DataFrame, moment: str, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Of this time."""
+    """Keep the rows of this period."""
     if since is not None:
         rows = rows.where(F.col(moment) >= F.lit(since.replace(tzinfo=UTC)))
     return rows if until is None else rows.where(F.col(moment) < F.lit(until.replace(tzinfo=UTC)))
@@ -118,7 +118,7 @@ def during(rows: DataFrame, moment: str, since: datetime | None, until: datetime
 def living_messages(
     spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
 ) -> DataFrame:
-    """The backlog of a project: all living messages of these queues and their dead letters, or of all."""
+    """Return the backlog: all live messages of these queues and of their dead-letter queues, or of all queues."""
     rows = spark.createDataFrame([], BACKLOG)
     asked = with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]
     for number, queue in enumerate(asked, 1):
@@ -129,7 +129,7 @@ def living_messages(
 
 
 def with_dead_letters(client: Client, queues: Sequence[str]) -> list[str]:
-    """These queues and those of their dead letters, each once."""
+    """Return these queues and their dead-letter queues, each once."""
     found = dict.fromkeys(queues)
     for queue in queues:
         with suppress(NotFound):
@@ -138,13 +138,13 @@ def with_dead_letters(client: Client, queues: Sequence[str]) -> list[str]:
 
 
 def collected(rows: DataFrame) -> Rows:
-    """All rows; moments as text."""
+    """Collect all rows, with times as text."""
     moments = {name: F.date_format(name, "yyyy-MM-dd'T'HH:mm:ssX") for name, kind in rows.dtypes if kind == "timestamp"}
     return [row.asDict() for row in rows.withColumns(moments).collect()]
 
 
 def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
-    """Three tables, or lines of JSON that say what they are."""
+    """Print three tables, or lines of JSON with a field for the kind of row."""
     if not session.out.for_people:
         for what, rows in (("queue", by_queue), ("hour", by_hour)):
             for row in rows:
@@ -158,7 +158,7 @@ def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
 
 
 def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
-    """The pictures, if what draws them is installed."""
+    """Draw the plots if matplotlib is installed."""
     try:
         from zq.jobs import plots
     except ModuleNotFoundError as error:
@@ -169,7 +169,10 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
 
 
 def throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> DataFrame:
-    """``posted`` and ``finished`` of each step of so many seconds in which there was something, from ``at`` on."""
+    """Return the numbers ``posted`` and ``finished`` in each step of ``seconds`` that has messages.
+
+    The column ``at`` is the start of the step.
+    """
 
     def step(moment: str) -> Any:
         return F.timestamp_seconds(F.floor(F.unix_seconds(moment) / seconds) * seconds).alias("at")
@@ -181,17 +184,19 @@ def throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> D
 
 
 def minutes_of(hours: Sequence[str]) -> int:
-    """How long a step should be for a curve, given the hours in which there was something."""
+    """Return a suitable length of a step for a plot, given the hours that have messages."""
     moments = [datetime.fromisoformat(hour) for hour in hours]
     span = (max(moments) - min(moments)).total_seconds() / HOUR + 1 if moments else 0
     return next((minutes for minutes, most in STEPS.items() if span <= most), DAY)
 
 
-def of_queues(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:
-    """A row for each queue with all that is said of it. ``now``: a column with the moment to which ages count.
+def queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:
+    """Return a row for each queue with all its figures.
 
-    ``found``: ``posted`` and ``finished`` of the time that is reported, ``archived``, and as ``records`` all that has
-    finished.
+    Args:
+        found: The tables: ``posted`` and ``finished`` of the period, ``archived``, and as ``records`` all finished
+            messages.
+        now: A column with the time of the report.
     """
     parts = [
         found["posted"].groupBy(*HOME).agg(F.count("seq").alias("posted")),
@@ -202,13 +207,13 @@ def of_queues(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> D
         dead_letters(backlog),
     ]
     every = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), parts)
-    said = [name for name in every.columns if name not in HOME]  # each by one part; cheaper than joins
-    joined = every.groupBy(*HOME).agg(*(F.max(name).alias(name) for name in said))
+    figures = [name for name in every.columns if name not in HOME]  # each is set by one part; cheaper than joins
+    joined = every.groupBy(*HOME).agg(*(F.max(name).alias(name) for name in figures))
     return joined.fillna(0, list(COUNTS)).orderBy(*HOME)
 
 
 def ended(finished: DataFrame) -> DataFrame:
-    """How many finished, how many of them were claimed more than once and how often, and how many were buried."""
+    """Return the numbers of finished, retried and buried messages, and of retries."""
     again = F.greatest(F.col("claim_count") - 1, F.lit(0))
     return finished.groupBy(*HOME).agg(
         F.count("seq").alias("finished"),
@@ -219,7 +224,7 @@ def ended(finished: DataFrame) -> DataFrame:
 
 
 def dwell(finished: DataFrame) -> DataFrame:
-    """Seconds from posting to finishing, within which so many percent finished; dead letters do not count."""
+    """Return percentiles of the seconds from posting to finishing, without dead letters."""
     seconds = (F.unix_millis("finished") - F.unix_millis("created")) / 1000
     good = finished.where("outcome <> 'dead_lettered'").withColumn("seconds", seconds)
     found = good.groupBy(*HOME).agg(F.percentile_approx("seconds", [*PERCENTILES.values()], EXACT).alias("all"))
@@ -227,15 +232,15 @@ def dwell(finished: DataFrame) -> DataFrame:
 
 
 def expired(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
-    """What was posted, has neither finished nor lives, and whose time was over when the archive was last brought up."""
-    due = F.col("created") + F.make_dt_interval(secs=F.col("ttl")) < F.col("at") - F.expr(LAST)
+    """Return the messages that expired: posted, due before the archive was last updated, neither finished nor live."""
+    due = F.col("created") + F.make_dt_interval(secs=F.col("ttl")) < F.col("at") - F.expr(MAX_DRIFT)
     gone = found["posted"].join(found["archived"], HOME).where(due).select(*HOME, "seq")
     key = [*HOME, "seq"]
     return gone.join(found["records"].select(key), key, "left_anti").join(backlog.select(key), key, "left_anti")
 
 
 def waiting(backlog: DataFrame, now: Any) -> DataFrame:
-    """How many wait, for how many seconds the oldest does, and how many expire within the hour."""
+    """Return the number of waiting messages, the age of the oldest in seconds, and how many expire in an hour."""
     left = F.unix_seconds("created") + F.col("ttl") - F.unix_seconds(now)
     return backlog.groupBy(*HOME).agg(
         F.count("seq").alias("waiting"),
@@ -245,7 +250,7 @@ def waiting(backlog: DataFrame, now: Any) -> DataFrame:
 
 
 def dead_letters(backlog: DataFrame) -> DataFrame:
-    """How many dead letters of a queue wait somewhere."""
+    """Return the number of live dead letters, by the queue that they came from."""
     buried = backlog.where("origin is not null").select("project", F.col("origin").alias("queue"), "seq")
     return buried.groupBy(*HOME).agg(F.count("seq").alias("dead_letters"))
 

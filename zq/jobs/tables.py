@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An archive's tables in Parquet, each partitioned by project, queue, day and batch; one batch is one attempt's worth.
+"""The tables of an archive in Parquet, partitioned by project, queue, day and batch. A batch is one attempt's rows.
 
-finished   one row for each record of history, by the day of finishing
-posted     one row for each message that was met, without its body, by the day of posting
-archived   one row for each queue: up to when the two above are complete; partitioned by project and queue only
+- ``finished``: one row per history entry, by the day of finishing.
+- ``posted``: one row per message that was seen, without its body, by the day of posting.
+- ``archived``: one row per queue with the time up to which the other tables are complete; partitioned by project and
+  queue only.
 """
 
 from collections.abc import Mapping
@@ -12,11 +13,11 @@ from typing import Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-# Columns that say whose a row is.
+# Columns that identify the queue of a row.
 HOME: Final = "project string, queue string"
-# Columns of the folders of an archive.
+# Columns that partition the tables.
 PLACE: Final = f"{HOME}, day date, batch string"
-# The columns of each table.
+# Columns of each table.
 SCHEMAS: Final[Mapping[str, str]] = {
     "finished": (
         "id string, seq long, body string, created timestamp, ttl int, claim_count int, origin string, "
@@ -33,7 +34,7 @@ def columns(table: str) -> list[str]:
 
 
 def write(rows: DataFrame, path: str, table: str) -> None:
-    """Write rows in place of those of the same partitions, so that a repeated write adds nothing."""
+    """Write rows in place of the rows of the same partitions, so that a repeated batch is stored once."""
     parts = [name for name in ("project", "queue", "day", "batch") if name in columns(table)]
     writer = rows.select(columns(table)).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*parts).parquet(f"{path}/{table}")
@@ -48,12 +49,12 @@ def with_former(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         return rows
-    kept = before.localCheckpoint()  # since these files are about to be replaced
+    kept = before.localCheckpoint()  # the files are about to be replaced
     return rows.unionByName(kept.join(rows.select("seq"), "seq", "left_anti"))
 
 
 def read(spark: SparkSession, path: str, table: str) -> DataFrame:
-    """A table; without rows if nothing was written to it yet. Raises Spark's error if there is no archive at all."""
+    """Return a table, empty if it was never written. Raises Spark's error if there is no archive at all."""
     reader = spark.read.schema(SCHEMAS[table])
     try:
         return reader.parquet(f"{path}/{table}")

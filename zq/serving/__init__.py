@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``zq-server`` where the packages of the server may be missing: it says so in a sentence."""
+"""The entry point of ``zq-server``, which reports missing packages."""
 
 import signal
 import sys
 
 
 def main() -> int:
-    """Run ``zq.serving.server.main``; return 2 after a sentence if a package that it needs is not installed."""
-    # Imports take long, and a reload must not end a server meanwhile. The server unblocks the signal once it serves.
+    """Run ``zq.serving.server.main``. Return 2 and print a sentence if a required package is not installed."""
+    # SIGHUP must not end the process during its imports. The server unblocks the signal once it serves.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         from zq.serving.server import main as serve

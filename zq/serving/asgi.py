@@ -23,8 +23,9 @@ from zq.http.application import App
 from zq.http.features import Receive, Send
 from zq.http.pending import HANDOVER, Feed, Handover, PendingAnswer
 from zq.model.addresses import client_network
-from zq.serving import lifecycle
+from zq.serving import fairness, lifecycle
 from zq.serving.environ import add_body, announced_size, environment
+from zq.serving.fairness import FairQueue
 from zq.serving.pool import Deadlines, Pool, Settling
 from zq.storage.inline import Ticket
 
@@ -45,7 +46,8 @@ STILL: Final = 1.0
 class Limits(Struct, frozen=True):
     """Seconds that clients get, and how much they may send. ``queue``: seconds that a request may wait for a thread.
 
-    ``requests_per_address``: requests of one address that may be under way; None: any number.
+    ``requests_per_address``: requests of one address that may be under way; None: any number. ``callers``: the headers
+    by which callers are distinguished, see ``fairness``.
     """
 
     body: float
@@ -53,6 +55,7 @@ class Limits(Struct, frozen=True):
     queue: float
     max_body: int
     requests_per_address: int | None = None
+    callers: frozenset[bytes] = fairness.PROJECTS
 
 
 class Answer(Struct):
@@ -81,6 +84,7 @@ class Edge:
         self.limits = limits
         self.inner = inner
         self.judge = getattr(app, "judge", None)
+        self.queue = FairQueue(loop, inner.has_company)
         self.pool = Pool(threads, limits.queue, loop)
         self.settling = Settling(loop)
         self.deadlines = Deadlines(loop)
@@ -93,8 +97,18 @@ class Edge:
         self._pauses = 0
 
     def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
-        """Return a coroutine that serves one request."""
-        return Exchange(self, environment(scope), receive, send).run()
+        """Return a coroutine that serves one request. Call it in the task that awaits the coroutine."""
+        if self.queue.begin_step():
+            return Exchange(self, scope, receive, send).run()
+        return self._serve_later(scope, receive, send)
+
+    async def _serve_later(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        await self.queue.wait(self.caller(scope))
+        await Exchange(self, scope, receive, send).run()
+
+    def caller(self, scope: dict[str, Any]) -> bytes:
+        """Return the caller of a request, as its head names it."""
+        return fairness.caller(scope, self.limits.callers)
 
     def call(self, environ: dict[str, Any]) -> Answer:
         """Let the application answer; blocks. The answer means nothing if it has left a pending one or a feed."""
@@ -125,7 +139,10 @@ class Edge:
         return self.pool.is_crowded() or self.settling.waits() > self.limits.queue or self.body_bytes > MAX_BODIES
 
     async def pause(self) -> None:
-        """Wait for a moment, so that a client that was refused as too much asks on no sooner; not if many wait so."""
+        """Delay the answer to a request beyond the project's rate, so that its client does not retry at once.
+
+        At most ``heads.MOST_PAUSES`` answers are delayed at a time; others are sent without a delay.
+        """
         if self._pauses < heads.MOST_PAUSES:
             self._pauses += 1
             try:
@@ -180,11 +197,13 @@ class Edge:
 
 
 class Exchange:
-    """One request and its answer. ``environ`` has all of the request but its body."""
+    """One request and its answer."""
 
-    def __init__(self, edge: Edge, environ: dict[str, Any], receive: Receive, send: Send) -> None:
+    def __init__(self, edge: Edge, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         self._edge = edge
-        self._environ = environ
+        self._scope = scope
+        self._known_caller: bytes | None = None
+        self._environ = environ = environment(scope)
         self._receive = receive
         self._send = send
         self._handover = Handover()
@@ -235,7 +254,7 @@ class Exchange:
         if edge.judge is not None:
             known = edge.judge.known(environ)
             if known is None:
-                known = await edge.pool.do(partial(edge.judge.look_up, environ))
+                known = await edge.pool.do(partial(edge.judge.look_up, environ), caller=self._caller())
             if not known:
                 environ[heads.WITHHELD] = heads.UNKNOWN if known is None else True
                 return True
@@ -293,12 +312,14 @@ class Exchange:
                 if ticket.wait is not None:
                     await edge.settling.settle(ticket)
             else:
-                if edge.pool.is_busy() and not self._closes:
+                if edge.pool.is_busy(self._caller()) and not self._closes:
                     self._watch_client()
-                answer = await edge.pool.do(partial(edge.call, environ))
+                answer = await edge.pool.do(partial(edge.call, environ), caller=self._caller())
             while (pending := handover.pending) is not None:
                 if not handover.in_thread:
                     await self._wait(pending)
+                if inline and not edge.queue.begin_step():
+                    await edge.queue.wait(self._caller())
                 if inline and not handover.in_thread and edge.inner.is_prompt():
                     ticket = Ticket()
                     with ticket:
@@ -307,7 +328,7 @@ class Exchange:
                         await edge.settling.settle(ticket)
                 else:
                     handover.begin_attempt()
-                    answer = await edge.pool.do(partial(edge.go_on, pending), patient=True)
+                    answer = await edge.pool.do(partial(edge.go_on, pending), caller=self._caller(), patient=True)
         except Unavailable as error:  # the changes could not be made durable
             self._refuse(503, None, "Service unavailable", str(error))
             return
@@ -321,6 +342,11 @@ class Exchange:
             await edge.send_long(answer.body, self._send)
         else:
             self._answer(answer)
+
+    def _caller(self) -> bytes:
+        if self._known_caller is None:
+            self._known_caller = self._edge.caller(self._scope)
+        return self._known_caller
 
     async def _wait(self, waits: PendingAnswer | Feed) -> None:
         """Return when it is time to look again. Raise ``Gone`` if the client has disconnected."""
@@ -338,7 +364,7 @@ class Exchange:
     async def _feed(self, answer: Answer, feed: Feed) -> None:
         """Send the parts of a feed as they come."""
         self._begin(answer)
-        while (part := await self._edge.pool.do(feed.step, patient=True)) is not None:
+        while (part := await self._edge.pool.do(feed.step, caller=self._caller(), patient=True)) is not None:
             for at in range(0, len(part), PIECE):
                 try:
                     await self._edge.send_piece(part[at : at + PIECE], True, self._send, feed.patience)

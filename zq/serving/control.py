@@ -223,7 +223,7 @@ class _Handler(WSGIRequestHandler):
         return ""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The application logs what matters."""
+        """Log nothing; the application logs requests."""
 
 
 class _Connection(HTTPConnection):

@@ -22,16 +22,16 @@ MAX_LINE: Final = 8190
 # Names of headers that are remembered, and how long each may be.
 MAX_NAMES: Final = 1024
 MAX_NAME_LENGTH: Final = 64
-# What the environment of every request holds.
+# Entries of every environment.
 CONSTANT: Final[dict[str, Any]] = {
-    # Never what a client or a proxy says: neither may choose a prefix of the path.
+    # Always empty: neither a client nor a proxy may choose a prefix of the path.
     "SCRIPT_NAME": "",
     "wsgi.version": (1, 0),
     "wsgi.errors": sys.stderr,
     "wsgi.multithread": True,
     "wsgi.multiprocess": False,
     "wsgi.run_once": False,
-    # The body is whole, whatever announced it.
+    # The body has been read completely.
     "wsgi.input_terminated": True,
 }
 
@@ -40,7 +40,7 @@ _keys: dict[bytes, str] = {}
 
 
 def environment(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the environment of a request but for its body: see ``add_body``."""
+    """Return the environment of a request without its body; see ``add_body``."""
     raw: bytes = scope["raw_path"]
     query = scope["query_string"].decode("latin-1")
     path = raw.decode("latin-1")
@@ -68,9 +68,9 @@ def add_body(environ: dict[str, Any], body: bytes) -> None:
 
 
 def announced_size(environ: dict[str, Any]) -> int | None:
-    """Return the size that the head announces for the body: 0 if there is none, None if only its end will tell.
+    """Return the announced size of the body: 0 without a body, ``None`` if only its end reveals the size.
 
-    A number of more digits than a size can have counts as one of 20 digits.
+    A number with more digits than a size can have counts as one of 20 digits.
     """
     length = environ.get("CONTENT_LENGTH")
     if length is None:
@@ -97,7 +97,7 @@ def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> b
 
 
 def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> None:
-    """Add the values as Latin-1, those of a repeated name joined; mark a head that could mean two things."""
+    """Add the headers as Latin-1, with the values of repeated names joined; mark an ambiguous head."""
     plain = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     for name, value in plain:
         key = _key(name)
@@ -106,7 +106,7 @@ def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) ->
         if key:
             environ[key] = value
     if not environ.get("HTTP_HOST"):
-        environ.pop("HTTP_HOST", None)  # Granian puts an empty one where there is none
+        environ.pop("HTTP_HOST", None)  # Granian sets an empty one if the header is missing
     refusal = heads.refusal(plain, environ["RAW_URI"]) or _refusal(environ, plain)
     if refusal is not None:
         environ[heads.REFUSED] = refusal
@@ -137,7 +137,7 @@ def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | N
 
 @lru_cache(maxsize=1024)
 def _key(name: str) -> str:
-    """Return the name of a header in an environment; "" for one that is left out.
+    """Return the environment key of a header; "" for a header that is left out.
 
     WSGI cannot distinguish an underscore from a hyphen, so names with an underscore are left out.
     """

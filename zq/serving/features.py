@@ -42,7 +42,7 @@ from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
 from zq.websocket.settings import SECTION as WEBSOCKET
 
-# For each feature, a function that moves the expiries in its documents: see ``postponed``.
+# Functions of features that postpone the expiries in their documents; see ``postponed``.
 POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
     subscriptions_postponed,
 ]
@@ -71,7 +71,7 @@ def features_of(
     documents: DocumentController,
     probe: Callable[[str], None],
 ) -> list[Feature]:
-    """Return the features of a server with this configuration. ``strategy``: that of authentication.
+    """Return the features of a server with this configuration. ``strategy``: the authentication strategy.
 
     ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``.
     """
@@ -121,7 +121,7 @@ def features_of(
 
 
 def command_features(core: Broker, chosen: Settings | None = None) -> list[Feature]:
-    """Return the features whose routes the commands of ``zq-server`` use, on a store that no server has open, too.
+    """Return the features whose routes the commands of ``zq-server`` need, even on a store that no server has open.
 
     ``chosen``: the settings of the server; None stands for defaults.
     """

@@ -6,6 +6,7 @@ import logging
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -20,9 +21,10 @@ from granian.log import LogLevels
 from granian.server.embed import Server
 from msgspec import Struct
 
+from zq import turns
 from zq.http.application import App
 from zq.http.features import Feature, Receive, Send
-from zq.serving import lifecycle, listening
+from zq.serving import fairness, lifecycle, listening
 from zq.serving.asgi import PIECE, Edge, Limits
 from zq.serving.settings import Settings
 from zq.serving.sockets import Sockets
@@ -53,6 +55,7 @@ class Serving(Struct, frozen=True):
 def serve(chosen: Settings, open_app: Callable[[], Serving]) -> int:
     """Serve until a signal ends this process; return the exit code. Raise what ``open_app`` raises."""
     _allow_connections()
+    sys.setswitchinterval(turns.SWITCH)
     opened = open_app()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(Worker(chosen, opened).run())
@@ -75,6 +78,8 @@ class Worker:
     def __init__(self, chosen: Settings, opened: Serving) -> None:
         self._chosen = chosen
         self._opened = opened
+        self._address = listening.numeric(chosen.bind)
+        """Resolved once: the name of a host may have no address later, when a certificate or a stop needs it."""
         self._edge: Edge
         self._sockets: Sockets
         self._servers: dict[Server, asyncio.Task[None]] = {}
@@ -86,7 +91,11 @@ class Worker:
         """Serve until SIGTERM, SIGINT or SIGQUIT, and for SIGTERM drain first."""
         chosen, loop = self._chosen, asyncio.get_running_loop()
         per_address = None if chosen.behind_proxy else chosen.max_connections_per_address
-        limits = Limits(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body, per_address)
+        limits = Limits(
+            *(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body),
+            per_address,
+            fairness.PROJECTS if chosen.auth.strategy in ("", "proxy") else fairness.CREDENTIALS,
+        )
         self._edge = edge = Edge(self._opened.app, self._opened.inner, limits, chosen.threads, loop)
         self._sockets = Sockets(edge, self._opened.app, self._opened.features)
         self._start_server()
@@ -119,7 +128,7 @@ class Worker:
         chosen = self._chosen
         server = Server(
             self._serve,
-            address=listening.numeric(chosen.bind),
+            address=self._address,
             port=chosen.port,
             interface=Interfaces.ASGINL,
             # With HTTP/2 Granian has no deadline for a silent connection: see decision 0135.
@@ -159,8 +168,9 @@ class Worker:
             return
         chosen = self._chosen
         lifecycle.begin_stopping(chosen.drain_delay, self._opened.end_waiting)
+        self._sockets.end()
         await asyncio.sleep(chosen.drain_delay)
-        sink = listening.divert_new_connections(chosen.bind, chosen.port, chosen.workers)
+        sink = listening.divert_new_connections(self._address, chosen.port, chosen.workers)
         began = time.monotonic()
         while time.monotonic() < min(began + LINGER, max(began, self._edge.last_request) + QUIET):
             await asyncio.sleep(LOOK)
@@ -170,6 +180,7 @@ class Worker:
 
     def _end_at_once(self) -> None:
         lifecycle.begin_stopping(0, self._opened.end_waiting)
+        self._sockets.end()
         self._ending.set()
 
 

@@ -9,7 +9,7 @@ import logging
 import ssl
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any
 
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
@@ -17,6 +17,7 @@ from gunicorn.errors import AppImportError
 from gunicorn.glogging import Logger
 from gunicorn.http.errors import InvalidHeader
 
+from zq import turns
 from zq.errors import StartRefused, Unavailable
 from zq.http import heads
 from zq.model.identity import CERTIFICATE
@@ -26,9 +27,6 @@ from zq.serving.settings import Settings
 from zq.serving.tls import ServerTls, certificate_of
 
 LOG = logging.getLogger(__name__)
-# Seconds after which a thread lets another one have the interpreter, instead of the 0.005 of Python: a post of 1,000
-# messages takes 10 ms of it. Less would help others more, and cost every request more (api-ref/performance.md).
-SWITCH: Final = 0.001
 
 
 def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
@@ -44,7 +42,7 @@ def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None
         "bind": [listening.authority(chosen.bind, chosen.port)],
         "worker_class": "gthread",
         "workers": chosen.workers,
-        # A socket for each worker: of one that they share, the first to wake takes most connections.
+        # One socket per worker: on a shared socket, the first worker to wake takes most connections.
         "reuse_port": chosen.workers > 1,
         "threads": chosen.threads,
         "worker_connections": chosen.max_connections,
@@ -93,7 +91,7 @@ def run(
                     self.cfg.set(name, value)
 
         def load(self) -> Any:
-            sys.setswitchinterval(SWITCH)
+            sys.setswitchinterval(turns.SWITCH)
             try:
                 app = load()
             except (StartRefused, Unavailable) as refusal:
@@ -118,17 +116,16 @@ def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Ite
 
 
 def _master(reload: Callable[[], bool], alone: bool) -> Any:
-    """Return the class of the master. ``alone``: its one worker must stay the only one."""
+    """Return the class of the master process. ``alone``: whether it may have only one worker."""
 
     class Master(Arbiter):  # type: ignore[misc]
         """Reloads options, not workers."""
 
-        # At this exit code of a worker the master ends by the same, too. A worker has it that gives up, and one that
-        # could not begin for an unforeseen error.
+        # The master exits with this code if a worker does: a worker that gave up, or that failed unexpectedly at start.
         WORKER_BOOT_ERROR = lifecycle.GIVEN_UP
 
         def spawn_worker(self) -> int:
-            lifecycle.defer_reload()  # the worker releases it when it can obey
+            lifecycle.defer_reload()  # the worker unblocks it when it can reload
             worker: int = super().spawn_worker()
             lifecycle.allow_reload()
             return worker

@@ -79,14 +79,13 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def divert_new_connections(host: str, port: int, listeners: int) -> socket.socket | None:
+def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
     """Let no new connection reach the sockets that listen on an address, so that they can be closed without a reset.
 
     ``listeners``: how many sockets of this server share the address. The socket that is returned joins them as the last
     one, and the kernel gives it every new connection, whose handshake it drops. The client repeats the handshake after
     a second, and is refused then, or connects to the next server. None where the kernel cannot do it.
     """
-    address = numeric(host)
     sink = socket.socket(_family(address))
     try:
         sink.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

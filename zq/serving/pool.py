@@ -5,9 +5,10 @@ import asyncio
 import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
@@ -20,12 +21,13 @@ INTERVAL: Final = 0.25
 
 
 class Job(NamedTuple):
-    """Work for a thread. ``patient``: it waits for a thread for as long as that takes."""
+    """Work for a thread. ``patient``: it waits for a thread for as long as that takes. ``caller``: see ``Pool``."""
 
     since: float
     future: "asyncio.Future[Any]"
     work: Callable[[], Any]
     patient: bool
+    caller: bytes | None
 
 
 class Results:
@@ -33,12 +35,18 @@ class Results:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None, Callable[[], object] | None]] = deque()
         self._notified = False
 
-    def put(self, future: "asyncio.Future[Any]", value: Any, error: BaseException | None = None) -> None:
-        """Resolve a future. From any thread."""
-        self._done.append((future, value, error))
+    def put(
+        self,
+        future: "asyncio.Future[Any]",
+        value: Any,
+        error: BaseException | None = None,
+        after: Callable[[], object] | None = None,
+    ) -> None:
+        """Resolve a future, and call ``after`` in the loop. From any thread."""
+        self._done.append((future, value, error, after))
         if not self._notified:
             self._notified = True
             with suppress(RuntimeError):  # the loop has ended, and with it the waiting coroutine
@@ -47,7 +55,9 @@ class Results:
     def _resolve(self) -> None:
         self._notified = False
         while self._done:
-            future, value, error = self._done.popleft()
+            future, value, error, after = self._done.popleft()
+            if after is not None:
+                after()
             if future.done():
                 continue
             if error is None:
@@ -57,13 +67,22 @@ class Results:
 
 
 class Pool:
-    """Threads for what would hold up the event loop. A job waits ``timeout`` seconds for a thread, then ``Crowded``."""
+    """Threads for what would hold up the event loop. A job waits ``timeout`` seconds for a thread, then ``Crowded``.
+
+    One caller has jobs on at most three quarters of the threads, so that the jobs of another caller find a thread. Jobs
+    of a caller beyond that wait in its own queue; jobs without a caller are not counted.
+    """
 
     def __init__(self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._timeout = timeout
         self._results = Results(loop)
         self._waiting: deque[Job] = deque()
+        self._max_per_caller = max(1, threads - max(1, threads // 4))
+        self._started: Counter[bytes] = Counter()
+        """Jobs of each caller that have a thread or are the next for one."""
+        self._queued: dict[bytes, deque[Job]] = {}
+        """Jobs of callers that have as many started ones as they may."""
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._idle: set[int] = set()
         self._refuse_late()
@@ -77,16 +96,40 @@ class Pool:
         except IndexError:  # a thread was quicker
             return False
 
-    def is_busy(self) -> bool:
-        """Return whether work that comes now has to wait for a thread."""
-        return len(self._waiting) >= len(self._idle)
+    def is_busy(self, caller: bytes) -> bool:
+        """Return whether work of this caller that comes now has to wait for a thread."""
+        return len(self._waiting) >= len(self._idle) or caller in self._queued
 
-    def do(self, work: Callable[[], Any], *, patient: bool = False) -> "asyncio.Future[Any]":
+    def do(
+        self, work: Callable[[], Any], *, caller: bytes | None = None, patient: bool = False
+    ) -> "asyncio.Future[Any]":
         """Run it on a thread; the future has what it returns or raises. To be called in the loop."""
-        future = self._loop.create_future()
-        self._waiting.append(Job(time.monotonic(), future, work, patient))
+        job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
+        if caller is not None and self._started[caller] >= self._max_per_caller:
+            self._queued.setdefault(caller, deque()).append(job)
+        else:
+            self._start(job)
+        return job.future
+
+    def _start(self, job: Job) -> None:
+        if job.caller is not None:
+            self._started[job.caller] += 1
+        self._waiting.append(job)
         self._tokens.put(None)
-        return future
+
+    def _end(self, caller: bytes) -> None:
+        """Start the next job of a caller, one of whose jobs has ended."""
+        self._started[caller] -= 1
+        queued = self._queued.get(caller)
+        while queued:
+            job = queued.popleft()
+            if not job.future.done():
+                self._start(job)
+                break
+        if not queued:
+            self._queued.pop(caller, None)
+        if not self._started[caller]:
+            del self._started[caller]
 
     def _refuse_late(self) -> None:
         late, now = [], time.monotonic()
@@ -95,10 +138,15 @@ class Pool:
                 break
             with suppress(IndexError):  # a thread was quicker
                 late.append(self._waiting.popleft())
+        # Patient jobs keep their places: behind the others they would be overtaken each time.
+        self._waiting.extendleft(job._replace(since=now) for job in reversed(late) if job.patient)
         for job in late:
-            if job.patient:
-                self._waiting.append(job._replace(since=now))
-            elif not job.future.done():
+            if not job.patient and job.caller is not None:
+                self._end(job.caller)
+        for queued in self._queued.values():
+            late += [job for job in queued if now - job.since > self._timeout]
+        for job in late:
+            if not job.patient and not job.future.done():
                 job.future.set_exception(Crowded("The server has more to do than it can do in time."))
         self._loop.call_later(self._timeout / 2, self._refuse_late)
 
@@ -116,8 +164,9 @@ class Pool:
                 value = job.work()
             except BaseException as caught:  # noqa: BLE001 - the edge of this thread: the awaiting coroutine gets it
                 error = caught
-            self._results.put(job.future, value, error)
-            del job, value, error
+            after = None if job.caller is None else partial(self._end, job.caller)
+            self._results.put(job.future, value, error, after)
+            del job, value, error, after
 
 
 class Settling:

@@ -39,6 +39,11 @@ class Sockets:
         else:
             await handler.serve(scope, receive, send)
 
+    def end(self) -> None:
+        """Have all connections closed, since the server is stopping."""
+        for handler in self._handlers.values():
+            handler.end()
+
     def run(self, work: Callable[[], Any]) -> Awaitable[Any]:
         """Run blocking work on a thread of the server, and return the result."""
         return self._edge.pool.do(work, patient=True)

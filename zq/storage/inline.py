@@ -11,7 +11,10 @@ from collections.abc import Callable
 
 
 class LongWalk(Exception):
-    """A read on the event loop's thread would pass over more entries than the loop may spend time on."""
+    """A verb on the event loop's thread would read more entries than the loop may spend time on.
+
+    The store raises it before it changes anything, so that the request can go on in a thread.
+    """
 
 
 class Ticket:

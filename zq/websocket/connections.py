@@ -54,6 +54,7 @@ class Connections:
         self._kept = (*KEPT, *(PROXY_HEADERS if service.strategy == "proxy" else ()))
         self._sessions: dict[Session, bytes] = {}
         """The sessions, and the networks that their clients connect from."""
+        self._connections: set[Connection] = set()
 
     def refusal(self, scope: Scope) -> HTTPStatus | None:
         """Return the status that refuses a handshake, or ``None`` to accept it."""
@@ -79,8 +80,9 @@ class Connections:
         connection = Connection(self._edge, self._bounds.frame, receive, send)
         session = Session(self._service, peer, self._headers(scope), connection.notify)
         self._sessions[session] = client_network(peer)
+        self._connections.add(connection)
         try:
-            await send({"type": "websocket.accept"})
+            await connection.send({"type": "websocket.accept"})
             await connection.converse(session)
         except Ended as ended:
             with suppress(Gone, TimeoutError):
@@ -89,9 +91,15 @@ class Connections:
             pass
         finally:
             del self._sessions[session]
+            self._connections.discard(connection)
             self._service.places.leave(session)
             connection.close()
             await self._edge.run(session.end)
+
+    def end(self) -> None:
+        """Let each connection check at once, not at its next tick, that the server is stopping."""
+        for connection in self._connections:
+            connection.notify()
 
     def _headers(self, scope: dict[str, Any]) -> dict[str, str]:
         """Return the headers of a handshake that hold for all frames."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations and schemas of ``/v2/quota``, tokens and signed URLs in OpenAPI."""
+"""OpenAPI operations and schemas of ``/v2/quota``, tokens and signed URLs."""
 
 from typing import Final
 
@@ -41,7 +41,7 @@ def schemas() -> Json:
 
 
 def _callers() -> Json:
-    """Return the schemas of what callers read of themselves."""
+    """Return the schemas of answers about the caller itself."""
     return {
         "Identity": object_of(
             {
@@ -148,7 +148,7 @@ def _tokens(path: str, prefix: str, project: list[Json], needed: list[Json]) -> 
 
 
 def _token(path: str, prefix: str, project: list[Json], whose: str, made: Json) -> Json:
-    """The paths of one token."""
+    """Return the operations of one token by path."""
     return {
         f"{path}/{{token}}": {
             "get": operation(

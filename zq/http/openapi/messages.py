@@ -29,7 +29,7 @@ from zq.model import State
 
 
 def messages(limits: Limits) -> Json:
-    """By path and method."""
+    """Return the operations of messages and history by path and method."""
     return _all_messages(limits) | _one_message() | _history(limits)
 
 
@@ -172,21 +172,21 @@ def _history(limits: Limits) -> Json:
     }
 
 
-# The form of a marker of claims.
+# Pattern of a marker of claims.
 MARKER: Final = "^([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2,3})?$"
 # The path of a claim.
 CLAIM: Final = QUEUE + "/claims/{claim}"
 
 
 def claims(limits: Limits) -> Json:
-    """By path and method."""
+    """Return the operations of claims by path and method."""
     made = _claiming(limits) | _settling()
     made[CLAIM] |= _one_claim(limits)
     return made
 
 
 def _claiming(limits: Limits) -> Json:
-    """Those of many claims, POST and PUT, by path."""
+    """Return the operations that create claims, POST and PUT, by path."""
     many = query("limit", integer(1, limits.max_messages_per_claim_or_pop, default=DEFAULT_PAGE), "Messages to claim.")
     parameters, terms = [many, DETAILED, wait(limits)], body("ClaimTerms", required=False)
     claimed = {
@@ -260,7 +260,7 @@ def _settling() -> Json:
 
 
 def transactions() -> Json:
-    """By path and method."""
+    """Return the operations of fences, stages and commits by path and method."""
     made = {
         "/v2/fences/{name}": {
             "post": operation("advance_fence", "Begin a new epoch", {200: answer("The epoch.", "Epoch")}),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an operation, its parameters, its body and its answers are written in OpenAPI."""
+"""Builders for OpenAPI operations, parameters, bodies and answers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -27,17 +27,17 @@ QUEUE: Final = "/v2/queues/{queue}"
 TOPIC: Final = "/v2/topics/{topic}"
 # The schema of any text.
 TEXT: Final[Json] = {"type": "string"}
-# That of the name of a pool or flavor, in a path.
+# The schema of the name of a pool or flavor in a path.
 NAMED: Final[Json] = TEXT | {"pattern": "^[^/?#{}]+$", "maxLength": 255}
 # Errors of nearly every operation: bad input, the operator's policy, content negotiation, the store.
 USUAL: Final = (400, 403, 406, 503)
-# Errors of all operations that need a credential: none that is valid, or too many in a short time.
+# Errors of all operations that need a credential: no valid one, or too many invalid ones.
 GUARDED: Final = (401, 429)
-# The operations that need none, whatever the strategy.
+# Operations that never need a credential.
 UNGUARDED: Final = frozenset({"get_versions", "get_health", "head_health", "get_readiness", "head_readiness"})
 # The error that Falcon raises itself.
 NOT_ACCEPTABLE: Final = {406: "406 Not Acceptable"}
-# The form of a client's id where it must be a UUID.
+# Pattern of a client id that must be a UUID.
 UUID: Final = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
 # The schema of the name of a topic.
 TOPIC_NAMES: Final[Json] = TEXT | {"pattern": f"^{QUEUE_NAME.pattern}$", "minLength": 1, "maxLength": MAX_NAME}
@@ -85,7 +85,7 @@ RESPONSE_HEADERS: Final[Json] = {
 
 
 def reference(kind: str, name: str) -> Json:
-    """A reference to a component."""
+    """Return a reference to a component."""
     return {"$ref": f"#/components/{kind}/{name}"}
 
 
@@ -99,7 +99,7 @@ def operation(
     errors: Sequence[int] = (),
     usual: Sequence[int] = USUAL,
 ) -> Json:
-    """An operation, without what all operations of its path have."""
+    """Return an operation, without the parts that all operations of its path share."""
     errors = (*usual, *errors, *(() if identity in UNGUARDED else GUARDED))
     statuses = dict(answers) | {status: reference("responses", f"Error{status}") for status in errors}
     return {
@@ -112,12 +112,12 @@ def operation(
 
 
 def body(schema: str, *, required: bool, media_type: str = "application/json") -> Json:
-    """A request's body."""
+    """Return the body of a request."""
     return {"required": required, "content": {media_type: {"schema": reference("schemas", schema)}}}
 
 
 def answer(description: str, schema: str = "", *headers: str, media_type: str = "application/json") -> Json:
-    """A response, without a body if there is no ``schema``; it has the request's id and ``headers``."""
+    """Return a response with the request id and ``headers``; without ``schema`` it has no body."""
     return {
         "description": description,
         "headers": {name: reference("headers", name) for name in ("X-OpenStack-Request-ID", *headers)},
@@ -126,7 +126,7 @@ def answer(description: str, schema: str = "", *headers: str, media_type: str = 
 
 
 def error_answers() -> Json:
-    """The responses that are errors, with the titles that they can have."""
+    """Return the error responses with their possible titles."""
     titles: dict[int, list[str]] = {status: [title] for status, title in NOT_ACCEPTABLE.items()}
     for status, title in STATUSES.values():
         titles.setdefault(status, []).append(title)
@@ -138,38 +138,38 @@ def error_answers() -> Json:
 
 
 def integer(low: int, high: int, **more: Any) -> Json:
-    """The schema of a whole number within bounds."""
+    """Return the schema of an integer within bounds."""
     return {"type": "integer", "minimum": low, "maximum": high, **more}
 
 
 def delays(limits: Limits) -> Json:
-    """The schema of a delay."""
+    """Return the schema of a delay."""
     return integer(MIN_DELAY, limits.max_message_delay)
 
 
 def query(name: str, schema: Json, description: str, **more: Any) -> Json:
-    """A query parameter."""
+    """Return a query parameter."""
     return {"name": name, "in": "query", "description": description, "schema": schema, **more}
 
 
 def flag(name: str, description: str) -> Json:
-    """A query parameter that is true or false."""
+    """Return a boolean query parameter."""
     return query(name, {"type": "boolean", "default": False}, description)
 
 
 def several(name: str, description: str, **bounds: int) -> Json:
-    """A query parameter of ids that are separated by commas; one that cannot be is like one that is not there."""
+    """Return a query parameter of ids separated by commas. An impossible id counts as one that does not exist."""
     schema = {"type": "array", "items": TEXT | {"pattern": "^[^,]+$"}, "minItems": 1, **bounds}
     return query(name, schema, description, style="form", explode=False)
 
 
 def wait(limits: Limits) -> Json:
-    """The query parameter of a long poll."""
+    """Return the query parameter of a long poll."""
     return query("wait", integer(0, limits.max_wait, default=0), "Seconds to wait for messages if there are none.")
 
 
 def shared(name: str) -> Json:
-    """A reference to one of ``shared_parameters``."""
+    """Return a reference to one of ``shared_parameters``."""
     return reference("parameters", name)
 
 
@@ -184,7 +184,7 @@ RESUME: Final = shared("Last-Event-ID")
 
 
 def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
-    """Parameters that many operations have; those in paths are named as in the path."""
+    """Return the parameters that many operations share; path parameters have their names in the path."""
     low, high = limits.min_length_client_id, limits.max_length_client_id
     client = {"pattern": UUID} if strict_client_id else {"minLength": low, "maxLength": high}
     epoch = query(
@@ -236,5 +236,5 @@ def _header(name: str, schema: Json, description: str, required: bool = False) -
 
 
 def in_path(name: str, schema: Json, description: str) -> Json:
-    """A parameter in a path."""
+    """Return a path parameter."""
     return {"name": name, "in": "path", "required": True, "description": description, "schema": schema}

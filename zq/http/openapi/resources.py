@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on queues and topics: metadata, listings, stats, purge; a topic's messages and streams of them."""
+"""OpenAPI operations of queues and topics: metadata, listings, stats, purge; messages and streams of topics."""
 
 from typing import Final, NamedTuple
 
@@ -28,7 +28,7 @@ from zq.model.topics import EVERYTHING, PATTERN
 
 
 class Kind(NamedTuple):
-    """What differs between queues and topics: the word, the path, and the schemas."""
+    """The differences between queues and topics: word, path, schemas."""
 
     word: str
     path: str
@@ -38,24 +38,24 @@ class Kind(NamedTuple):
 
 # The path that needs no client id.
 DEPTH: Final = f"{QUEUE}/depth"
-# What differs for queues.
+# The kind for queues.
 QUEUES = Kind("queue", QUEUE, "QueuePage", "ShownMetadata")
-# What differs for topics.
+# The kind for topics.
 TOPICS = Kind("topic", TOPIC, "TopicPage", "ShownTopicMetadata")
 
 
 def queues(limits: Limits) -> Json:
-    """By path and method."""
+    """Return the operations of queues by path and method."""
     made = _named(limits, QUEUES)
     count = flag("with_count", "Add how many queues the project has.")
     made["/v2/queues"]["get"]["parameters"].insert(-1, count)
-    told = answer("Counted up to the option max_counted, at most a second ago; zeros of a missing queue.", "Depth")
-    made[DEPTH] = {"get": operation("get_queue_depth", "A queue's messages by state, for autoscalers", {200: told})}
+    depth = answer("Counted up to the option max_counted, at most a second ago; zeros of a missing queue.", "Depth")
+    made[DEPTH] = {"get": operation("get_queue_depth", "A queue's messages by state, for autoscalers", {200: depth})}
     return made
 
 
 def topics(limits: Limits) -> Json:
-    """By path and method."""
+    """Return the operations of topics by path and method."""
     return _named(limits, TOPICS)
 
 
@@ -116,7 +116,7 @@ def _one(kind: Kind) -> Json:
 
 
 def publishing(limits: Limits) -> Json:
-    """By path and method."""
+    """Return the operations of messages in topics by path and method."""
     return {
         f"{TOPIC}/messages": {
             "get": operation(
@@ -148,7 +148,7 @@ def publishing(limits: Limits) -> Json:
 
 
 def streams() -> Json:
-    """By path and method."""
+    """Return the operations of streams by path and method."""
     glob = {"pattern": rf"^(?!.*\*\*\*){PATTERN.pattern}$", "default": EVERYTHING}
     match = query("match", TEXT | glob, "Topics to hear of: * stands for anything between two dots, ** for anything.")
     return {

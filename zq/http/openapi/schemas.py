@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schemas of bodies: requests from the values that decode them, answers from those that encode them."""
+"""OpenAPI schemas of bodies, derived from the structs that decode and encode them."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -31,7 +31,7 @@ REQUESTS: Final[dict[str, type[Struct]]] = {
 }
 # The schema of a count.
 COUNT: Final[Json] = {"type": "integer", "minimum": 0}
-# The schema of a moment as the extensions write it.
+# The schema of a time in the format of the extensions.
 MOMENT: Final[Json] = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", "format": "date-time"}
 # The schema of links.
 LINKS: Final = {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")}
@@ -44,7 +44,7 @@ def schemas(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
 
 
 def _requests(limits: Limits) -> Json:
-    """What the structs allow, narrowed to what the broker allows."""
+    """Return the schemas of request bodies: those of the structs, with the limits that the use cases check."""
     _, found = msgspec.json.schema_components(REQUESTS.values(), ref_template="#/components/schemas/{name}")
     names = {kind.__name__: name for name, kind in REQUESTS.items()}
     components = {names.get(name, name): schema for name, schema in found.items()}
@@ -56,14 +56,14 @@ def _requests(limits: Limits) -> Json:
     for name, conditions in _conditions().items():
         components[name].update(conditions)
     claim = components["ClaimTerms"]
-    # Contract 8.3: the grace of a renewal is brought within its bounds, not refused.
+    # Contract 8.3: the grace of a renewal is clamped to its range, not refused.
     renewal = {"properties": claim["properties"] | {"grace": {"type": "integer"}}}
     components["RenewalTerms"] = claim | renewal
     return components
 
 
 def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
-    """By component and member: what is checked after decoding."""
+    """Return the limits that are checked after decoding, by component and member."""
     ttl, delay = integer(MIN_TTL, limits.max_message_ttl), delays(limits)
     batch, held = integer(1, MAX_BATCH), {"maxItems": limits.max_messages_per_claim_or_pop}
     return {
@@ -105,7 +105,7 @@ def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
 
 
 def _conditions() -> dict[str, Json]:
-    """By component: which members go together."""
+    """Return the valid combinations of members, by component."""
 
     def any_of(*members: str) -> Json:
         return {"anyOf": [{"required": [member]} for member in members]}
@@ -270,7 +270,7 @@ def _figures() -> Json:
 
 
 def _work() -> Json:
-    """What batch jobs name; moments that an earlier version did not note are null."""
+    """Return the schemas of fences, stages and producers. Times that an earlier version did not record are null."""
 
     def since(moment: str) -> Json:
         return {moment: {"anyOf": [MOMENT, {"type": "null"}]}, "age": {"type": ["integer", "null"], "minimum": 0}}
@@ -314,7 +314,7 @@ def _service() -> Json:
 
 
 def _record(optional: str = "", /, **members: Json) -> Json:
-    """An object with these members, of which the ``optional`` ones may be missing."""
+    """Return the schema of an object with these members; ``optional`` names those that may be missing."""
     return {
         "type": "object",
         "properties": members,
@@ -327,7 +327,7 @@ def _list(items: Json) -> Json:
 
 
 def _struct(kind: type[Struct]) -> Json:
-    """What a struct is encoded to: all its members, unless it leaves out those that are the default."""
+    """Return the schema of an encoded struct: all members are required, unless the struct omits defaults."""
     _, components = msgspec.json.schema_components([kind])
     schema = components[kind.__name__]
     if not kind.__struct_config__.omit_defaults:
@@ -336,7 +336,7 @@ def _struct(kind: type[Struct]) -> Json:
 
 
 def _also(schema: Json, members: Json, together: dict[str, list[str]]) -> Json:
-    """The schema with more members, all optional, some of which stand only ``together`` with others."""
+    """Return the schema with more members, all optional; ``together`` names members that occur only together."""
     properties = schema["properties"] | members
     depends = {name: others for name, others in together.items() if name in members}
     return schema | {"properties": properties, "dependentRequired": depends}

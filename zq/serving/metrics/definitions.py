@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every metric: its name (without the prefix ``zq_``), kind, labels and help. ``api-ref/metrics.md`` says more."""
+"""Declaration of every metric: name (without the prefix ``zq_``), kind, labels and help. See ``api-ref/metrics.md``."""
 
 from enum import StrEnum
 from typing import Final

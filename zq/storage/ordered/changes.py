@@ -194,7 +194,8 @@ class Change:
             self._writes += writes
             if entry:
                 self._made_available[state].append(entry)
-        self._write_groups()
+        if self._left or self._claimed:
+            self._write_groups()
         if self._writes:
             for state, tally in self._tallies.items():
                 self._writes.append(("tallies", layout.number.pack(state.number), layout.encode(tally)))

@@ -26,7 +26,9 @@ from zq.model import (
     Settlement,
 )
 from zq.model.claims import runs
+from zq.storage import inline
 from zq.storage.concurrency import StripedLocks
+from zq.storage.inline import LongWalk
 from zq.storage.ordered import layout, stages
 from zq.storage.ordered.changes import Change, End, Routes, Taken, bodies, by_name, targets
 from zq.storage.ordered.handle import Session, StoreHandle
@@ -39,6 +41,8 @@ from zq.storage.ordered.store import Store
 
 # Groups and queues that one page of claims looks at.
 STEPS: Final = 1000
+# Messages of a claim that the event loop's thread handles at once.
+MAX_INLINE: Final = 100
 # Bytes of a group's key behind those of its claim.
 SUFFIX: Final = layout.number.size
 
@@ -324,10 +328,15 @@ class ClaimPage:
 
 
 def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
-    """All that a live claim holds, in sequence, without what a commit has reserved; nothing of a missing queue."""
+    """Return all messages of a live claim in sequence, without those that a commit has reserved.
+
+    Return an empty list for a missing queue. Raise ``LongWalk`` for a large claim on the event loop's thread.
+    """
     if state is None:
         return []
     sequences = sequences_of(store, state, claim, now)
+    if len(sequences) > MAX_INLINE and inline.current() is not None:
+        raise LongWalk
     keys = [layout.pair.pack(state.number, sequence) for sequence in sequences]
     held = []
     for sequence, value in zip(sequences, store.get_many("messages", keys), strict=True):

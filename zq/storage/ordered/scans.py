@@ -92,8 +92,8 @@ def _advance(
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
         walk = _Walk(state, list_filter, now, blocks)
-        for sequence, record in walk.records(store, position):
-            if _hidden_until(record, list_filter, now) == 0 and not _own(record, list_filter):
+        for sequence, record, is_shown in walk.records(store, position):
+            if is_shown:
                 found.append((sequence, record))
                 if len(found) == limit:
                     break
@@ -119,11 +119,6 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
     return 0
 
 
-def _own(record: StoredMessage, list_filter: ListFilter) -> bool:
-    """Whether it is of the client whose messages the filter hides."""
-    return bool(list_filter.without) and record.client == list_filter.without
-
-
 class _Walk:
     """One scan until the next block that is known to have nothing to show; it learns of others."""
 
@@ -141,9 +136,11 @@ class _Walk:
         self.position: int | None = None
         """Where to go on, behind a block with nothing to show or later; None at the end of the queue."""
 
-    def records(self, store: Store, start: int) -> Iterator[Found]:
-        """Every record from ``start`` on, up to the next block that is known to have nothing to show."""
+    def records(self, store: Store, start: int) -> Iterator[tuple[int, StoredMessage, bool]]:
+        """Yield every record from ``start`` on, and whether the filter shows it, up to the next block that is known to
+        have nothing to show."""
         state, list_filter, now = self._state, self._filter, self._now
+        without = list_filter.without or None  # the filter hides the messages of no client
         block = start // BLOCK
         until = own = NEVER if start <= 1 or start % BLOCK == 0 else 0
         lower = layout.pair.pack(state.number, min(start, NEVER))
@@ -160,12 +157,14 @@ class _Walk:
             if sequence in state.reserved:
                 record.ends = RESERVED
             hidden = _hidden_until(record, list_filter, now)
-            until = min(until, hidden)
-            if hidden < own and not _own(record, list_filter):
+            is_own = record.client == without
+            if hidden < until:
+                until = hidden
+            if hidden < own and not is_own:
                 own = hidden
             if record.expires <= now:
                 self._expired.append(key)
-            yield sequence, record
+            yield sequence, record, not hidden and not is_own
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
