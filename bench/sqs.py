@@ -16,9 +16,11 @@ from falcon.testing import create_environ
 
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.http.app import App, create_app
-from zq.http.sqs.json_protocol import MEDIA, TARGET
-from zq.model.sqs import SqsOptions
+from zq.http.app import create_app
+from zq.http.application import App
+from zq.sqs.feature import sqs_feature
+from zq.sqs.json_protocol import MEDIA, TARGET
+from zq.sqs.settings import SqsOptions
 from zq.storage import connect
 
 PROJECT = "000000000000"
@@ -106,7 +108,7 @@ def main() -> None:
     chosen = parser.parse_args()
     storage = connect(chosen.store)
     broker = Broker(storage, ManualClock(storage.now()))
-    sides = Sides(create_app(broker, sqs=SqsOptions(enabled=True, auth="none")))
+    sides = Sides(create_app(broker, features=[sqs_feature(SqsOptions(enabled=True, auth="none"), broker)]))
     pairs = {
         "send 10": (sides.send, sides.post),
         "receive 10, delete 10": (sides.receive_and_delete, sides.claim_and_delete),

@@ -19,7 +19,8 @@ from zq.auth.credentials import Bearers
 from zq.auth.tokens import Grant, Tokens, TokenVerifier
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.http.app import App, create_app
+from zq.http.app import create_app
+from zq.http.application import App
 from zq.model.quotas import Quota
 from zq.storage import connect
 

@@ -3,10 +3,14 @@
 
 from typing import Any
 
+from zq.administration.feature import AdministrationFeature
 from zq.clock import Clock
 from zq.core import Broker
 from zq.figures import Figures
 from zq.figures.counting import Counts
+from zq.serving.features import EXTENSIONS
+from zq.sqs.feature import SqsFeature, sqs_feature
+from zq.sqs.settings import SqsOptions
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.fan_out import FanOut
@@ -14,12 +18,16 @@ from zq.subscriptions.feature import UseCases
 from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.policy import DEFAULT_POLICY, SubscriptionPolicy
 
+# The options of SQS without authentication.
+UNSIGNED = SqsOptions(enabled=True, auth="none")
+
 
 def core_with_subscriptions(
     storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFAULT_POLICY, **options: Any
 ) -> tuple[Broker, UseCases]:
     """Return a core whose queues and topics may have subscribers, and their use cases. ``options``: of the core."""
-    core = Broker(storage, clock, followers=Subscribers(storage, clock, policy.keep), **options)
+    followers = Subscribers(storage, clock, policy.keep)
+    core = Broker(storage, clock, followers=followers, extensions=EXTENSIONS, **options)
     return core, UseCases(core, policy)
 
 
@@ -31,3 +39,13 @@ def fan_out_of(storage: Storage, clock: Clock, policy: SubscriptionPolicy = DEFA
 def figures_of(core: Broker, counts: Counts) -> Figures:
     """Return the figures of a core whose events ``counts`` observes."""
     return Figures(core.storage, core.waiters.clock, core.queues, core.topics, core.quotas, counts)
+
+
+def sqs(core: Broker, options: SqsOptions = UNSIGNED) -> SqsFeature:
+    """Return SQS on a core, by default without authentication."""
+    return sqs_feature(options, core)
+
+
+def administration_of(core: Broker) -> AdministrationFeature:
+    """Return the administration of a core."""
+    return AdministrationFeature(core.quotas, core.removal, core.sealing.keys)

@@ -83,17 +83,15 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.turns": [],
     "zq.core": [*ABOVE_STORES, "zq.audit", "zq.storage.concurrency"],
     "zq.figures": [*ABOVE_STORES, "zq.core", "zq.http"],
+    "zq.sqs": [
+        *(*ABOVE_STORES, "zq.auth", "zq.auth.signatures", "zq.auth.tokens", "zq.core", "zq.http"),
+    ],
     "zq.auth.tokens": [*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
     "zq.auth.signatures": [
         *(*VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities", "zq.auth"),
     ],
     "zq.auth": [
         *("zq.audit", "zq.auth.tokens", *VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
-    ],
-    "zq.auth.sigv4": [],
-    "zq.auth.sqs_keys": [
-        *(*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
-        *("zq.auth", "zq.auth.signatures", "zq.auth.sigv4", "zq.auth.tokens"),
     ],
     "zq.http.heads": [],
     "zq.http": [
@@ -114,12 +112,20 @@ MAY_IMPORT: dict[str, list[str]] = {
             "zq.auth.signatures",
             "zq.auth.tokens",
         ),
-        *("zq.auth.sigv4", "zq.auth.sqs_keys"),
     ],
     "zq.console": ["zq.http"],
     "zq.audit": ["zq.errors"],
     "zq.auth.policy": [*VALUES, "zq.audit"],
-    "zq.testing": ["zq.auth", "zq.auth.tokens", "zq.storage", *ABOVE_STORES, "zq.core", "zq.http", "zq.client"],
+    "zq.testing": [
+        "zq.sqs",
+        "zq.auth",
+        "zq.auth.tokens",
+        "zq.storage",
+        *ABOVE_STORES,
+        "zq.core",
+        "zq.http",
+        "zq.client",
+    ],
     "zq.conformance": [*ABOVE_STORES, "zq.core"],
     "zq.testing.plugin": ["zq.testing", "zq.client"],
     "zq.administration": [*ABOVE_STORES, "zq.core", "zq.http"],
@@ -128,23 +134,15 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.websocket": [*ABOVE_STORES, "zq.core", "zq.http", "zq.auth.signatures"],
     "zq.serving": [
         *(*ABOVE_STORES, "zq.audit", "zq.logs", "zq.storage", "zq.storage.inline", "zq.core", "zq.http"),
-        *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.signatures", "zq.auth.sqs_keys"),
-        *(
-            "zq.auth.tokens",
-            "zq.administration",
-            "zq.console",
-            "zq.figures",
-            "zq.pools",
-            "zq.subscriptions",
-            "zq.websocket",
-        ),
+        *("zq.http.heads", "zq.auth", "zq.auth.policy", "zq.auth.signatures", "zq.auth.tokens"),
+        *("zq.administration", "zq.console", "zq.figures", "zq.pools", "zq.sqs", "zq.subscriptions", "zq.websocket"),
     ],
 }
 VENDORS: dict[str, list[str]] = {
     # what is foreign: the only modules that may import it.
-    "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.storage", "zq.subscriptions"],
+    "cachetools": ["zq.auth", "zq.core", "zq.serving.metrics", "zq.sqs", "zq.storage", "zq.subscriptions"],
     "aiohttp": ["zq.subscriptions.delivery"],
-    "falcon": ["zq.administration", "zq.console", "zq.figures", "zq.http", "zq.pools", "zq.subscriptions"],
+    "falcon": ["zq.administration", "zq.console", "zq.figures", "zq.http", "zq.pools", "zq.sqs", "zq.subscriptions"],
     "jwt": ["zq.auth"],
     "keystoneauth1": ["zq.auth.keystone", "zq.subscriptions.trusts"],
     "keystonemiddleware": ["zq.auth.keystone", "zq.subscriptions.trusts"],
@@ -157,7 +155,7 @@ VENDORS: dict[str, list[str]] = {
     "sortedcontainers": ["zq.storage.memory"],
     "oslo_config": [
         *("zq.serving.settings", "zq.auth.policy"),
-        *(f"zq.{feature}.settings" for feature in ("console", "subscriptions", "websocket")),
+        *(f"zq.{feature}.settings" for feature in ("console", "sqs", "subscriptions", "websocket")),
     ],
     "oslo_policy": ["zq.auth.policy"],
     "gunicorn": ["zq.serving"],

@@ -22,6 +22,7 @@ FEATURES = {
     "console": ["/console", "/console/"],
     "figures": ["/v2/figures", "/v2/servers"],
     "pools": ["/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"],
+    "sqs": ["/v2/admin/sqs-keys", "/000000000000/jobs?Action=ReceiveMessage"],
     "subscriptions": [
         "/v2/queues/jobs/subscriptions",
         "/v2/topics/news/subscriptions/a/confirm",
@@ -34,7 +35,7 @@ SOCKETS = ["/v2/ws"]
 # The options of a server with every feature.
 EVERYTHING = {
     **{"OS_DEFAULT__ADMIN_MODE": "true", "OS_DEFAULT__POOLING": "true", "OS_SERVER__TRUST_NETWORK": "true"},
-    "OS_WEBSOCKET__ENABLED": "true",
+    **{"OS_SQS__ENABLED": "true", "OS_SQS__AUTH": "none", "OS_WEBSOCKET__ENABLED": "true"},
 }
 # The modules of the server that list features.
 LISTS = ["features.py", "sections.py"]

@@ -71,31 +71,8 @@ MAX_REMEMBERED: Final = 31_622_400
 DEFAULT_KEEP: Final = Retention(size=1 << 26, messages=1_000_000)
 # The least retention of topics.
 MIN_KEEP: Final = Retention(size=1 << 20, messages=1000)
-# Characters of the name of a queue that SQS creates. REST creates none with more than ``MAX_NAME``.
+# Characters of the longest name of a queue. REST creates no queue whose name has more than ``MAX_NAME``.
 MAX_LONG_NAME: Final = 80
-# Tags of a queue of SQS, and characters of a tag's key and value.
-MAX_TAGS: Final = 50
-MAX_TAG_KEY: Final = 128
-MAX_TAG_VALUE: Final = 256
-# Characters of an access policy of SQS.
-MAX_ACCESS_POLICY: Final = 8192
-# Queues that a redrive allow policy may name.
-MAX_SOURCES: Final = 10
-# Attributes of a queue of SQS that are numbers: the least, the most, and the default.
-SQS_NUMBERS: Final = {
-    "VisibilityTimeout": (0, 43_200, 30),
-    "MessageRetentionPeriod": (60, 1_209_600, 345_600),
-    "DelaySeconds": (0, 900, 0),
-    "MaximumMessageSize": (1024, 1_048_576, 1_048_576),
-    "ReceiveMessageWaitTimeSeconds": (0, 20, 0),
-    "KmsDataKeyReusePeriodSeconds": (60, 86_400, 300),
-}
-# Claims after which a message of SQS may be a dead letter, at most.
-MAX_RECEIVES: Final = 1000
-# Queues in one page of a listing of SQS.
-MAX_SQS_PAGE: Final = 1000
-# Bytes of a request's body of SQS: the largest message, escaped.
-MAX_SQS_BODY: Final = 2_621_440
 # The name of a fence, a stage, a producer or a claim.
 FREE_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,128}", re.ASCII)
 # The id of a project.
@@ -104,7 +81,7 @@ PROJECT_ID: Final = re.compile(r"(?! )[\x20-\x2b\x2d-\x5b\x5d-\x7e]{1,256}(?<! )
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 # The rule for the name of a queue that a body names.
 QUEUE_RULE: Final = f"must be a queue name, 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot"
-# The name of a queue, also of one that SQS has created.
+# The name of a queue, also a name that is too long for REST to create it.
 LONG_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}", re.ASCII)
 
 # Returns the queue, or None if it does not exist.
@@ -192,8 +169,8 @@ def queue_ref(project: str, name: str) -> QueueRef:
 def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> QueueRef:
     """Return the full name of a queue that a request names.
 
-    A name that only SQS can give is accepted if ``find`` returns the queue, or without ``find``, for requests that
-    create no queue. Raises ``InvalidName``.
+    A name of more than ``MAX_NAME`` characters is accepted if ``find`` returns the queue, or without ``find``, for
+    requests that create no queue. Raises ``InvalidName``.
     """
     if len(name) > MAX_NAME and is_long_queue_name(name):
         queue = QueueRef(project_id(project), name)
@@ -224,14 +201,14 @@ def pattern(text: str) -> Pattern:
 
 
 def queue_name(field: str, value: str) -> str:
-    """Return ``value`` if a queue may have this name, also one that SQS has created; else raise ``Invalid``."""
+    """Return ``value`` if it is the name of a queue of up to ``MAX_LONG_NAME`` characters; else raise ``Invalid``."""
     if is_long_queue_name(value):
         return value
     raise Invalid(f"{field} {QUEUE_RULE}.")
 
 
 def check_target(field: str, queue: QueueRef, find: Find, error: type[Invalid] = Invalid) -> None:
-    """Raise ``error`` if the queue does not exist and has a name that only SQS can give."""
+    """Raise ``error`` if the queue does not exist and its name is too long for REST to create it."""
     if len(queue.name) > MAX_NAME and find(queue) is None:
         raise error(f"{field} {QUEUE_RULE}.")
 
@@ -243,7 +220,7 @@ def each_once(field: str, values: Sequence[str]) -> None:
 
 
 def is_long_queue_name(value: object) -> TypeGuard[str]:
-    """Return whether a queue may have this name, also one that SQS has created."""
+    """Return whether the value is the name of a queue of up to ``MAX_LONG_NAME`` characters."""
     return isinstance(value, str) and LONG_QUEUE_NAME.fullmatch(value) is not None
 
 

@@ -13,6 +13,7 @@ from zq.client import Draft, PostStopped
 from zq.core.metadata import metadata_schema, topic_defaults
 from zq.errors import Invalid
 from zq.limits import Limits
+from zq.sqs.extension import EXTENSION
 from zq.wire import QUEUE_RULES, TOPIC_RULES
 
 JOBS = "/v2/queues/jobs"
@@ -25,7 +26,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_the_client_knows_the_rules_that_the_server_knows() -> None:
     """It cannot import them from there."""
-    assert set(QUEUE_RULES) == set(metadata_schema(Limits())["properties"])
+    assert set(QUEUE_RULES) == set(metadata_schema(Limits(), EXTENSION.protocol_keys)["properties"])
     assert set(TOPIC_RULES) == set(topic_defaults(Limits()))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from tests.faults.test_sqs import client_of
 from tests.servers import ZqServer, wait_for
 from tests.stores import RedisServer
-from zq.core.move_tasks import LEASE
+from zq.sqs.move_tasks import LEASE
 
 CONFIG = "[sqs]\nenabled = true\nauth = none\n"
 MESSAGES = 100

@@ -8,7 +8,7 @@ from typing import Any
 
 import falcon
 
-from zq.http.app import App
+from zq.http.application import App
 from zq.http.pending import HANDOVER, Handover
 from zq.http.short import MAX_BODY
 from zq.storage.inline import Ticket

@@ -515,7 +515,7 @@ def test_a_strategy_that_cannot_be_is_refused_at_the_start(config: str, sentence
 @pytest.mark.one_store
 def test_below_the_check_nobody_reads_a_header_of_identity() -> None:
     """Tenancy 1: their names stand in the modules that take them away, and in no other."""
-    may = {"zq.http.tenant", "zq.http.authentication", "zq.http.heads", "zq.http.sqs.authentication"}
+    may = {"zq.http.tenant", "zq.http.authentication", "zq.http.heads", "zq.sqs.authentication"}
     root = Path(__file__).parent.parent.parent / "zq"
     words = re.compile(r"HTTP_(?:X_(?:PROJECT|TENANT|ROLES|USER|DOMAIN|SERVICE|AUTH)|AUTHORIZATION)|get_header\(\"X-")
     found = {

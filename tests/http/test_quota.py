@@ -14,7 +14,6 @@ from tests.features import core_with_subscriptions
 from tests.http.scoped import Caller, Scoped
 from tests.http.test_streams import Reader
 from tests.tables import every_row
-from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import Grant, Tokens
 from zq.clock import ManualClock
 from zq.core import Broker, waiting
@@ -27,6 +26,7 @@ from zq.model.identity import Identity, ShareOptions
 from zq.model.quotas import UNBOUNDED, Project, Quota, State
 from zq.serving.features import command_features
 from zq.serving.metrics.counting import Metrics
+from zq.sqs.keys import SqsKeys
 from zq.storage.api import Storage
 from zq.subscriptions.feature import SubscriptionsFeature
 from zq.subscriptions.policy import SubscriptionPolicy

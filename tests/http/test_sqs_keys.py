@@ -10,13 +10,14 @@ import pytest
 
 from tests.http.api import Api
 from tests.tables import every_row
-from zq.auth.sigv4 import Refusal
-from zq.auth.sqs_keys import MOST, SqsKeyLookup, SqsKeys
 from zq.clock import ManualClock
 from zq.errors import Invalid, NotFound, QuotaExceeded, StartRefused, TooManyRequests
 from zq.model.documents import DocumentRef
-from zq.model.sqs import KEY
-from zq.serving import control, sqs_key_command
+from zq.serving import control, credential_commands
+from zq.sqs.feature import SqsFeature
+from zq.sqs.key_command import COMMAND
+from zq.sqs.keys import KEY, MOST, SqsKeyLookup, SqsKeys
+from zq.sqs.sigv4 import Refusal
 from zq.storage.api import Storage
 
 Compose = Callable[..., Api]
@@ -154,7 +155,7 @@ def test_a_key_that_was_valid_is_looked_up_whatever_its_address_did(
 
 def test_administrators_make_and_end_keys(compose: Compose, keys: SqsKeys) -> None:
     """The secret is shown once; lists go page by page; nobody else may."""
-    administrator = compose(app={"sqs_keys": keys, "trusting": True})
+    administrator = compose(app={"features": [SqsFeature(keys)], "trusting": True})
     admin = {"X-Roles": "admin"}
     where = f"{PATH}?project={administrator.project}"
     administrator.get(where, 403)
@@ -191,7 +192,9 @@ def test_administrators_make_and_end_keys(compose: Compose, keys: SqsKeys) -> No
     ],
 )
 def test_terms_that_make_no_key_are_refused(compose: Compose, keys: SqsKeys, query: str, terms: Any) -> None:
-    compose(app={"sqs_keys": keys, "trusting": True}).post(f"{PATH}{query}", 400, terms, {"X-Roles": "admin"})
+    compose(app={"features": [SqsFeature(keys)], "trusting": True}).post(
+        f"{PATH}{query}", 400, terms, {"X-Roles": "admin"}
+    )
 
 
 def test_the_command_makes_and_ends_keys(
@@ -199,11 +202,12 @@ def test_the_command_makes_and_ends_keys(
 ) -> None:
     """By the server that has the store open: it prints id and secret, lists, disables, enables, and deletes."""
     socket = str(tmp_path / "c.sock")
-    control.serve(socket, compose(app={"sqs_keys": keys}).app)
+    control.serve(socket, compose(app={"features": [SqsFeature(keys)]}).app)
     project = f"command{project_suffix}"
 
     def command(*arguments: str) -> str:
-        assert sqs_key_command.run(sqs_key_command.parse(arguments), socket, lambda: pytest.fail("not asked")) == 0
+        ask = credential_commands.connect(socket, lambda: pytest.fail("not asked"))
+        assert credential_commands.run(COMMAND, credential_commands.parse(COMMAND, arguments), ask) == 0
         return capsys.readouterr().out
 
     id, secret = command("create", "--project", project, "--action", "SendMessage", "--days", "2").split()

@@ -11,12 +11,13 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from webtest import TestApp, TestResponse
 
-from zq.auth.sqs_keys import Made, SqsKeys
+from tests.features import sqs
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
 from zq.model.quotas import Quota
-from zq.model.sqs import SqsOptions
+from zq.sqs.keys import Made, SqsKeys
+from zq.sqs.settings import SqsOptions
 from zq.storage.api import Storage
 
 MISMATCH = "SignatureDoesNotMatch"
@@ -28,8 +29,8 @@ class Signer:
     def __init__(self, storage: Storage, clock: ManualClock, patch: pytest.MonkeyPatch, **quota: int) -> None:
         self.keys = SqsKeys(storage.documents, clock, {})
         bounds = Quota(**dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25} | quota)
-        app = create_app(Broker(storage, clock, quota=bounds), sqs=SqsOptions(enabled=True), sqs_keys=self.keys)
-        self._web = TestApp(app)
+        broker = Broker(storage, clock, quota=bounds)
+        self._web = TestApp(create_app(broker, features=[sqs(broker, SqsOptions(enabled=True))]))
         self._clock = clock
         self._patch = patch
 

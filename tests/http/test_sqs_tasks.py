@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from webtest import TestApp
 
+from tests.features import sqs
 from zq.clock import ManualClock
 from zq.conformance.builders import drafts
 from zq.core import Broker
-from zq.core.move_tasks import KEPT, LEASE, UNRATED
 from zq.http.app import create_app
 from zq.model import ListFilter, Move, QueueRef
-from zq.model.sqs import SqsOptions
+from zq.serving.features import EXTENSIONS
+from zq.sqs.move_tasks import KEPT, LEASE, UNRATED
 from zq.storage.api import Storage
 
 NONE = "The resource that you specified for the {} parameter doesn't exist."
@@ -27,13 +28,14 @@ class Server:
     """One of those that share the store, and requests to it by an account."""
 
     def __init__(self, storage: Storage, clock: ManualClock, account: str) -> None:
-        self.broker = Broker(storage, clock, moves_for_sqs=True)
+        self.broker = Broker(storage, clock, extensions=EXTENSIONS)
         self.account = account
-        self._web = TestApp(create_app(self.broker, sqs=SqsOptions(enabled=True, auth="none")))
+        self._sqs = sqs(self.broker)
+        self._web = TestApp(create_app(self.broker, features=[self._sqs]))
 
     def step(self) -> None:
         """What is done every second."""
-        self.broker.move_tasks.resume()
+        self._sqs.resume()
 
     def ask(self, operation: str, status: int = 200, **parameters: Any) -> Any:
         headers = {

@@ -24,7 +24,8 @@ from zq.errors import NotFound, QuotaExceeded, StartRefused
 from zq.http.tokens import TokenItem
 from zq.model.documents import DocumentRef
 from zq.model.identity import AuthOptions
-from zq.serving import control, token_command
+from zq.serving import control, credential_commands
+from zq.serving.token_command import COMMAND
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -339,8 +340,8 @@ def test_a_json_web_token_is_revoked_by_any_id(
     for jti in (f"urn:a/{own.token.id}", "x?y=1&z#%2F", "é ü\\", "zq_else", own.token.id):
         guarded.delete(f"/v2/admin/tokens?{urlencode({'jti': jti})}", 204, admin)
         assert denied(jti)
-        command = token_command.parse(["revoke", "--jti", f"{jti}/2"])
-        assert token_command.run(command, socket, compose_nothing) == 0
+        command = credential_commands.parse(COMMAND, ["revoke", "--jti", f"{jti}/2"])
+        assert credential_commands.run(COMMAND, command, credential_commands.connect(socket, compose_nothing)) == 0
         assert denied(f"{jti}/2")
     assert tokens.get(own.token.id)
     for wrong in ("", "x" * 257, "a\n", own.text):
@@ -351,7 +352,7 @@ def test_a_json_web_token_is_revoked_by_any_id(
     guarded.delete("/v2/admin/tokens?jti=a", 403, bearer(own.text) | {"X-Project-ID": None})  # type: ignore[arg-type]
     for arguments in (["revoke"], ["revoke", "abc", "--jti", "abc"]):
         with pytest.raises(SystemExit):
-            token_command.parse(arguments)
+            credential_commands.parse(COMMAND, arguments)
 
 
 def compose_nothing() -> control.Application:
@@ -377,7 +378,8 @@ def test_audit_lines_name_the_token(
         guarded.delete("/v2/admin/tokens?jti=urn:a/b", 204, admin)
         status, made = control.ask(socket, "POST", "/v2/admin/tokens?project=p", {})
         assert status == 201
-        token_command.run(token_command.parse(["revoke", made["id"]]), socket, compose_nothing)
+        command = credential_commands.parse(COMMAND, ["revoke", made["id"]])
+        credential_commands.run(COMMAND, command, credential_commands.connect(socket, compose_nothing))
         expected += [["token urn:a/b", ""], *[[f"token {made['id']}", ""]] * 2]
     finally:
         audit.configure("off")

@@ -15,12 +15,15 @@ import pytest
 from botocore.config import Config
 from webtest import TestApp
 
+from tests.features import administration_of
+from tests.features import sqs as sqs_of
 from tests.routers import known_routes
 from tests.stores import Stores, options_of
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
-from zq.model.sqs import SqsOptions
+from zq.serving.features import EXTENSIONS
+from zq.sqs.settings import SqsOptions
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.testing import _serving
@@ -58,13 +61,13 @@ def clock(storage: Storage) -> ManualClock:
 
 @pytest.fixture(scope="package")
 def broker(storage: Storage, clock: ManualClock) -> Broker:
-    return Broker(storage, clock, max_waiters=1000, moves_for_sqs=True)
+    return Broker(storage, clock, max_waiters=1000, extensions=EXTENSIONS)
 
 
 @pytest.fixture(scope="package")
 def url(broker: Broker) -> Iterator[str]:
     """A server with every default."""
-    with _serving(create_app(broker, sqs=SqsOptions(enabled=True, auth="none"))) as served:
+    with _serving(create_app(broker, features=[sqs_of(broker)])) as served:
         yield served
 
 
@@ -102,7 +105,8 @@ def served(broker: Broker) -> Callable[..., TestApp]:
 
     def build(app: dict[str, Any] | None = None, **options: Any) -> TestApp:
         chosen = SqsOptions(**{"enabled": True, "auth": "none", **options})
-        return TestApp(create_app(broker, **{"sqs": chosen, **(app or {})}))
+        features = [sqs_of(broker, chosen), administration_of(broker)]
+        return TestApp(create_app(broker, **{"features": features, **(app or {})}))
 
     return build
 

@@ -10,6 +10,7 @@ import pytest
 from msgspec import structs
 from webtest import TestApp
 
+from tests.features import administration_of, sqs
 from tests.http.api import Api
 from tests.http.scoped import Impersonation
 from tests.sqs.test_protocols import Caller, Serve, said
@@ -18,18 +19,17 @@ from zq.core import Broker
 from zq.events import Events
 from zq.http.app import create_app
 from zq.model.quotas import Quota, State
-from zq.model.sqs import SqsOptions
+from zq.serving.features import EXTENSIONS
 from zq.storage.api import Storage
-
-OPTIONS = SqsOptions(enabled=True, auth="none")
 
 
 class Bounded:
     """A server that knows who asks by REST, and bounds projects."""
 
     def __init__(self, storage: Storage, clock: ManualClock, account: str, **quota: int) -> None:
-        self.broker = Broker(storage, clock, quota=structs.replace(Quota(), **quota))
-        self.app = TestApp(create_app(self.broker, strategy=Impersonation(), sqs=OPTIONS))
+        self.broker = Broker(storage, clock, quota=structs.replace(Quota(), **quota), extensions=EXTENSIONS)
+        features = [administration_of(self.broker), sqs(self.broker)]
+        self.app = TestApp(create_app(self.broker, strategy=Impersonation(), features=features))
         self.caller = Caller(self.app, account)
 
     def refused(self, operation: str, code: str, status: int, **given: Any) -> str:

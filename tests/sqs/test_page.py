@@ -9,9 +9,9 @@ import pytest
 from tests.blocks import ROOT, blocks, only
 from tests.reader import PYTHON, SHELL, succeed
 from tests.servers import ZqServer
-from zq.http.sqs.operations import OPERATIONS
-from zq.http.sqs.queue_attributes import READ_ONLY, SETTERS
-from zq.limits import SQS_NUMBERS
+from zq.sqs.limits import NUMBERS
+from zq.sqs.operations import OPERATIONS
+from zq.sqs.queue_attributes import READ_ONLY, SETTERS
 
 PAGE = ROOT / "api-ref" / "sqs.md"
 
@@ -50,6 +50,6 @@ def test_each_operation_and_attribute_is_on_the_page() -> None:
         assert ("UnsupportedOperation" in row(name)) == (operation.params.__name__ == "Params"), name
     for name in {*SETTERS, *READ_ONLY} - {name for name in READ_ONLY if name.endswith(("NotVisible", "Delayed"))}:
         assert row(name)
-    for name, (least, most, default) in SQS_NUMBERS.items():
+    for name, (least, most, default) in NUMBERS.items():
         if not name.startswith("Kms"):
             assert f"| {default}; {least} to {most} |" in row(name)

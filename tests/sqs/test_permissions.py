@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
-from zq.http.sqs.permissions import allows
+from zq.sqs.permissions import allows
 
 MINE, THEIRS, STRANGER = "111111111111", "222222222222", "333333333333"
 QUEUE = (MINE, "jobs")

@@ -15,14 +15,14 @@ from botocore.parsers import create_parser
 from falcon.testing import create_environ
 from webtest import TestApp, TestResponse
 
+from tests.features import sqs as sqs_of
 from tests.http.stores import BrokenStore, bug, down, untouched
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
-from zq.http.sqs import errors, json_protocol, query_protocol
-from zq.http.sqs.endpoint import READING
-from zq.http.sqs.operations import OF_THE_SERVICE, OPERATIONS
-from zq.model.sqs import SqsOptions
+from zq.sqs import errors, json_protocol, query_protocol
+from zq.sqs.endpoint import READING
+from zq.sqs.operations import OF_THE_SERVICE, OPERATIONS
 
 Serve = Callable[..., TestApp]
 NAMESPACE = "{http://queue.amazonaws.com/doc/2012-11-05/}"
@@ -475,7 +475,7 @@ def test_bodies_may_have_two_and_a_half_megabytes(caller: Caller) -> None:
 @pytest.mark.one_store
 def test_rest_stays_what_it_is(caller: Caller, served: Serve) -> None:
     """1: versions at ``/``, no path below ``/v2`` is SQS's; and where SQS is off, nothing of it is there."""
-    plain = served({"sqs": None})
+    plain = served({"features": []})
     for app in (caller.app, plain):
         assert app.get("/", status=300).json["versions"]
         assert "x-amzn-RequestId" not in app.get("/?action=ListQueues", status=300).headers
@@ -496,7 +496,8 @@ def test_rest_stays_what_it_is(caller: Caller, served: Serve) -> None:
 )
 def test_a_failure_is_the_servers_and_tells_nothing(error: Callable[[], Exception], status: int, code: str) -> None:
     """4: a store that is down, and what nobody foresaw: clients try again, and see no secret."""
-    app = create_app(Broker(BrokenStore(error), ManualClock(time.time())), sqs=SqsOptions(enabled=True, auth="none"))
+    broker = Broker(BrokenStore(error), ManualClock(time.time()))
+    app = create_app(broker, features=[sqs_of(broker)])
     caller = Caller(TestApp(app), "1" * 12)
     told = caller.json("ListQueues", status=status)
     assert said(told)["__type"] == f"com.amazonaws.sqs#{code}"
@@ -510,7 +511,7 @@ def test_a_failure_is_the_servers_and_tells_nothing(error: Callable[[], Exceptio
 def test_a_page_of_another_site_can_ask_for_nothing() -> None:
     """What a browser sends for one is refused, links included, before the store is asked; so is a strange ``Host``."""
     broker = Broker(BrokenStore(untouched), ManualClock(time.time()))
-    caller = Caller(TestApp(create_app(broker, sqs=SqsOptions(enabled=True, auth="none"))), "1" * 12)
+    caller = Caller(TestApp(create_app(broker, features=[sqs_of(broker)])), "1" * 12)
     link = "/?Action=DeleteQueue&QueueUrl=jobs"
     told = caller.app.get(link, headers={"Sec-Fetch-Site": "cross-site"}, status=403)
     assert texts(told, "Error/Code") == ["AccessDenied"]
@@ -528,7 +529,7 @@ def test_a_page_of_another_site_can_ask_for_nothing() -> None:
 def test_a_link_changes_nothing_without_a_signature(operation: str) -> None:
     """Browsers follow links, and load pictures, without saying from which page."""
     broker = Broker(BrokenStore(untouched), ManualClock(time.time()))
-    caller = Caller(TestApp(create_app(broker, sqs=SqsOptions(enabled=True, auth="none"))), "1" * 12)
+    caller = Caller(TestApp(create_app(broker, features=[sqs_of(broker)])), "1" * 12)
     for path in ("/",) if operation in OF_THE_SERVICE else ("/", f"/{'1' * 12}/q"):
         refused = caller.link({"Action": operation, "QueueUrl": "x/000000000000/q"}, path, status=403)
         assert texts(refused, "Error/Code") == ["AccessDenied"]

@@ -16,12 +16,12 @@ from tests.sqs.conftest import REGION, Connect
 from tests.sqs.test_protocols import Caller, Serve, said, texts
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.core.accounts import ACCOUNTS, KIND, Accounts
-from zq.http.sqs import errors
-from zq.http.sqs.operations import OPERATIONS
-from zq.limits import SQS_NUMBERS
 from zq.model import Draft, QueueRef
 from zq.model.documents import DocumentRef
+from zq.sqs import errors
+from zq.sqs.accounts import ACCOUNTS, KIND, Accounts
+from zq.sqs.limits import NUMBERS
+from zq.sqs.operations import OPERATIONS
 from zq.storage.api import Storage
 
 DEFAULTS = {
@@ -35,7 +35,7 @@ DEFAULTS = {
     "ApproximateNumberOfMessagesNotVisible": "0",
     "ApproximateNumberOfMessagesDelayed": "0",
 }
-SETTABLE = [name for name in SQS_NUMBERS if not name.startswith("Kms")]
+SETTABLE = [name for name in NUMBERS if not name.startswith("Kms")]
 
 
 @contextmanager
@@ -112,7 +112,7 @@ def test_numbers_have_their_bounds(sqs: Any) -> None:
     """6: the least and the most are taken and shown, what is beyond is refused and changes nothing."""
     queue = created(sqs, "jobs")
     for name in SETTABLE:
-        least, most, _ = SQS_NUMBERS[name]
+        least, most, _ = NUMBERS[name]
         for value in (least, most):
             sqs.set_queue_attributes(QueueUrl=queue, Attributes={name: str(value)})
             assert attributes(sqs, queue, name) == {name: str(value)}

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from zq.http.sqs.operations import OPERATIONS
+from zq.sqs.operations import OPERATIONS
 
 ATTRIBUTE = {"colour": {"DataType": "String", "StringValue": "red"}}
 Ask = Callable[..., dict[str, Any]]

@@ -16,7 +16,6 @@ from tests.http.stores import BrokenStore, down, untouched
 from zq.auth.credentials import BURST, Bearers
 from zq.auth.proxy import ProxySecrets
 from zq.auth.signatures import Signatures
-from zq.auth.sqs_keys import SqsKeyLookup, SqsKeys
 from zq.auth.tokens import Grant, Tokens, TokenVerifier, write
 from zq.clock import ManualClock
 from zq.core import Broker
@@ -24,8 +23,9 @@ from zq.errors import NotAuthenticated, TooManyRequests
 from zq.http import heads
 from zq.http.app import create_app
 from zq.http.authentication import Authentication
-from zq.http.sqs.authentication import SignedCallers
 from zq.model.identity import ShareOptions
+from zq.sqs.authentication import SignedCallers
+from zq.sqs.keys import SqsKeyLookup, SqsKeys
 from zq.storage import connect
 
 PEER = "192.0.2.1"

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from zq.auth import signatures, sigv4
+from zq.auth import signatures
 from zq.clock import ManualClock
 from zq.errors import Invalid, StartRefused, Unavailable
 from zq.limits import Limits, pattern
 from zq.pools.catalogue import Pools, shown_uri
+from zq.sqs import sigv4
 from zq.storage import connect, mongodb
 from zq.storage.mongodb import startup
 from zq.storage.redis import address

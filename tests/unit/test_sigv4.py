@@ -15,8 +15,8 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from tests.rotation import SEED, examples
-from zq.auth import sigv4
-from zq.auth.sigv4 import Head, Refusal
+from zq.sqs import sigv4
+from zq.sqs.sigv4 import Head, Refusal
 
 NOW = datetime(2030, 1, 31, 23, 59, 30, tzinfo=UTC)
 MOMENT = NOW.timestamp()

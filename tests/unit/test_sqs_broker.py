@@ -10,10 +10,11 @@ from zq import wire
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.core.encryption import MARK
-from zq.core.metadata import SQS
-from zq.core.sqs import Outgoing
 from zq.errors import MessageUnreadable, QueueNotFound
 from zq.model import Draft, Grip, Grouping, Handled, Holder, Message, QueueRef
+from zq.sqs.extension import ATTRIBUTES
+from zq.sqs.feature import use_cases
+from zq.sqs.messaging import Messaging, Outgoing
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -38,15 +39,20 @@ def make(storage: Storage, **metadata: object) -> None:
     assert storage.queues.create(QUEUE, wire.encode(metadata))
 
 
-def received(broker: Broker) -> list[Message]:
+def messaging_of(storage: Storage) -> Messaging:
+    """The use cases of SQS on messages, of one server on the store."""
+    return use_cases(broker_of(storage)).messaging
+
+
+def received(messaging: Messaging) -> list[Message]:
     """What is claimed of the queue."""
-    claim = broker.sqs.receive(QUEUE, 10, None, Holder()).claim
+    claim = messaging.receive(QUEUE, 10, None, Holder()).claim
     return claim.messages if claim else []
 
 
 def test_a_message_that_goes_at_once_is_told_its_sequence(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumer of a FIFO queue that has it before its sender has its answer changes nothing of that."""
-    assert storage.queues.create(QUEUE, wire.encode({SQS: {"fifo": True}}), Grouping.ORDERED)
+    assert storage.queues.create(QUEUE, wire.encode({ATTRIBUTES: {"fifo": True}}), Grouping.ORDERED)
     get, taken = storage.messages.get, []
 
     def late(*terms: Any) -> Any:
@@ -55,7 +61,7 @@ def test_a_message_that_goes_at_once_is_told_its_sequence(storage: Storage, monk
 
     monkeypatch.setattr(storage.messages, "get", late)
     letters = [Outgoing(b'"body"', 4, group="g", deduplication_id=id) for id in "aab"]
-    sent = broker_of(storage).sqs.send(QUEUE, "AK", letters)
+    sent = messaging_of(storage).send(QUEUE, "AK", letters)
     first, second = taken
     assert sent.ids == [first.id, first.id, second.id]
     assert sent.sequences == {first.id: first.sequence, second.id: second.sequence}
@@ -63,7 +69,7 @@ def test_a_message_that_goes_at_once_is_told_its_sequence(storage: Storage, monk
 
 def test_a_batch_enters_a_fifo_queue_in_one_step(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     """What of it repeats others is left out, and that costs one more question."""
-    assert storage.queues.create(QUEUE, wire.encode({SQS: {"fifo": True}}), Grouping.ORDERED)
+    assert storage.queues.create(QUEUE, wire.encode({ATTRIBUTES: {"fifo": True}}), Grouping.ORDERED)
     post, asked = storage.messages.post, []
 
     def counted(queue: QueueRef, drafts: Sequence[Draft], *terms: Any, **more: Any) -> Any:
@@ -71,67 +77,68 @@ def test_a_batch_enters_a_fifo_queue_in_one_step(storage: Storage, monkeypatch: 
         return post(queue, drafts, *terms, **more)
 
     monkeypatch.setattr(storage.messages, "post", counted)
-    broker = broker_of(storage)
+    messaging = messaging_of(storage)
 
     def send(ids: str) -> list[str | None]:
         letters = [Outgoing(b'"%s"' % id.encode(), 4, group="g", deduplication_id=id) for id in ids]
         letters.append(Outgoing(b'"long"', 1 << 30, group="g", deduplication_id="long"))
-        return broker.sqs.send(QUEUE, "AK", letters).ids
+        return messaging.send(QUEUE, "AK", letters).ids
 
     a, b, c, _, none = send("abca")
     assert (asked, none) == ([3], None)
     x, _, y, z, _ = send("xbyz")
     assert send("bb") == [b, b, None]
     assert asked == [3, 4, 3, 1]
-    assert [message.id for message in received(broker)] == [a, b, c, x, y, z]
+    assert [message.id for message in received(messaging)] == [a, b, c, x, y, z]
 
 
 def test_what_stands_beside_a_body_is_sealed_with_it(storage: Storage) -> None:
     """Neither can be read in the store, nor take the other's place; a receiver gets both as they were."""
     make(storage, _enable_encrypt_messages=True)
     broker = broker_of(storage, KEYS)
-    [id] = broker.sqs.send(QUEUE, "AK", [LETTER]).ids
+    messaging = use_cases(broker).messaging
+    [id] = messaging.send(QUEUE, "AK", [LETTER]).ids
     assert id is not None
     [stored] = storage.messages.get(QUEUE, [id], storage.now())
     assert stored.body.startswith(MARK)
     assert stored.extra.startswith(MARK)
     with pytest.raises(MessageUnreadable):
         broker.sealing.open("acme", id, stored.extra)
-    [message] = received(broker)
+    [message] = received(messaging)
     assert (message.body, message.extra) == (LETTER.body, LETTER.extra)
-    assert received(broker_of(storage)) == []
+    assert received(messaging_of(storage)) == []
 
 
 def test_a_queue_that_another_server_deletes_is_missed(storage: Storage) -> None:
     """By whatever is asked, though this server remembers it; and nothing makes it anew."""
     make(storage, _sqs={"visibility": 5})
-    broker = broker_of(storage)
-    broker.sqs.send(QUEUE, "AK", [LETTER])
-    [message] = received(broker)
+    messaging = messaging_of(storage)
+    messaging.send(QUEUE, "AK", [LETTER])
+    [message] = received(messaging)
     grip = Grip(message.id, message.claim, message.claim_count)
     for ask in (
-        lambda: broker.sqs.send(QUEUE, "AK", [LETTER]),
-        lambda: received(broker),
-        lambda: broker.sqs.handle(QUEUE, [grip]),
+        lambda: messaging.send(QUEUE, "AK", [LETTER]),
+        lambda: received(messaging),
+        lambda: messaging.handle(QUEUE, [grip]),
     ):
         storage.queues.delete(QUEUE)
         with pytest.raises(QueueNotFound):
             ask()
         assert storage.queues.get(QUEUE) is None
         make(storage, _sqs={"visibility": 5})
-        assert broker.sqs.send(QUEUE, "AK", [LETTER]).ids != [None]
+        assert messaging.send(QUEUE, "AK", [LETTER]).ids != [None]
 
 
 def test_attributes_that_another_server_changes_hold_at_once(storage: Storage) -> None:
     """A send is judged by what the store says: what has become too long is not stored, and what may be is."""
     make(storage, _sqs={"max_size": 2000})
-    broker = broker_of(storage)
+    messaging = messaging_of(storage)
     long = Outgoing(b'"x"', 1500)
-    assert None not in broker.sqs.send(QUEUE, "AK", [long]).ids
+    assert None not in messaging.send(QUEUE, "AK", [long]).ids
     for before, after, fits in ((2000, 1024, False), (1024, 2000, True)):
         changed = wire.encode({"_sqs": {"max_size": after}})
         assert storage.queues.update(QUEUE, wire.encode({"_sqs": {"max_size": before}}), changed)
-        sent = broker.sqs.send(QUEUE, "AK", [long, LETTER])
+        sent = messaging.send(QUEUE, "AK", [long, LETTER])
         assert [id is not None for id in sent.ids] == [fits, True]
         assert sent.max_size == after
 
@@ -139,14 +146,14 @@ def test_attributes_that_another_server_changes_hold_at_once(storage: Storage) -
 def test_a_store_finds_each_grip_by_itself(storage: Storage) -> None:
     """One is done, one is stale, one is of nothing; what is deleted is counted once."""
     make(storage)
-    broker = broker_of(storage)
-    broker.sqs.send(QUEUE, "AK", [LETTER, LETTER])
-    one, other = received(broker)
+    messaging = messaging_of(storage)
+    messaging.send(QUEUE, "AK", [LETTER, LETTER])
+    one, other = received(messaging)
     grips = [
         Grip(one.id, one.claim, 1),
         Grip(other.id, other.claim, 2),
         Grip("0" * 32, one.claim, 1),
         Grip(other.id, other.claim, 1, 0),
     ]
-    assert broker.sqs.handle(QUEUE, grips) == [Handled.DONE, Handled.LOST, Handled.GONE, Handled.DONE]
-    assert [message.id for message in received(broker)] == [other.id]
+    assert messaging.handle(QUEUE, grips) == [Handled.DONE, Handled.LOST, Handled.GONE, Handled.DONE]
+    assert [message.id for message in received(messaging)] == [other.id]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moto.sqs.models import Message as Peer
 
-from zq.http.sqs.errors import SqsError
-from zq.http.sqs.message_attributes import (
+from zq.sqs.errors import SqsError
+from zq.sqs.message_attributes import (
     FORBIDDEN,
     AttributeValue,
     Extra,

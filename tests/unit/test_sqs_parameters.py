@@ -11,9 +11,9 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from zq.errors import InvalidBody
-from zq.http.sqs import json_protocol
-from zq.http.sqs.errors import SqsError
-from zq.http.sqs.operations import DECODERS, OPERATIONS, read
+from zq.sqs import json_protocol
+from zq.sqs.errors import SqsError
+from zq.sqs.operations import DECODERS, OPERATIONS, read
 from zq.wire import json_object
 
 URL = "http://localhost/000000000000/jobs"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zq.http.sqs import receipts
-from zq.http.sqs.errors import SqsError
 from zq.model import Grip, Message, QueueRef
+from zq.sqs import receipts
+from zq.sqs.errors import SqsError
 
 QUEUE = QueueRef("acme", "jobs")
 ids = st.binary(min_size=16, max_size=16).map(bytes.hex)

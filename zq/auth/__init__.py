@@ -7,7 +7,7 @@ large.
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from zq.audit import Audit, Entry
 from zq.auth.certificates import Certificates, read_holders
@@ -101,22 +101,6 @@ def check_jwt(options: JwtOptions) -> None:
             f"[auth] jwt_algorithms must be of {', '.join(ALGORITHMS)}; none and HS… are never accepted; it is "
             f"{', '.join(wrong)[:100] or 'empty'}."
         )
-
-
-class Reloadable(Protocol):
-    """An object configured by a file that can be read again."""
-
-    def reload(self) -> None: ...
-
-
-def reread(*files: Reloadable | None) -> None:
-    """Reload these files. If one is invalid, its former content stays in use, and the log says why."""
-    for each in files:
-        if each is not None:
-            try:
-                each.reload()
-            except StartRefused as refusal:
-                LOG.error("What this file said stays as it was: %s", refusal)
 
 
 def strategy_of(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key files: master keys for encryption of bodies (contract 7.9) and of secrets of SQS access keys."""
+"""Key files: master keys, which encrypt the data keys of bodies (contract 7.9) and secrets that the store keeps."""
 
 import binascii
 import re

@@ -80,7 +80,11 @@ RULES: Final[dict[str, Rule]] = {
     **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete", "admin:rekey"),
     **_administration("admin:tokens", "admin:server", "admin:sqs_keys"),
 }
-"""Every rule that a route may name. Rules that are not listed are denied."""
+"""Every rule that a route may name. Rules that are not listed are denied.
+
+The rules of features are listed, too: a policy file is checked as a whole before any feature exists, and a file that
+names the rule of a feature is valid for a server without it.
+"""
 
 # Attributes of a caller that a check may use.
 CREDENTIALS: Final = frozenset({"project_id", "user_id"})

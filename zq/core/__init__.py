@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases: the only place for zq's rules, defaults and limits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from zq.clock import Clock
-from zq.core.accounts import Accounts
 from zq.core.browsing import Browsing
 from zq.core.claims import Claims
 from zq.core.creation import QueueCreation, TopicCreation, TopicStore
 from zq.core.data_keys import DataKeys
 from zq.core.encryption import Sealing
+from zq.core.extensions import Extension
 from zq.core.followers import Followers
 from zq.core.health import Health, Pools
 from zq.core.history import History
 from zq.core.messages import Messages
-from zq.core.move_tasks import MoveTasks
 from zq.core.publishing import Publishing, Readers
 from zq.core.queues import Queues
 from zq.core.quotas import NO_QUOTAS, Quotas
@@ -23,7 +22,6 @@ from zq.core.redriving import Redriving
 from zq.core.removal import Removal
 from zq.core.rules import DefaultTtls, Patterns, RulesCache
 from zq.core.settling import Settling
-from zq.core.sqs import SqsMessages
 from zq.core.streams import Streams
 from zq.core.tails import Tails
 from zq.core.topics import Topics
@@ -52,7 +50,7 @@ class Broker:
         followers: The followers of queues and topics, if a feature has some.
         pools: The stores of all pools, if the deployment has pools.
         audit_ttl: Seconds for which an audit entry is kept.
-        moves_for_sqs: Whether this process carries out move tasks.
+        extensions: The rules that features add.
     """
 
     def __init__(
@@ -77,15 +75,22 @@ class Broker:
         followers: Followers = NO_FOLLOWERS,
         pools: Pools | None = None,
         audit_ttl: float = TTL,
-        moves_for_sqs: bool = False,
+        extensions: Sequence[Extension] = (),
     ) -> None:
         self.storage = storage
+        self.clock = clock
+        self.events = events
+        self.checksum = checksum
         self.limits = limits
         self.rates = rates or Rates(threads=64)
         self.quotas = None if quota is None else Quotas(storage, clock, quota, self.rates)
         quotas = self.quotas or NO_QUOTAS
         self.default_ttls = DefaultTtls(limits.default_message_ttl, queue_ttl)
-        rules_cache = RulesCache(limits, storage, default_ttls=self.default_ttls)
+        protocol_keys = [key for extension in extensions for key in extension.protocol_keys]
+        owned_documents = [owned for extension in extensions for owned in extension.owned_documents]
+        self.rules_cache = rules_cache = RulesCache(
+            limits, storage, default_ttls=self.default_ttls, protocol_keys=protocol_keys
+        )
         self.waiters = waiters = Waiters(storage, clock, limits, max_waiters, events, share, quotas)
 
         self.queue_creation = QueueCreation(storage.queues, quotas, rules_cache, followers)
@@ -110,6 +115,7 @@ class Broker:
             followers,
             waiters,
             max_counted,
+            protocol_keys,
         )
         self.messages = Messages(
             storage,
@@ -126,12 +132,8 @@ class Broker:
         )
         self.browsing = Browsing(storage, clock, limits, sealing)
         self.claims = Claims(storage, clock, limits, rules_cache, events, sealing)
-        self.sqs = SqsMessages(
-            storage, clock, rules_cache, self.messages, self.claims, events, sealing, checksum=checksum
-        )
         self.settling = Settling(storage, clock, limits, rules_cache, checksum, events, sealing, quotas)
         self.redriving = Redriving(storage, clock, rules_cache, events, quotas)
-        self.move_tasks = MoveTasks(storage, clock, rules_cache, events, moves_for_sqs)
         self.history = History(storage, clock, limits, rules_cache, events, sealing, quotas)
         self.transactions = Transactions(storage, clock, limits, rules_cache, events, patience, quotas)
 
@@ -145,6 +147,7 @@ class Broker:
             topic_store,
             topic_creation,
             followers,
+            protocol_keys,
         )
         tails = Tails(storage)
         self.streams = Streams(storage, clock, tails, sealing, max_streams, events, share, quotas)
@@ -154,13 +157,11 @@ class Broker:
 
         self.health = Health(storage, clock, pools=pools)
         self.trail = Trail(storage.documents, clock, audit_ttl)
-        self.accounts = Accounts(storage, clock)
-        self.removal = Removal(storage, clock, self.queues, self.topics, followers)
+        self.removal = Removal(storage, clock, self.queues, self.topics, followers, owned_documents)
 
     def resume(self) -> None:
-        """Continue commits, move tasks and deletions that no server is working on. Call this every second."""
+        """Continue commits and deletions that no server is working on. Call this every second."""
         self.transactions.resume()
-        self.move_tasks.resume()
         self.removal.resume(self.quotas)
 
     def end_waiting(self) -> None:

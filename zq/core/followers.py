@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The seam between the core and features whose users follow queues and topics."""
+"""The interface between the core and features whose users follow queues and topics."""
 
 from collections.abc import Sequence
 

@@ -12,18 +12,13 @@ from jsonschema import Draft4Validator, ValidationError
 from msgspec import UNSET
 
 from zq import wire
+from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
 from zq.limits import (
     LONG_QUEUE_NAME,
-    MAX_ACCESS_POLICY,
-    MAX_SOURCES,
-    MAX_TAG_KEY,
-    MAX_TAG_VALUE,
-    MAX_TAGS,
     MIN_DELAY,
     MIN_TTL,
     QUEUE_RULE,
-    SQS_NUMBERS,
     Limits,
     is_long_queue_name,
     nesting,
@@ -59,14 +54,6 @@ PAUSED: Final = "_paused"
 PAUSES: Final = ("claims", "posts", "all")
 NO_TOPIC: Final = "only queues can be paused."
 
-# Key for the SQS attributes of a queue that have no reserved key of their own.
-SQS: Final = "_sqs"
-# Permissions of a redrive allow policy.
-REDRIVE_PERMISSIONS: Final = ("allowAll", "denyAll", "byQueue")
-# Scopes within which a FIFO queue detects duplicates.
-DEDUPLICATION_SCOPES: Final = ("queue", "messageGroup")
-# Scopes of the throughput limit of a FIFO queue; stored and shown only.
-THROUGHPUT_LIMITS: Final = ("perQueue", "perMessageGroupId")
 # Key for the meaning of message groups; it cannot change after creation.
 GROUPED: Final = "_grouped"
 GROUPINGS: Final[Metadata] = {
@@ -96,12 +83,14 @@ class MetadataSchema:
         shown: Metadata,
         ttl: Callable[[str], int],
         unbuilt: Mapping[str, str] = MappingProxyType({}),
+        protocol_keys: Sequence[ProtocolKey] = (),
     ) -> None:
         self.kind = kind
+        self._protocol_keys = protocol_keys
         self._shown = shown
         self._ttl = ttl
         self._unbuilt = dict(unbuilt)
-        self._validator = Draft4Validator(metadata_schema(limits))
+        self._validator = Draft4Validator(metadata_schema(limits, protocol_keys))
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
         """Return the metadata as clients see them: unset and falsy reserved keys have their defaults."""
@@ -119,10 +108,10 @@ class MetadataSchema:
             raise InvalidBody(_sentence(error))
         if (dead := metadata.get("_dead_letter_queue")) is not None and not is_long_queue_name(dead):
             raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}, or null.")
-        if self.kind == "queue" and dead == name and not metadata.get(SQS):
+        if self.kind == "queue" and dead == name and not uses_protocol(self._protocol_keys, metadata):
             raise InvalidBody("_dead_letter_queue must not name its own queue.")
-        if is_fifo(metadata) and metadata.get(GROUPED) != Grouping.ORDERED:
-            raise InvalidBody(f"{SQS}.fifo is for queues whose {GROUPED} is {Grouping.ORDERED}.")
+        for protocol_key in self._protocol_keys:
+            protocol_key.check(metadata)
         _check_retry_span(retry_policy or {})
         for key, sentence in self._unbuilt.items():
             if metadata.get(key):
@@ -140,11 +129,6 @@ class MetadataSchema:
             else:
                 result[key] = operation.value
         return result
-
-
-def is_fifo(metadata: Metadata) -> bool:
-    """Return whether these metadata describe an SQS FIFO queue."""
-    return bool((metadata.get(SQS) or {}).get("fifo"))
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
@@ -191,7 +175,7 @@ def topic_defaults(limits: Limits) -> Metadata:
     return {key: defaults[key] for key in wire.TOPIC_RULES}
 
 
-def metadata_schema(limits: Limits) -> Metadata:
+def metadata_schema(limits: Limits, protocol_keys: Sequence[ProtocolKey] = ()) -> Metadata:
     """Return the JSON Schema of metadata."""
 
     def integer(low: int, high: int) -> Metadata:
@@ -228,51 +212,9 @@ def metadata_schema(limits: Limits) -> Metadata:
                 "anyOf": [{"enum": [0, None]}, integer(MIN_TTL, limits.max_message_ttl)],
                 "description": f"must be 0, an integer from {MIN_TTL} to {limits.max_message_ttl}, or null",
             },
-            SQS: _sqs_schema(),
+            **{key.name: key.schema for key in protocol_keys},
         },
     }
-
-
-def _sqs_schema() -> Metadata:
-    """Return the JSON Schema of ``_sqs``; api-ref/sqs.md describes each member."""
-
-    def number(attribute: str) -> Metadata:
-        low, high, _ = SQS_NUMBERS[attribute]
-        return {"type": "integer", "minimum": low, "maximum": high}
-
-    def record(**members: Metadata) -> Metadata:
-        return {"type": "object", "properties": members, "additionalProperties": False}
-
-    moment = {"type": "integer", "minimum": 0}
-    members = record(
-        visibility=number("VisibilityTimeout"),
-        max_size=number("MaximumMessageSize"),
-        wait=number("ReceiveMessageWaitTimeSeconds"),
-        policy={"type": "string", "maxLength": MAX_ACCESS_POLICY},
-        redrive_allow=record(
-            redrivePermission={"enum": list(REDRIVE_PERMISSIONS)},
-            sourceQueueArns={"type": "array", "items": {"type": "string"}, "maxItems": MAX_SOURCES},
-        ),
-        kms=record(
-            key={"type": "string", "maxLength": 2048},
-            reuse=number("KmsDataKeyReusePeriodSeconds"),
-            managed={"type": "boolean"},
-        ),
-        fifo={"type": "boolean"},
-        content_dedup={"type": "boolean"},
-        scope={"enum": list(DEDUPLICATION_SCOPES)},
-        limit={"enum": list(THROUGHPUT_LIMITS)},
-        purged={"type": "integer", "minimum": 0},
-        created=moment,
-        modified=moment,
-        tags={
-            "type": "object",
-            "maxProperties": MAX_TAGS,
-            "patternProperties": {rf"^[\s\S]{{1,{MAX_TAG_KEY}}}$": {"type": "string", "maxLength": MAX_TAG_VALUE}},
-            "additionalProperties": False,
-        },
-    )
-    return members | {"type": ["object", "null"]}
 
 
 def check_retry_policy(policy: object, field: str) -> None:

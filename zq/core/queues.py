@@ -7,16 +7,15 @@ from typing import Final
 
 from zq.clock import Clock
 from zq.core.data_keys import DataKeys
+from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.core.followers import Followers
 from zq.core.markers import Markers
 from zq.core.metadata import (
     ENCRYPTS,
     GROUPED,
     NOT_ENCRYPTED,
-    SQS,
     Metadata,
     MetadataSchema,
-    is_fifo,
     shown_defaults,
 )
 from zq.core.quotas import AnyQuotas
@@ -24,20 +23,15 @@ from zq.core.resources import DEAD_LETTERS, READ_AHEAD, MetadataResource
 from zq.core.rules import ReadThroughCache, RulesCache
 from zq.core.values import Seen
 from zq.core.waiting import Waiters
-from zq.errors import InvalidBody, MetadataConflict, QueueNotFound, Unavailable
+from zq.errors import InvalidBody, MetadataConflict, QueueNotFound
 from zq.limits import MAX_LONG_NAME, Limits, check_target
 from zq.model import Grouping, Queue, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
-from zq.model.documents import DocumentRef
 from zq.model.hidden import HIDDEN
 from zq.model.stats import Depth
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
 
-# Kind of the documents that record, until they expire, that a queue was purged through SQS.
-PURGED: Final = "sqs-purge"
-# Kind of the documents that record, until they expire, that a queue of this name was deleted through SQS.
-DELETED: Final = "sqs-deleted"
 # A character that sorts after every character of a name.
 LAST: Final = "\x7f"
 
@@ -56,19 +50,23 @@ class Queues(MetadataResource[QueueRef, Queue]):
         followers: Followers,
         waiters: Waiters,
         max_counted: int,
+        protocol_keys: Sequence[ProtocolKey],
     ) -> None:
         """Initialize; ``max_counted`` is the maximum that ``depth`` counts in each state."""
         history = storage.history
         unbuilt = {"_history_ttl": history.sentence} if isinstance(history, Missing) else {}
         if not keys.enabled:
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
-        schema = MetadataSchema("queue", limits, shown_defaults(limits), rules_cache.default_ttls.of, unbuilt)
+        schema = MetadataSchema(
+            "queue", limits, shown_defaults(limits), rules_cache.default_ttls.of, unbuilt, protocol_keys
+        )
         markers = Markers(storage.documents, clock, MAX_LONG_NAME)
         super().__init__(
             storage.queues, schema, markers, clock, limits, quotas, followers, rules_cache.forget, QueueNotFound
         )
         self._queues = storage.queues
         self._storage = storage
+        self._protocol_keys = protocol_keys
         self._waiters = waiters
         self._max_counted = max_counted
         self._depths = ReadThroughCache(self._counted)
@@ -111,14 +109,14 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
     def _check(self, ref: QueueRef, metadata: Metadata) -> None:
         super()._check(ref, metadata)
-        if (dead := metadata.get(DEAD_LETTERS)) and not metadata.get(SQS):
+        if (dead := metadata.get(DEAD_LETTERS)) and not uses_protocol(self._protocol_keys, metadata):
             check_target(DEAD_LETTERS, QueueRef(ref.project, dead), self._queues.get, InvalidBody)
 
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
         if (former.get(GROUPED) or None) != (metadata.get(GROUPED) or None):
             raise MetadataConflict(f"{GROUPED} is said when a queue is made, and stays.")
-        if is_fifo(former) != is_fifo(metadata):
-            raise MetadataConflict(f"{SQS}.fifo is said when a queue is made, and stays.")
+        for key in self._protocol_keys:
+            key.check_change(former, metadata)
 
     def depth(self, ref: QueueRef) -> Seen[Depth]:
         """Return the number of messages in each state, at most a second old; zeros for a missing queue.
@@ -135,37 +133,6 @@ class Queues(MetadataResource[QueueRef, Queue]):
     def states(self, ref: QueueRef) -> Depth:
         """Return the number of messages in each state, counted now; see ``depth``."""
         return self._counted(ref)
-
-    def purge_seldom(self, ref: QueueRef, interval: int) -> bool:
-        """Purge the queue unless it was purged within the last ``interval`` seconds. Return whether it was purged."""
-        note, now = DocumentRef(ref.project, PURGED, ref.name), self._clock.now()
-        documents = self._storage.documents
-        if interval and not documents.put(note, b"", now, expected="", expires=now + interval):
-            return False
-        try:
-            self.purge(ref, ("messages",))
-        except Unavailable:
-            documents.delete(note, now)
-            raise
-        return True
-
-    def forget_purge(self, ref: QueueRef) -> None:
-        """Forget the last purge of a deleted queue, so that a new queue of its name can be purged at once."""
-        self._storage.documents.delete(DocumentRef(ref.project, PURGED, ref.name), self._clock.now())
-
-    def delete_for(self, ref: QueueRef, seconds: int) -> int | None:
-        """Delete the queue and reserve its name for ``seconds``.
-
-        Return the number of deleted messages (see ``delete``).
-        """
-        if seconds:  # before the deletion, so that no queue of the name can be created in between
-            note, now = DocumentRef(ref.project, DELETED, ref.name), self._clock.now()
-            self._storage.documents.put(note, b"", now, expires=now + seconds)
-        return self.delete(ref)
-
-    def rests(self, ref: QueueRef) -> bool:
-        """Return whether the name of a deleted queue is still reserved."""
-        return self._storage.documents.get(DocumentRef(ref.project, DELETED, ref.name), self._clock.now()) is not None
 
     def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
         """Yield the queues whose names are greater than ``after`` and begin with ``prefix``, in the order of names.

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from zq.clock import Clock
 from zq.core.data_keys import KIND as DATA_KEYS
+from zq.core.extensions import OwnedDocuments
 from zq.core.followers import Followers
 from zq.core.queues import Queues
 from zq.core.quotas import STEP, TOKEN, Quotas
@@ -20,7 +21,6 @@ from zq.model import QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.pools import FLAVOR
 from zq.model.quotas import State
-from zq.model.sqs import KEY, TASK
 from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 
@@ -41,7 +41,16 @@ class Removal:
     deleted last, when nothing else is left. Stages, fences and producers expire by themselves.
     """
 
-    def __init__(self, storage: Storage, clock: Clock, queues: Queues, topics: Topics, followers: Followers) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        clock: Clock,
+        queues: Queues,
+        topics: Topics,
+        followers: Followers,
+        owned_documents: Sequence[OwnedDocuments] = (),
+    ) -> None:
+        self._owned_documents = OwnedDocuments(TOKEN, TOKEN_KINDS), *owned_documents
         self._storage = storage
         self._followers = followers
         self._documents = storage.documents
@@ -60,8 +69,8 @@ class Removal:
     def step(self, quotas: Quotas, project: str) -> bool:
         """Delete one more part of the project. Return whether anything may be left."""
         steps = self._followers.remove, self._step_queues, self._step_topics, self._step_flavors
-        documents = (TOKEN, TOKEN_KINDS), (KEY, (KEY,)), (TASK, ())
-        if any(step(project) for step in steps) or any(self._step_documents(project, *each) for each in documents):
+        owned = self._owned_documents
+        if any(step(project) for step in steps) or any(self._step_documents(project, each) for each in owned):
             return True
         # Messages cannot be decrypted without the data keys, so the keys go last.
         self._documents.delete(DocumentRef("", DATA_KEYS, project), self._clock.now())
@@ -101,12 +110,12 @@ class Removal:
             self._topics.delete(TopicRef(project, name))
         return bool(found)
 
-    def _step_documents(self, project: str, kind: str, others: Sequence[str]) -> bool:
-        """Delete some documents of ``kind``, and for each one the deployment's documents of the kinds ``others``."""
+    def _step_documents(self, project: str, owned: OwnedDocuments) -> bool:
+        """Delete some of the owned documents."""
         now = self._clock.now()
-        found = self._documents.list(project, kind, "", "", STEP, now).items
+        found = self._documents.list(project, owned.kind, "", "", STEP, now).items
         for document in found:
-            for other in others:
-                self._documents.delete(DocumentRef("", other, document.ref.name), now)
+            for kind in owned.deployment_kinds:
+                self._documents.delete(DocumentRef("", kind, document.ref.name), now)
             self._documents.delete(document.ref, now)
         return bool(found)

@@ -19,7 +19,8 @@ from msgspec import UNSET, Struct, structs
 
 from zq import wire
 from zq.core.encryption import is_plain
-from zq.core.metadata import PAUSED, SEALED, SQS, Metadata
+from zq.core.extensions import ProtocolKey, uses_protocol
+from zq.core.metadata import PAUSED, SEALED, Metadata
 from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import MetadataConflict, QueuePaused
 from zq.limits import Limits, is_long_queue_name
@@ -129,8 +130,8 @@ class Rules(Struct, frozen=True):
     posts_paused: bool = False
     sealed_since: Seconds = 0.0
     """Time since which all bodies of the queue are encrypted; 0 = some may be plain."""
-    of_sqs: bool = False
-    """Whether the queue has SQS attributes. Then dead letters get the default ttl of the dead-letter queue."""
+    uses_protocol: bool = False
+    """Whether the queue has attributes of a protocol; its dead letters then get the default ttl of their queue."""
 
     def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:
         """Return whether a message has a delay other than 0 and the queue ignores delays."""
@@ -139,8 +140,8 @@ class Rules(Struct, frozen=True):
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Return the dead-letter queue of ``queue`` and its conditions, or ``None`` if there is none (contract 8.6).
 
-        A queue may be its own dead-letter queue in SQS. Then messages stay, because moving them would reset their claim
-        counts.
+        A queue with attributes of a protocol may be its own dead-letter queue. Then messages stay, because moving them
+        would reset their claim counts.
         """
         if self.dead_letter_queue in ("", queue.name) or self.max_claim_count is None:
             return None
@@ -157,7 +158,9 @@ class RulesCache:
         storage: Storage,
         monotonic: Callable[[], float] = time.monotonic,
         default_ttls: DefaultTtls | None = None,
+        protocol_keys: Sequence[ProtocolKey] = (),
     ) -> None:
+        self._protocol_keys = protocol_keys
         self.default_ttls = default_ttls or DefaultTtls(limits.default_message_ttl)
         self._limits = limits
         self.rules: Callable[[bytes], Rules] = lru_cache(maxsize=1024)(self._rules)
@@ -252,7 +255,7 @@ class RulesCache:
     def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
         """Return the dead-letter queue of ``queue``, with the ttl of its messages; ``None`` if there is none."""
         letters = rules.dead_letters(queue)
-        if letters is None or letters.ttl is not None or not rules.of_sqs:
+        if letters is None or letters.ttl is not None or not rules.uses_protocol:
             return letters
         return structs.replace(letters, ttl=self.ttl(letters.queue, self.recent(letters.queue)))
 
@@ -283,7 +286,7 @@ class RulesCache:
             encrypts=bool(metadata.get("_enable_encrypt_messages")),
             claims_paused=paused in ("claims", "all"),
             posts_paused=paused in ("posts", "all"),
-            of_sqs=bool(metadata.get(SQS)),
+            uses_protocol=uses_protocol(self._protocol_keys, metadata),
         )
 
     def _redelivery(self, metadata: Metadata) -> Redelivery:

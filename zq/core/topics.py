@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases of topics (contract 13)."""
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from zq.clock import Clock
 from zq.core.creation import Topic, TopicCreation, TopicStore
 from zq.core.data_keys import DataKeys
+from zq.core.extensions import ProtocolKey
 from zq.core.followers import Followers
 from zq.core.markers import Markers
 from zq.core.metadata import (
@@ -43,11 +45,13 @@ class Topics(MetadataResource[TopicRef, Topic]):
         store: TopicStore,
         creation: TopicCreation,
         followers: Followers,
+        protocol_keys: Sequence[ProtocolKey] = (),
     ) -> None:
         unbuilt = {PAUSED: NO_TOPIC, GROUPED: NO_TOPIC_GROUPS}
         if not keys.enabled:
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
-        schema = MetadataSchema("topic", limits, topic_defaults(limits), lambda _name: default_ttls.default, unbuilt)
+        defaults, ttl = topic_defaults(limits), lambda _name: default_ttls.default
+        schema = MetadataSchema("topic", limits, defaults, ttl, unbuilt, protocol_keys)
         markers = Markers(storage.documents, clock)
         super().__init__(store, schema, markers, clock, limits, quotas, followers, creation.forget, TopicNotFound)
 

@@ -2,9 +2,7 @@
 """Figures as a feature of the server."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
-
-import falcon
+from typing import TYPE_CHECKING
 
 from zq.clock import Clock
 from zq.core.queues import Queues
@@ -19,6 +17,9 @@ from zq.figures.resources import ProjectFigures, QueueFigures, QueuePoints, Serv
 from zq.http.features import Feature, Json
 from zq.limits import Limits
 from zq.storage.api import Storage
+
+if TYPE_CHECKING:
+    from zq.http.application import App
 
 
 class FiguresFeature(Feature):
@@ -38,7 +39,7 @@ class FiguresFeature(Feature):
     def schemas(self, _limits: Limits) -> Mapping[str, Json]:
         return openapi.schemas()
 
-    def add_routes(self, app: "falcon.App[Any, Any]") -> None:
+    def add_routes(self, app: "App") -> None:
         app.add_route("/v2/figures", ProjectFigures(self._figures))
         app.add_route("/v2/figures/queues", QueueFigures(self._figures))
         app.add_route("/v2/queues/{queue}/figures", QueuePoints(self._figures))

@@ -34,6 +34,8 @@ READING: Final = frozenset({"GET", "HEAD"})
 class Admission:
     """Falcon middleware that runs before all others that read the request.
 
+    A feature whose GET requests can change something sets ``links_change`` in ``req.context``.
+
     Args:
         trusting: Whether the operator vouches for the network; then HTTP/1.0 requests need no ``Host``.
         guarded: Whether callers are authenticated; then any ``Host`` is accepted, because pages of other names have no
@@ -53,8 +55,8 @@ class Admission:
             _refuse_head(sentence)
         if env.get(heads.WITHHELD) == heads.UNKNOWN:
             raise Unavailable("The store does not answer, so that the credential is not known. Try again later.")
-        # In the SQS protocol, GET requests can change something, too.
-        if env.get("HTTP_SEC_FETCH_SITE") == "cross-site" and (req.method not in READING or "sqs" in req.context):
+        may_change = req.method not in READING or "links_change" in req.context
+        if may_change and env.get("HTTP_SEC_FETCH_SITE") == "cross-site":
             raise NotAuthorized(CROSS_SITE)
         name = env.get("HTTP_HOST")
         if name is None:

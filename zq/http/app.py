@@ -2,31 +2,25 @@
 """The composition of the HTTP interface: middleware and routes."""
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
-import falcon
-
-from zq import turns
 from zq.audit import Audit
 from zq.auth.policy import Policy as TablePolicy
 from zq.auth.signatures import Signatures
-from zq.auth.sqs_keys import SqsKeyLookup, SqsKeys
 from zq.auth.tokens import Tokens
 from zq.core import Broker
 from zq.events import NO_EVENTS, Events
-from zq.http import faults
 from zq.http.admission import Admission
+from zq.http.application import App
 from zq.http.audit import AuditCollection
 from zq.http.authentication import Authentication, ProxyCheck, Strategy
-from zq.http.authorization import Answer, Authorization
+from zq.http.authorization import Authorization
 from zq.http.claims import ClaimCollection, ClaimItem, ProjectClaims
 from zq.http.features import Feature
-from zq.http.heads import Judge
 from zq.http.history import HistoryReplay, QueueHistory
 from zq.http.messages import MessageCollection, MessageItem, MessageLocation
 from zq.http.openapi import OpenApiDocument
-from zq.http.pending import HANDOVER, Handover, PendingAnswer
 from zq.http.publishing import TopicMessage, TopicMessages
 from zq.http.quota import QuotaDocument
 from zq.http.request_log import RequestLog
@@ -51,11 +45,6 @@ from zq.http.service import (
 )
 from zq.http.settling import ClaimSettle, QueueRedrive
 from zq.http.share import QueueShare, ShareRevocation
-from zq.http.short import ShortRoutes
-from zq.http.sqs.authentication import SignedCallers, believed
-from zq.http.sqs.endpoint import Endpoint, Recognition, add_to, is_sqs
-from zq.http.sqs_keys import PATH as SQS_KEYS
-from zq.http.sqs_keys import SqsKeyCollection, SqsKeyItem
 from zq.http.streams import ProjectStream, TopicStream
 from zq.http.tenant import Tenant
 from zq.http.tokens import ROUTES as TOKEN_ROUTES
@@ -64,96 +53,6 @@ from zq.http.transactions import CommitCollection, CommitItem, FenceItem, StageI
 from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
 from zq.model.quotas import Work
-from zq.model.sqs import SqsOptions
-from zq.storage.api import Storage
-from zq.storage.inline import LongWalk
-
-
-class Later(NamedTuple):
-    """The answer to a request that was pending."""
-
-    status: int
-    headers: list[tuple[str, str]]
-    body: bytes
-
-
-class App(falcon.App[Any, Any]):
-    """The WSGI application."""
-
-    def __init__(
-        self, middleware: Sequence[Any], authorization: Authorization, judge: Judge | None, storage: Storage
-    ) -> None:
-        """Create the application; ``judge`` decides whose request bodies the edge reads (``None`` = all)."""
-        self._failures: dict[type[BaseException], Callable[..., Any]] = {}
-        self._short = ShortRoutes()
-        super().__init__(response_type=Answer, middleware=list(middleware))
-        self.judge = judge
-        self._authorization = authorization
-        self._finishing = [each.process_response for each in reversed(middleware) if hasattr(each, "process_response")]
-        self._storage = storage
-        self.req_options.auto_parse_qs_csv = True
-        self.req_options.keep_blank_qs_values = False
-        faults.register(self)
-
-    def add_route(self, uri_template: str, resource: object, **kwargs: Any) -> None:
-        super().add_route(uri_template, resource, **kwargs)
-        self._short.add(uri_template, getattr(resource, "short", ()))
-
-    def add_error_handler(self, exception: Any, handler: Any = None) -> None:
-        super().add_error_handler(exception, handler)
-        self._failures[exception] = handler
-
-    def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether the event loop's thread may run this request, with a ``zq.storage.inline.Ticket``.
-
-        The request must be short, and the store prompt. The caller's credential must be known already.
-        """
-        return self._short.has(environ, body) and self.is_prompt()
-
-    def is_prompt(self) -> bool:
-        """Return whether a short request waits only for memory now.
-
-        That is not so if the store is busy, or if heavy work on another thread may hold the lock of a queue.
-        """
-        return self._storage.prompt and not turns.are_taken()
-
-    def has_company(self) -> bool:
-        """Return whether several projects have sent requests to this process within a second."""
-        quotas = self._authorization.quotas
-        return quotas is not None and quotas.visits.are_of_several(quotas.now())
-
-    def go_on(self, pending: PendingAnswer) -> Later | None:
-        """Let a pending request look again.
-
-        Return its answer, or ``None`` if it is still pending. May block like any request.
-        """
-        req, resp = pending.req, pending.resp
-        handover: Handover = req.env[HANDOVER]
-        self._authorization.resume(req)
-        answered = succeeded = True
-        try:
-            answered = pending.attempt()
-        except LongWalk:
-            answered = False
-            handover.call_for_thread()
-        except Exception as error:  # noqa: BLE001 - Falcon does the same; every error has a handler
-            succeeded = False
-            self._handler_of(error)(req, resp, error, {})
-        if answered:
-            handover.end()
-        for process_response in self._finishing:
-            process_response(req, resp, None, succeeded)
-        if not answered:
-            return None
-        body: bytes = resp.data or b""
-        headers = resp.headers | {"content-length": str(len(body))}
-        if resp.status_code == 204:  # Falcon set both headers before the request was pending
-            del headers["content-type"], headers["content-length"]
-        return Later(resp.status_code, list(headers.items()), body)
-
-    def _handler_of(self, error: Exception) -> Callable[..., Any]:
-        return next(self._failures[kind] for kind in type(error).__mro__ if kind in self._failures)
-
 
 # The default, without an audit log.
 NO_AUDIT: Final = Audit()
@@ -176,11 +75,9 @@ def create_app(
     proxy: ProxyCheck | None = None,
     behind_proxy: bool = False,
     tokens: Tokens | None = None,
-    sqs_keys: SqsKeys | None = None,
     share: Callable[[], ShareOptions] = ShareOptions,
     auth: str = "",
     features: Sequence[Feature] = (),
-    sqs: SqsOptions | None = None,
     is_stopping: Callable[[], bool] = bool,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
@@ -199,37 +96,31 @@ def create_app(
         proxy: Accepts the identity that an authenticating proxy passes; excludes ``strategy``.
         behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
         tokens: The tokens of all projects; default: those in the broker's store.
-        sqs_keys: The SQS access keys of all projects; default: those in the broker's store.
         share: Returns the current options of signed URLs.
         auth: Name of the authentication strategy.
         features: The features of the server.
-        sqs: Options of the SQS protocol; ``None`` = not served.
         is_stopping: Returns whether ``/readyz`` answers 503, so that clients go to other servers.
         monotonic: The clock that limits invalid signatures per address.
     """
     guarded = strategy is not None or proxy is not None
-    documents, clock = broker.storage.documents, broker.waiters.clock
+    documents, clock = broker.storage.documents, broker.clock
     signatures = Signatures(share, documents, clock, monotonic)
-    keys = sqs_keys or SqsKeys(documents, clock, {})
-    signed = SignedCallers(SqsKeyLookup(keys, clock), clock.now, behind_proxy) if sqs and sqs.auth == "sigv4" else None
-    apart: dict[str, Any] = {"apart": is_sqs, "judge": signed} if sqs else {}
+    checks = [feature.credentials for feature in features if feature.credentials is not None]
     public = [prefix for feature in features for prefix in feature.public_prefixes]
     page = next((feature.page for feature in features if feature.page is not None), None)
-    authentication = Authentication(strategy, proxy, behind_proxy, signatures, public=public, **apart)
+    authentication = Authentication(strategy, proxy, behind_proxy, signatures, checks, public)
     authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
-        *(() if sqs is None else (Recognition(),)),
+        *(each for feature in features for each in feature.middleware),
         Admission(trusting, guarded, allowed_hosts),
         authentication,
         Tenant(broker.limits, strict_client_id, trusting, broker.storage.queues.get),
         authorization,
     )
-    app = App(middleware, authorization, authentication if guarded or signed else None, broker.storage)
+    app = App(middleware, authentication, authorization, broker.storage)
     _add_routes(app, broker)
     app.add_route("/readyz", Readiness(broker.health, is_stopping))
-    if sqs is not None:
-        add_to(app, Endpoint(broker, sqs, signed or believed(sqs), authorization))
     app.add_route("/", Versions(page))
     app.add_route("/v2/me", Me(auth, page))
     if metrics_page is not None:
@@ -238,7 +129,6 @@ def create_app(
     for feature in features:
         feature.add_routes(app)
     _add_rights_routes(app, tokens or Tokens(documents, clock), signatures)
-    _add_sqs_key_routes(app, keys)
     if admin_mode:
         app.add_route("/v2/health", HealthReport(broker.health))
     return app
@@ -259,11 +149,6 @@ def _add_rights_routes(app: App, tokens: Tokens, signatures: Signatures) -> None
         app.add_route(path, resource(tokens))
     app.add_route("/v2/queues/{queue}/share", QueueShare(signatures))
     app.add_route("/v2/share/revoke", ShareRevocation(signatures))
-
-
-def _add_sqs_key_routes(app: App, keys: SqsKeys) -> None:
-    app.add_route(SQS_KEYS, SqsKeyCollection(keys))
-    app.add_route(f"{SQS_KEYS}/{{key}}", SqsKeyItem(keys))
 
 
 def _add_service_routes(app: App, broker: Broker) -> None:

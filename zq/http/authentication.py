@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import falcon
 
-from zq.http.heads import Judge
+from zq.http.heads import CredentialCheck
 from zq.http.tenant import CONTROL, PRESENTED
 from zq.model.identity import ADMIN, Identity
 
@@ -104,25 +104,24 @@ class Authentication:
         proxy: ProxyCheck | None,
         behind_proxy: bool,
         signatures: SignatureCheck,
-        apart: Callable[[Mapping[str, Any]], bool] = lambda _env: False,
-        judge: Judge | None = None,
+        checks: Sequence[CredentialCheck] = (),
         public: Sequence[str] = (),
     ) -> None:
         """Create the middleware with ``strategy``, ``proxy`` or neither, but not both.
 
         Args:
             behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
-            apart: Returns whether a request belongs to another protocol, which authenticates its callers itself.
-            judge: Decides for requests of the other protocol whether the edge reads their bodies.
+            checks: The checks of requests that authenticate by other means.
             public: Path prefixes that GET and HEAD may read without a credential.
         """
         self._signed = Signed(signatures)
         self._strategy = strategy
         self._proxy = proxy
         self._asks = strategy is not None or proxy is not None
+        self.authenticates = self._asks or bool(checks)
+        """Whether any request must be authenticated."""
         self._behind_proxy = behind_proxy
-        self._apart = apart
-        self._judge = judge
+        self.checks = checks
         self._public = tuple(public)
         self._harmless: frozenset[str] = frozenset()
 
@@ -141,7 +140,7 @@ class Authentication:
             return
         if path.startswith(self._public) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
             return
-        if self._apart(env):
+        if self.check_of(env) is not None:
             return
         peer = peer_of(env, True) if self._behind_proxy else env.get("REMOTE_ADDR", "")
         if strategy is not None:
@@ -153,8 +152,8 @@ class Authentication:
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
         """Return whether the edge should read the body of a request with this head; see ``zq.http.heads.Judge``."""
-        if self._apart(env):
-            return self._judge is None or self._judge.known(env)
+        if (check := self.check_of(env)) is not None:
+            return check.known(env)
         if not self._asks or env["PATH_INFO"] in OPEN:
             return True
         strategy = self._signed if SIGNATURE in env else self._strategy
@@ -164,10 +163,17 @@ class Authentication:
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
         """Look the credential up in the store. Return ``None`` if the store is unavailable."""
-        if self._apart(env):
-            return self._judge is None or self._judge.look_up(env)
+        if (check := self.check_of(env)) is not None:
+            return check.look_up(env)
         strategy = self._signed if SIGNATURE in env else self._strategy
         return strategy is None or strategy.look_up(env, peer_of(env, self._behind_proxy))
+
+    def check_of(self, env: Mapping[str, Any]) -> CredentialCheck | None:
+        """Return the check of a request that authenticates by other means; None if the strategy authenticates it."""
+        for check in self.checks:
+            if check.applies(env):
+                return check
+        return None
 
     def check_again(self, env: Mapping[str, Any]) -> None:
         """Raise ``NotAuthenticated`` if the credential of a long-running request is no longer valid."""

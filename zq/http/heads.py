@@ -58,6 +58,14 @@ class Judge(Protocol):
         ...
 
 
+class CredentialCheck(Judge, Protocol):
+    """The judge of requests that authenticate by other means than the server's strategy."""
+
+    def applies(self, env: Mapping[str, Any]) -> bool:
+        """Return whether a request with this head is one of them."""
+        ...
+
+
 def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
     """Return the error of a request with these raw headers and this raw target, or ``None`` if it is valid."""
     seen = set()

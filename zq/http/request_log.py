@@ -71,7 +71,7 @@ class RequestLog:
         )
 
     def process_response(
-        self, req: falcon.Request, resp: falcon.Response, _resource: object, _req_succeeded: bool
+        self, req: falcon.Request, resp: falcon.Response, resource: object, _req_succeeded: bool
     ) -> None:
         if is_pending(req):
             return  # not answered yet
@@ -82,9 +82,9 @@ class RequestLog:
         self._events.answered(req.method, route, status, took, waited)
         if status in REFUSED:
             if self._audit.on:
-                self._audit.refused(_entry(req, status, self._behind_proxy))
+                self._audit.refused(_entry(req, resource, status, self._behind_proxy))
         elif _is_change(req):
-            entry = _entry(req, status, self._behind_proxy)
+            entry = _entry(req, resource, status, self._behind_proxy)
             if entry.rule:  # otherwise the request ended before authorization
                 self._trail.put(entry)
             if self._audit.on:
@@ -94,7 +94,10 @@ class RequestLog:
 
 
 def _is_change(req: falcon.Request) -> bool:
-    """Return whether the audit log records the request as a change. The SQS endpoint declares this itself."""
+    """Return whether the audit log records the request as a change.
+
+    A feature whose GET requests can change something sets ``req.context.audited``.
+    """
     if getattr(req.context, "audited", False):
         return True
     if req.method in READING or getattr(req.context, "dry_run", False):
@@ -108,7 +111,7 @@ def _changes(rule: str, route: str) -> bool:
     return rule in CHANGES or rule.startswith(CHANGING) or route.endswith(ROUTES)
 
 
-def _entry(req: falcon.Request, status: int, behind_proxy: bool) -> Entry:
+def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: bool) -> Entry:
     """Return the audit entry of a request."""
     context = req.context
     identity = getattr(context, "identity", None)
@@ -121,21 +124,25 @@ def _entry(req: falcon.Request, status: int, behind_proxy: bool) -> Entry:
         method=req.method,
         route=req.uri_template or "",
         rule=getattr(context, "rule", ""),
-        object=_object(req),
+        object=_object(req, resource),
         outcome="refused" if status in REFUSED else "done" if status < 400 else f"failed with {status}",
         why=getattr(context, "why", ""),
         messages=UNSET if messages is None else messages,
     )
 
 
-def _object(req: falcon.Request) -> str:
-    """Return the object of the request, such as ``queue jobs``."""
+def _object(req: falcon.Request, resource: object) -> str:
+    """Return the object of the request, such as ``queue jobs``.
+
+    A resource names its kind of objects, and the path parameter of their ids, with ``audited_as``.
+    """
     params = getattr(req.context, "params", {})
     token = getattr(req.context, "made", None) or params.get("token") or req.params.get("jti")
     if token and "/tokens" in (req.uri_template or ""):
         return f"token {str(token)[:MAX_SHOWN]}" if not str(token).startswith("zq_") else "token"  # no secret
-    if "/sqs-keys" in (req.uri_template or "") and (key := getattr(req.context, "made", None) or params.get("key")):
-        return f"sqs key {str(key)[:MAX_SHOWN]}"
+    thing, parameter = getattr(resource, "audited_as", ("", ""))
+    if thing and (id := getattr(req.context, "made", None) or params.get(parameter)):
+        return f"{thing} {str(id)[:MAX_SHOWN]}"
     for thing in ("pool", "flavor"):
         if thing in params:
             return f"{thing} {params[thing][:MAX_SHOWN]}"

@@ -52,7 +52,7 @@ class Kind(StrEnum):
     __hash__ = str.__hash__
 
 
-# A glob of names: of topics, and of queues, to which SQS may give 80 characters.
+# A glob of the names of queues and topics, as long as the longest name of a queue.
 GLOB: Final = re.compile(r"[A-Za-z0-9_.*-]{1,80}", re.ASCII)
 _FORM: Final = re.compile(rf"(\*|[a-z+]+):(?:({'|'.join(Kind)})/)?([^/:]+)", re.ASCII)
 

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING
 
 from zq import audit
 from zq.audit import Audit
-from zq.auth import open_tokens, reread, strategy_of
+from zq.auth import open_tokens, strategy_of
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
-from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
-from zq.auth.sqs_keys import SqsKeys
 from zq.auth.tokens import default_bound
 from zq.clock import Clock, StoreClock
 from zq.core import Broker
@@ -26,21 +24,22 @@ from zq.core.health import Pools as PoolStores
 from zq.core.rates import Exchange, Rates
 from zq.errors import NotBuilt, Unavailable
 from zq.events import Events, Observers
-from zq.http.app import App, create_app
+from zq.http.app import create_app
+from zq.http.application import App
 from zq.http.authentication import peer_of, set_aside
-from zq.http.sqs.endpoint import is_sqs
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
 from zq.model.stats import Snapshot
 from zq.model.topics import Retention
 from zq.serving import lifecycle, probes
-from zq.serving.features import features_of, followers_of
+from zq.serving.features import EXTENSIONS, features_of, followers_of
 from zq.serving.listening import authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.serving.metrics.definitions import Options
 from zq.serving.metrics.timed import timed
 from zq.serving.settings import Configuration, Settings
+from zq.serving.startup import reread
 from zq.serving.tls import ServerTls
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -88,9 +87,6 @@ class Application:
             configuration, self.broker, self._events, self._strategy, documents, partial(_probe, chosen)
         )
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
-        sealing = chosen.sqs.key_file
-        self._sqs_keys = SqsKeys(documents, self._clock, read_keys(sealing, SQS_KEY_FILE))
-        self._sqs_masters = MasterKeys(sealing, self._sqs_keys.replace, SQS_KEY_FILE)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
         audit.configure(chosen.audit)
@@ -110,7 +106,7 @@ class Application:
             chosen.sweep_interval,
             monitor,
             self._metrics,
-            self.broker.resume,
+            self._resume,
             lifecycle.give_up,
         )
         self._upkeep.start()
@@ -143,18 +139,21 @@ class Application:
             proxy=self._proxy,
             behind_proxy=chosen.behind_proxy,
             tokens=tokens,
-            sqs_keys=self._sqs_keys,
             share=lambda: configuration.current.share,
             auth=chosen.auth.strategy,
             features=self.features,
             is_stopping=lifecycle.is_stopping,
-            sqs=chosen.sqs if chosen.sqs.enabled else None,
         )
 
     def _notify(self, queue: QueueRef) -> None:
         """Notify waiting requests and features of a queue to which messages may have come."""
         for listener in self._listeners:
             listener(queue)
+
+    def _resume(self) -> None:
+        self.broker.resume()
+        for feature in self.features:
+            feature.resume()
 
     def apply(self, new: Settings) -> None:
         """Apply the mutable options of new settings."""
@@ -168,7 +167,8 @@ class Application:
             self.broker.quotas.configure(new.quota)
         self._policy.reload(new.policy_file, self._audit)
         certificates = getattr(self._strategy, "certificates", None)
-        reread(self._proxy, certificates, self._keys, self._sqs_masters, self._tls)
+        files = [file for feature in self.features for file in feature.files]
+        reread(self._proxy, certificates, self._keys, *files, self._tls)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """Return a context with a snapshot of the store. Raises ``NotBuilt`` if zq cannot back up this store."""
@@ -190,9 +190,9 @@ class Application:
             self._audit.unauthenticated,
             [prefix for feature in self.features for prefix in feature.public_prefixes],
         )
-        if not chosen.sqs.enabled:
+        if not self.app.checks:
             return behind
-        return lambda env, start: (self.app if is_sqs(env) else behind)(env, start)
+        return lambda env, start: (self.app if self.app.check_of(env) else behind)(env, start)
 
 
 def open_stores(chosen: Settings) -> Storage:
@@ -276,7 +276,7 @@ def make_broker(
         followers=followers,
         pools=pools,
         audit_ttl=chosen.audit_ttl,
-        moves_for_sqs=chosen.sqs.enabled,
+        extensions=EXTENSIONS,
     )
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from zq.errors import Crowded, Unavailable
 from zq.events import Refusal, refused
 from zq.http import heads
-from zq.http.app import App
+from zq.http.application import App
 from zq.http.features import Receive, Send
 from zq.http.pending import HANDOVER, Feed, Handover, PendingAnswer
 from zq.model.addresses import client_network
@@ -440,7 +440,7 @@ def _may_be_long(environ: dict[str, Any]) -> bool:
     if method == "GET":
         return path.startswith("/v2/")  # not probes and metrics
     if method == "POST" and not path.startswith("/v2/"):
-        return True  # by SQS
+        return True  # a request of another protocol
     return "/claims" in path or (method == "DELETE" and "pop=" in environ["QUERY_STRING"])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from zq import logs
-from zq.auth import reread, strategy_of
+from zq.auth import strategy_of
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.signatures import Signatures
 from zq.clock import StoreClock
@@ -18,7 +18,7 @@ from zq.model.identity import ShareOptions
 from zq.serving.application import open_stores
 from zq.serving.commands import Requests, options_of, until_ended
 from zq.serving.settings import Configuration, Settings
-from zq.serving.startup import reload
+from zq.serving.startup import reload, reread
 from zq.subscriptions.delivery.running import deliverer_of
 from zq.subscriptions.feature import policy_of, trusts_of
 from zq.subscriptions.settings import SECTION

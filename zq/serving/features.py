@@ -14,10 +14,12 @@ from zq.clock import Clock, StoreClock
 from zq.console.feature import ConsoleFeature
 from zq.console.settings import SECTION as CONSOLE
 from zq.core import Broker
+from zq.core.extensions import Extension
 from zq.core.followers import Followers
 from zq.events import Observers
 from zq.figures.exchange import About
 from zq.figures.feature import FiguresFeature, figures_feature
+from zq.http.commands import Command
 from zq.http.features import Feature
 from zq.http.openapi import document
 from zq.limits import Limits
@@ -25,6 +27,11 @@ from zq.model import Seconds
 from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
 from zq.serving.settings import Configuration, Settings
+from zq.sqs.extension import EXTENSION as SQS_EXTENSION
+from zq.sqs.feature import sqs_feature
+from zq.sqs.key_command import COMMAND as SQS_KEY_COMMAND
+from zq.sqs.settings import SECTION as SQS
+from zq.sqs.settings import SqsOptions
 from zq.storage import connect
 from zq.storage.api import DocumentController, Storage
 from zq.subscriptions.documents import postponed as subscriptions_postponed
@@ -38,6 +45,14 @@ from zq.websocket.settings import SECTION as WEBSOCKET
 # Functions of features that postpone the expiries in their documents; see ``postponed``.
 POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
     subscriptions_postponed,
+]
+# Rules that features add to those of the core.
+EXTENSIONS: Final[list[Extension]] = [
+    SQS_EXTENSION,
+]
+# Commands of ``zq-server`` that administer credentials of features.
+COMMANDS: Final[list[Command]] = [
+    SQS_KEY_COMMAND,
 ]
 
 
@@ -68,7 +83,7 @@ def features_of(
     websocket_subscriptions = NO_SUBSCRIPTIONS
     websocket_subscriptions = subscriptions.connections
     features: list[Feature] = [
-        *command_features(core),
+        *command_features(core, chosen),
         subscriptions,
         ConsoleFeature(chosen.of(CONSOLE)),
         WebSocketFeature(
@@ -105,10 +120,15 @@ def features_of(
     ]
 
 
-def command_features(core: Broker) -> list[Feature]:
-    """Return the features whose routes the commands of ``zq-server`` need, even on a store that no server has open."""
+def command_features(core: Broker, chosen: Settings | None = None) -> list[Feature]:
+    """Return the features whose routes the commands of ``zq-server`` need, even on a store that no server has open.
+
+    ``chosen``: the settings of the server; None stands for defaults.
+    """
+    behind_proxy = chosen is not None and chosen.behind_proxy
     return [
         AdministrationFeature(core.quotas, core.removal, core.sealing.keys),
+        sqs_feature(chosen.of(SQS) if chosen else SqsOptions(), core, behind_proxy),
     ]
 
 

@@ -22,7 +22,7 @@ from granian.server.embed import Server
 from msgspec import Struct
 
 from zq import turns
-from zq.http.app import App
+from zq.http.application import App
 from zq.http.features import Feature, Receive, Send
 from zq.serving import fairness, lifecycle, listening
 from zq.serving.asgi import PIECE, Edge, Limits

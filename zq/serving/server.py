@@ -14,31 +14,30 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from types import ModuleType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from zq import __version__, audit, logs
 from zq.auth import check as check_auth
-from zq.auth.master_keys import read_keys
 from zq.auth.policy import Policy
-from zq.auth.sqs_keys import OPTION as SQS_KEY_FILE
-from zq.auth.sqs_keys import SqsKeys
 from zq.clock import StoreClock
 from zq.errors import Deposed, StartRefused, Unavailable
 from zq.events import NO_EVENTS
-from zq.http.app import App, create_app
+from zq.http.app import create_app
+from zq.http.application import App
+from zq.http.commands import Ask, Command, request
 from zq.serving import (
     backup_command,
     control,
+    credential_commands,
     lifecycle,
     listening,
     offline,
     settings,
-    sqs_key_command,
     startup,
     token_command,
 )
 from zq.serving.application import Application, make_broker, open_store
+from zq.serving.features import COMMANDS as FEATURE_COMMANDS
 from zq.serving.features import command_features, followers_of
 from zq.serving.metrics import multiprocess
 from zq.serving.settings import Configuration, Settings
@@ -66,6 +65,8 @@ OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "ship": lambda uri, given: offline.ship_store(uri, given.to),
 }
 """Commands on the store at a URI."""
+COMMANDS: Final[dict[str, Command]] = {command.name: command for command in (token_command.COMMAND, *FEATURE_COMMANDS)}
+"""Commands that administer credentials, by name."""
 
 
 def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
@@ -108,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``zq-server``; return the exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     os.umask(PRIVATE)
-    if list(arguments[:1]) in (["token"], ["sqs-key"]):
-        return _credentials(token_command if arguments[0] == "token" else sqs_key_command, arguments[1:])
+    if arguments and arguments[0] in COMMANDS:
+        return _credentials(COMMANDS[arguments[0]], arguments[1:])
     given = _parser().parse_intermixed_args(arguments)
     if given.command or given.init_store:
         lifecycle.allow_reload()  # this command has nothing to reload, so closing its terminal should end it
@@ -167,15 +168,15 @@ def _work(configuration: Configuration, tls: ServerTls | None) -> int:
         return _refuse(refusal)
 
 
-def _credentials(command: ModuleType, arguments: Sequence[str]) -> int:
-    """Run ``zq-server token`` or ``zq-server sqs-key``; return the exit code."""
+def _credentials(command: Command, arguments: Sequence[str]) -> int:
+    """Run a command of ``COMMANDS``; return the exit code."""
     lifecycle.allow_reload()  # this command has nothing to reload
-    given = command.parse(arguments)
+    given = credential_commands.parse(command, arguments)
     try:
         _export_options(given)
         chosen = Configuration().current
         logs.configure(chosen.log_format, "WARNING")
-        return int(command.run(given, chosen.control, partial(_direct, chosen)))
+        return credential_commands.run(command, given, _connect(chosen))
     except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
 
@@ -188,14 +189,16 @@ def _direct(chosen: Settings) -> App:
     clock = StoreClock(storage.now, doubted=storage.doubted)
     broker = make_broker(chosen, storage, clock, NO_EVENTS, followers_of(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # runs before the store is closed
-    keys = SqsKeys(storage.documents, clock, read_keys(chosen.sqs.key_file, SQS_KEY_FILE))
-    return create_app(broker, sqs_keys=keys, features=command_features(broker))
+    return create_app(broker, features=command_features(broker, chosen))
+
+
+def _connect(chosen: Settings) -> Ask:
+    return credential_commands.connect(chosen.control, partial(_direct, chosen))
 
 
 def _rekey(chosen: Settings) -> int:
     """Run ``zq-server rekey``; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
-    ask = token_command.asker(chosen.control, partial(_direct, chosen))
-    done = token_command.asked(ask, "POST", "/v2/admin/rekey")
+    done = request(_connect(chosen), "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are wrapped by the first master key of the file.")  # noqa: T201
     if done["left"]:
         raise StartRefused(f"Of {done['left']} of them some stay as they were: their master keys are not in the file.")
@@ -232,10 +235,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=["backup", "check-store", "owner", "rekey", "restore", "salvage", "ship", "sqs-key", "token"],
-        help="token: make, list, rotate and revoke tokens: zq-server token --help; "
-        "sqs-key: make, list, disable and delete access keys of SQS: zq-server sqs-key --help; "
-        "backup: have the server of an embedded store make a backup in the folder NAME; "
+        choices=sorted(["backup", "check-store", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]),
+        help="".join(f"{name}: {command.summary}: zq-server {name} --help; " for name, command in COMMANDS.items())
+        + "backup: have the server of an embedded store make a backup in the folder NAME; "
         "backup verify: read all of the backup NAME, and say whether it is as it was; "
         "check-store: read all of an embedded store that no server has open, and say whether its parts agree; "
         "rekey: have the first master key of the file open all that is encrypted, and encrypt by new keys from now on; "

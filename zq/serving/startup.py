@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote
 
 from zq import __version__
 from zq.errors import StartRefused
+from zq.http.features import Listener, Reloadable
 from zq.logs import set_level, without_secrets
 from zq.model import store_uri
 from zq.serving import listening
@@ -28,8 +29,8 @@ WAYS_OUT: Final = "or accept it with [server] trust_network = true."
 def lines(chosen: Settings) -> Iterator[str]:
     """Yield log lines about the server, its store, each address and the authentication, without passwords.
 
-    The addresses of the console and of SQS are given as clients on this machine can open them, even if the server
-    listens on all interfaces.
+    The addresses of features are given as clients on this machine can open them, even if the server listens on all
+    interfaces.
     """
     scheme = "https" if chosen.tls_cert else "http"
     host = "localhost" if chosen.bind.strip("[]") in listening.EVERYWHERE else chosen.bind
@@ -37,8 +38,6 @@ def lines(chosen: Settings) -> Iterator[str]:
     yield f"Store: {_store(chosen.uri)}."
     url = f"{scheme}://{authority(host, chosen.port)}"
     yield from filter(None, (section.line(chosen.of(section), url) for section in SECTIONS))
-    if chosen.sqs.enabled:
-        yield f"SQS: {chosen.sqs.public_url or url}."
     limits = chosen.limits
     yield (
         f"Defaults of every project: messages live {limits.default_message_ttl} s, "
@@ -88,6 +87,16 @@ def reload(configuration: Configuration, apply: Callable[[Settings], None] | Non
     return True
 
 
+def reread(*files: Reloadable | None) -> None:
+    """Read these files again. A file that is refused keeps its former content in force, and the log says why."""
+    for each in files:
+        if each is not None:
+            try:
+                each.reload()
+            except StartRefused as refusal:
+                LOG.error("What this file said stays as it was: %s", refusal)
+
+
 def _store(uri: str) -> str:
     """Return the store's URI for the log, with the absolute directory of an embedded store."""
     parts = store_uri.split(uri)
@@ -110,9 +119,9 @@ def check_exposure(chosen: Settings) -> list[str]:
             "buffers. Put one before it (etc/nginx.conf) and set [server] behind_proxy = true, bind to 127.0.0.1, or "
             "use engine = granian."
         )
-    if chosen.sqs.enabled and chosen.sqs.auth == "none":
-        _refuse_unsigned(chosen)
-    return _warnings(chosen)
+    listener = Listener(chosen.bind, chosen.port, is_loopback(chosen.bind))
+    warnings = [warning for section in SECTIONS for warning in section.check_exposure(chosen.of(section), listener)]
+    return warnings + _warnings(chosen)
 
 
 def is_loopback(host: str) -> bool:
@@ -139,21 +148,8 @@ def _refuse_strangers(chosen: Settings) -> None:
         )
 
 
-def _refuse_unsigned(chosen: Settings) -> None:
-    if not (is_loopback(chosen.bind) or chosen.sqs.auth_none_anywhere):
-        raise StartRefused(
-            f"[sqs] auth is none, so --bind {chosen.bind} would let everyone who reaches this machine read and delete "
-            "all messages by SQS. Bind to 127.0.0.1, or accept it with [sqs] auth_none_anywhere = true."
-        )
-
-
 def _warnings(chosen: Settings) -> list[str]:
     found = []
-    if chosen.sqs.enabled and chosen.sqs.auth == "none":
-        found.append(
-            f"[sqs] auth is none: everyone who reaches {chosen.bind}:{chosen.port} can read and delete all messages "
-            "by SQS, as any account."
-        )
     if chosen.trust_network and not chosen.auth.strategy:
         found.append(
             f"{NO_AUTH} and [server] trust_network is true: everyone who reaches {chosen.bind}:{chosen.port} can read "

@@ -131,7 +131,7 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     def gets(self, notice: Notice, confirm: bool) -> bool:
         """Return whether the notice goes to the subscriber.
 
-        A subscriber that agreed after a message was posted does not get the message, and is not asked to confirm again.
+        A subscriber that agreed after a message was posted gets neither the message nor another request to confirm.
         """
         if notice.confirmation:
             return not self.has_agreed

@@ -95,7 +95,7 @@ class Subscriptions:
         self._policy = policy
 
     def create(self, source: Source, terms: Terms, token: str = "", connection: str = "") -> Subscribed:
-        """Create a subscription. A subscriber that has not agreed yet is asked again instead (contract 9.2).
+        """Create a subscription, or send another request to a subscriber that has not confirmed yet (contract 9.2).
 
         ``token``: the caller's, to create a trust. ``connection``: the WebSocket connection that subscribes if the
         terms name no subscriber (contract 14). A connection has agreed, and its messages are not signed.
@@ -132,7 +132,7 @@ class Subscriptions:
             return all, same
 
         found = self._change(source, add)
-        self._ask(source, found, "SubscriptionConfirmation")
+        self._request_confirmation(source, found, "SubscriptionConfirmation")
         return Subscribed(found.id, secret if found.id == made.id else "")
 
     def list(self, source: Source, marker: str, limit: int | None) -> Seen[Page[Subscription]]:
@@ -192,7 +192,7 @@ class Subscriptions:
 
         new, moved = self._change(source, change)
         if moved:
-            self._ask(source, new, "SubscriptionConfirmation")
+            self._request_confirmation(source, new, "SubscriptionConfirmation")
 
     def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
         """Record whether the subscriber agrees (contract 9.6).
@@ -217,7 +217,7 @@ class Subscriptions:
             return all.replace(new), new if heard and not agreed else None
 
         if (left := self._change(source, change)) is not None:
-            self._ask(source, left, "UnsubscribeConfirmation")
+            self._request_confirmation(source, left, "UnsubscribeConfirmation")
 
     def rotate(self, source: Source, id: str) -> str:
         """Replace the secret and return the new one; the former one signs for another day.
@@ -286,23 +286,23 @@ class Subscriptions:
         if most and self._stored.count(project) >= most:
             raise QuotaExceeded(f"The project may have {most} subscriptions.")
 
-    def _ask(self, source: Source, one: Subscription, confirmation: str) -> None:
-        """Store a notice that asks for confirmation, unless the subscriber was asked often enough."""
-        if not one.must_agree(self._policy.confirm) or not self._may_ask(one.subscriber):
+    def _request_confirmation(self, source: Source, one: Subscription, confirmation: str) -> None:
+        """Store a request for confirmation, unless the subscriber has got enough of them."""
+        if not one.must_agree(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):
             return
         now = self._clock.now()
         notice = Notice(new_ids(1, now)[0], source.kind, source.name, b"null", one.ttl, confirmation=confirmation)
         self._messages.post(source.pending(one.id), drafts_of([notice], self._policy.keep, now), now)
 
-    def _may_ask(self, subscriber: str) -> bool:
+    def _may_request_confirmation(self, subscriber: str) -> bool:
         ref = DocumentRef("", CONFIRMATIONS, blake2b(subscriber.encode(), digest_size=16).hexdigest())
         for _ in range(MAX_ATTEMPTS):
             now = self._clock.now()
             document = self._documents.get(ref, now)
-            asked = [when for when in msgspec.json.decode(document.value) if when > now - HOUR] if document else []
-            if len(asked) >= MAX_CONFIRMATIONS:
+            moments = [when for when in msgspec.json.decode(document.value) if when > now - HOUR] if document else []
+            if len(moments) >= MAX_CONFIRMATIONS:
                 return False
-            value, version = msgspec.json.encode([*asked, now]), document.version if document else ""
+            value, version = msgspec.json.encode([*moments, now]), document.version if document else ""
             if self._documents.put(ref, value, now, expected=version, expires=now + HOUR):
                 return True
         return False

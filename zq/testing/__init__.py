@@ -19,10 +19,11 @@ try:
     from zq.auth.credentials import Bearers
     from zq.auth.tokens import Grant, Tokens, TokenVerifier
     from zq.core import Broker
-    from zq.http.app import App, create_app
+    from zq.http.app import create_app
+    from zq.http.application import App
+    from zq.http.features import Feature
     from zq.model.quotas import Quota
     from zq.model.scopes import parse
-    from zq.model.sqs import SqsOptions
     from zq.storage import connect
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("zq"):
@@ -130,15 +131,22 @@ def server(
         ends.callback(storage.close)
         clock = Clock(storage.now, lambda: broker.waiters.recheck())
         bounds = Quota().with_own(quota or {}) if auth_strategy else None
-        broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES, quota=bounds, moves_for_sqs=sqs)
+        broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES, quota=bounds)
         ends.callback(broker.trail.finish)
         tokens = Tokens(storage.documents, clock)
         strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True) if auth_strategy else None
-        options = SqsOptions(enabled=True, auth="none", purge_interval=0) if sqs else None
-        app = create_app(broker, strategy=strategy, tokens=tokens, auth=auth_strategy, sqs=options)
+        features = [_sqs(broker)] if sqs else []
+        app = create_app(broker, strategy=strategy, tokens=tokens, auth=auth_strategy, features=features)
         url = ends.enter_context(_serving(app))
         ends.callback(broker.end_waiting)
         yield Server(url, clock, ends.enter_context(ExitStack()), tokens)
+
+
+def _sqs(broker: Broker) -> Feature:
+    from zq.sqs.feature import sqs_feature
+    from zq.sqs.settings import SqsOptions
+
+    return sqs_feature(SqsOptions(enabled=True, auth="none", purge_interval=0), broker)
 
 
 @contextmanager

@@ -80,8 +80,11 @@ class OpenApiDocument:
 def document(limits: Limits, strict_client_id: bool = True, features: Sequence[Feature] = ()) -> dict[str, Any]:
     """Return the document of a server with these limits and features."""
     named = dict(TAGS)
-    bodies = schemas.schemas(limits) | access_schemas()
+    protocol_keys = [key for feature in features for key in feature.extension.protocol_keys]
+    bodies = schemas.schemas(limits, protocol_keys) | access_schemas()
+    parameters = shared_parameters(limits, strict_client_id)
     for feature in features:
+        parameters |= feature.path_parameters
         named |= feature.tags
         bodies |= feature.schemas(limits)
     return {
@@ -100,7 +103,7 @@ def document(limits: Limits, strict_client_id: bool = True, features: Sequence[F
         "components": {
             "securitySchemes": SECURITY,
             "schemas": bodies,
-            "parameters": shared_parameters(limits, strict_client_id),
+            "parameters": parameters,
             "headers": RESPONSE_HEADERS,
             "responses": error_answers(),
         },

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAPI operations and schemas of ``/v2/quota``, tokens, signed URLs and access keys of SQS."""
+"""OpenAPI operations and schemas of ``/v2/quota``, tokens and signed URLs."""
 
 from typing import Final
 
@@ -8,14 +8,10 @@ from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
 from zq.core.trail import MAX_PAGE
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
-from zq.http.sqs_keys import MAX_DAYS
-from zq.http.sqs_keys import MOST as MOST_KEYS
-from zq.http.sqs_keys import PATH as KEYS
 from zq.http.tokens import MAX_TEXT
 from zq.http.tokens import MOST as MOST_TOKENS
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import MOST, Quota, State
-from zq.model.sqs import ACTIONS
 
 ASKED: Final = (400, 403, 406, 503)
 IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}
@@ -32,7 +28,6 @@ def administration() -> Json:
         "/v2/quota": {
             "get": operation("get_quota", "What the project may use, and has", {200: answer("All.", "QuotaReport")}),
         },
-        **_sqs_keys(),
         "/v2/audit": {
             "get": operation(
                 "list_audit",
@@ -50,74 +45,12 @@ def administration() -> Json:
     }
 
 
-def _sqs_keys() -> Json:
-    project = query("project", TEXT, "Whose keys; all, if it is absent.")
-    page = [
-        query("marker", TEXT, "List ids after this one."),
-        query("limit", integer(1, MOST_KEYS, default=DEFAULT_PAGE), "Keys in the page."),
-    ]
-    one = answer("The key, without its secret.", "SqsKey")
-    made = answer("With its secret, this once.", "MadeSqsKey", "Location")
-    return {
-        KEYS: {
-            "get": operation(
-                "list_sqs_keys",
-                "Access keys of SQS",
-                {200: answer("A page.", "SqsKeyPage")},
-                parameters=[*page, project],
-            ),
-            "post": operation(
-                "create_sqs_key",
-                "Make an access key of SQS",
-                {201: made},
-                parameters=[query("project", IDS, "Whose key it is to be.", required=True)],
-                body=body("SqsKeyTerms", required=False),
-            ),
-        },
-        f"{KEYS}/{{key}}": {
-            "get": operation("get_sqs_key", "An access key of SQS", {200: one}, errors=[404]),
-            "put": operation(
-                "change_sqs_key",
-                "Disable an access key of SQS, or enable it",
-                {200: one},
-                body=body("SqsKeyChange", required=True),
-                errors=[404, 409],
-            ),
-            "delete": operation("delete_sqs_key", "End an access key of SQS", {204: answer("Ended.")}, errors=[404]),
-        },
-    }
-
-
-def _sqs_key_bodies() -> Json:
-    actions = {"type": ["array", "null"], "minItems": 1, "items": {"type": "string", "enum": sorted(ACTIONS)}}
-    moment = TEXT | {"format": "date-time"}
-    flag = {"type": "boolean"}
-    shown = {"id": TEXT, "project": IDS, "actions": actions, "created": moment, "plain": flag, "disabled": flag}
-    shown["expires"] = {"type": ["string", "null"], "format": "date-time"}
-    return {
-        "SqsKey": object_of(shown),
-        "MadeSqsKey": object_of(shown | {"secret": TEXT}),
-        "SqsKeyPage": object_of(
-            {
-                "keys": {"type": "array", "items": reference("schemas", "SqsKey")},
-                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
-            }
-        ),
-        "SqsKeyTerms": {
-            "type": "object",
-            "properties": {"actions": actions, "days": integer(1, MAX_DAYS), "plain": {"type": "boolean"}},
-        },
-        "SqsKeyChange": object_of({"disabled": {"type": "boolean"}}),
-    }
-
-
 def schemas() -> Json:
     """Return the schemas of bodies."""
     values = {name: integer(0, MOST) for name in Quota.__struct_fields__} | {"share": integer(1, 100)}
     own = {"type": "object", "properties": values, "additionalProperties": False}
     return _shares() | {
         "OwnLimits": own,
-        **_sqs_key_bodies(),
         **_callers(),
         "AuditEntry": _audit_entry(),
         "AuditPage": object_of(

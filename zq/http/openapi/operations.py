@@ -224,7 +224,6 @@ def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
         "name": in_path("name", FREE_NAMES, "A name that callers choose."),
         "pool": in_path("pool", NAMED, "The name of a pool."),
         "flavor": in_path("flavor", NAMED, "The name of a flavor."),
-        "key": in_path("key", TEXT | {"pattern": "^[^/?#]+$", "maxLength": 256}, "The id of an access key of SQS."),
         "token": in_path(
             "token", TEXT | {"pattern": "^[^/?#]+$", "maxLength": 256}, "The id of a token, not its secret."
         ),

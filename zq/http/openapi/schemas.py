@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenAPI schemas of bodies, derived from the structs that decode and encode them."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from zq import wire
+from zq.core.extensions import ProtocolKey
 from zq.core.metadata import metadata_schema, shown_defaults, topic_defaults
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
 from zq.http.service import FIXED
@@ -35,10 +37,10 @@ MOMENT: Final[Json] = {"type": "string", "pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d
 LINKS: Final = {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")}
 
 
-def schemas(limits: Limits) -> Json:
-    """Return every schema by its name."""
+def schemas(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
+    """Return every schema of the core by its name. ``protocol_keys``: the metadata keys of features."""
     figures = _figures() | _work() | _service()
-    return _requests(limits) | _metadata(limits) | _messages() | _published() | _tokens() | figures
+    return _requests(limits) | _metadata(limits, protocol_keys) | _messages() | _published() | _tokens() | figures
 
 
 def _requests(limits: Limits) -> Json:
@@ -120,9 +122,10 @@ def _conditions() -> dict[str, Json]:
     }
 
 
-def _metadata(limits: Limits) -> Json:
+def _metadata(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
     return {
-        "Metadata": metadata_schema(limits) | {"description": "Any keys; those that zq gives a meaning are named."},
+        "Metadata": metadata_schema(limits, protocol_keys)
+        | {"description": "Any keys; those that zq gives a meaning are named."},
         "Patch": {"type": "array", "items": reference("schemas", "PatchOperation")},
         "ShownMetadata": _shown(limits, "queue", shown_defaults(limits)),
         "ShownTopicMetadata": _shown(limits, "topic", topic_defaults(limits)),

@@ -11,7 +11,6 @@ from zq.serving.sections import SECTIONS
 from zq.serving.settings.auth import AUTH, CONTROL, SIGNED_URL, STRATEGY
 from zq.serving.settings.object import OBJECT, SECTION
 from zq.serving.settings.pools import CATALOG, POOLING
-from zq.serving.settings.sqs import SQS
 from zq.serving.settings.tenants import AUDIT, AUDIT_TTL, POLICY, QUOTA
 from zq.serving.settings.tls import CERTIFICATES, TLS
 from zq.serving.settings.transport import TRANSPORT
@@ -154,7 +153,6 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
         ),
     ],
     **{section.name: [*section.options] for section in SECTIONS},
-    "sqs": SQS,
     "storage": [
         cfg.StrOpt(
             "uri",

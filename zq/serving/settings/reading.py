@@ -18,20 +18,18 @@ from oslo_config import cfg
 
 from zq.errors import StartRefused
 from zq.http.features import Section
-from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MAX_SQS_BODY, MIN_TTL, Limits
+from zq.limits import MAX_COMMIT_BODY, MAX_CONTROL_BODY, MIN_TTL, Limits
 from zq.logs import without_secrets
 from zq.model import store_uri
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import Quota
-from zq.model.sqs import SqsOptions
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import object as objects
 from zq.serving.settings.auth import KEYSTONE, auth_options, control_path, share_options
 from zq.serving.settings.engine import engine_of, places
 from zq.serving.settings.options import OPTIONS, variable
 from zq.serving.settings.pools import NETWORKED, PoolSettings, pools_of
-from zq.serving.settings.sqs import sqs_options
 from zq.serving.settings.tenants import quota_of
 from zq.serving.settings.tls import check_tls
 from zq.serving.settings.transport import BOUNDS
@@ -56,7 +54,6 @@ class Settings(Struct, frozen=True, kw_only=True):
     share: ShareOptions
     sections: dict[str, Any]
     """Structs of the features' sections by name; ``of`` returns one."""
-    sqs: SqsOptions
     policy_file: str
     quota: Quota
     """Default quota of projects."""
@@ -128,7 +125,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         """Maximum bytes of a body that any route accepts."""
         return max(
             *(self.limits.max_messages_post_size, self.limits.max_queue_metadata),
-            *(MAX_COMMIT_BODY, MAX_CONTROL_BODY, MAX_SQS_BODY if self.sqs.enabled else 0),
+            *(MAX_COMMIT_BODY, MAX_CONTROL_BODY),
+            *(section.max_body(self.of(section)) for section in SECTIONS),
         )
 
 
@@ -217,7 +215,6 @@ def _tenant_settings(conf: cfg.ConfigOpts) -> dict[str, Any]:
         "auth": auth_options(conf),
         "share": share_options(conf),
         "sections": {section.name: section.read(conf) for section in SECTIONS},
-        "sqs": sqs_options(conf),
         "policy_file": conf.oslo_policy.policy_file,
         "quota": quota_of(conf),
         "quota_headers": conf.quota.headers,

@@ -56,10 +56,10 @@ class Confirmations:
     def document(self, source: Source, one: Subscription, notice: Notice) -> bytes:
         """Return the document for a webhook. Its signature is valid for the named path only."""
         path = _path(source, one)
-        asked = "receive" if notice.confirmation == JOINS else "receive no more of"
+        action = "receive" if notice.confirmation == JOINS else "receive no more of"
         document: dict[str, Any] = {
             "Message_Type": notice.confirmation,
-            "Message": f"You are asked to confirm that you want to {asked} the messages of the {source.kind} "
+            "Message": f"You are asked to confirm that you want to {action} the messages of the {source.kind} "
             f"{source.name}: send SubscribeBody to URL-Paths by PUT, with the headers URL-Signature, URL-Expires, "
             "URL-Methods, URL-Paths and X-Project-ID; UnsubscribeBody refuses.",
             "URL-Signature": self._sign(source.project, path, one.expires),

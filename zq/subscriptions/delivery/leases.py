@@ -34,22 +34,22 @@ class Leases:
 
     def hold(self, queue: QueueRef) -> bool:
         """Acquire or renew the lease of a queue. Return whether this worker may deliver. Raises ``Unavailable``."""
-        asked = time.monotonic()
-        if self._alone or self._held.get(queue, 0.0) > asked + TTL / 2:
+        began = time.monotonic()
+        if self._alone or self._held.get(queue, 0.0) > began + TTL / 2:
             return True
-        if self._others.get(queue, 0.0) > asked:
+        if self._others.get(queue, 0.0) > began:
             return False
         ref, now = _document(queue), self._clock.now()
         found = self._documents.get(ref, now)
         if found is not None and found.value != self._owner:
             with self._lock:
-                self._others[queue] = asked + max(0.1, (found.expires or now) - now)
+                self._others[queue] = began + max(0.1, (found.expires or now) - now)
             return False
         version = found.version if found else ""
         if not self._documents.put(ref, self._owner, now, expected=version, expires=now + TTL):
             return False
         with self._lock:
-            self._held[queue] = asked + TTL
+            self._held[queue] = began + TTL
             self._others.pop(queue, None)
         return True
 

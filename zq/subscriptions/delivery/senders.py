@@ -163,8 +163,10 @@ class Senders:
         message = EmailMessage()
         message["To"] = to
         message["Subject"] = subject or named or str(one.options.get("subject", ""))
-        asked = str(one.options.get("from", ""))
-        if chosen_sender := sender or (asked if asked in chosen.senders else next(iter(chosen.senders), "")):
+        named_sender = str(one.options.get("from", ""))
+        if chosen_sender := sender or (
+            named_sender if named_sender in chosen.senders else next(iter(chosen.senders), "")
+        ):
             message["From"] = chosen_sender
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(text)

@@ -1,24 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server sqs-key``: create, list, disable and delete access keys of SQS.
-
-It needs access to the store: requests go to the server's control socket or directly to the store, see
-``zq.serving.token_command``.
-"""
+"""``zq-server sqs-key``: create, list, disable, enable and delete access keys."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from zq.serving.token_command import Ask, asked, asker, listed, parsed, printed
+from zq.http.commands import Ask, Command, list_all, request
+from zq.sqs.key_resources import PATH
 
-PATH: Final = "/v2/admin/sqs-keys"
 
-
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the command line of ``zq-server sqs-key``."""
-    parser = argparse.ArgumentParser(prog="zq-server sqs-key", description="Keys by which requests of SQS are signed.")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="create|list|disable|enable|delete")
+def _add_verbs(
+    verbs: "argparse._SubParsersAction[argparse.ArgumentParser]",
+) -> Sequence[argparse.ArgumentParser]:
     create = verbs.add_parser("create", help="make a key, and print its id and, this once, its secret")
     create.add_argument("--project", metavar="P", required=True, help="whose it is")
     create.add_argument("--action", metavar="A", action="append", help="what it may do, as SendMessage; repeatable")
@@ -33,42 +27,37 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     ]
     for one in single:
         one.add_argument("id", metavar="ID", help="the id of the key")
-    return parsed(parser, (create, listing, *single), arguments)
-
-
-def run(given: argparse.Namespace, socket: str, direct: Callable[[], Any]) -> int:
-    """Run the command; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
-    return printed(VERBS, given, asker(socket, direct))
+    return create, listing, *single
 
 
 def _create(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
     terms: dict[str, Any] = {"actions": given.action, "plain": given.plain}
     terms |= {} if given.days is None else {"days": given.days}
-    made = asked(ask, "POST", f"{PATH}?{urlencode({'project': given.project})}", terms)
+    made = request(ask, "POST", f"{PATH}?{urlencode({'project': given.project})}", terms)
     yield f"{made['id']} {made['secret']}"
 
 
 def _list(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
-    for key in listed(ask, PATH, "keys", given.project):
+    for key in list_all(ask, PATH, "keys", given.project):
         actions = "everything" if key["actions"] is None else " ".join(key["actions"])
         state = "disabled" if key["disabled"] else "enabled"
         yield f"{key['id']} of {key['project']}: {actions}; {state}; until {key['expires'] or 'it is deleted'}"
 
 
 def _switch(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
-    asked(ask, "PUT", f"{PATH}/{quote(given.id, safe='')}", {"disabled": given.verb == "disable"})
+    request(ask, "PUT", f"{PATH}/{quote(given.id, safe='')}", {"disabled": given.verb == "disable"})
     yield from ()
 
 
 def _delete(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
-    asked(ask, "DELETE", f"{PATH}/{quote(given.id, safe='')}")
+    request(ask, "DELETE", f"{PATH}/{quote(given.id, safe='')}")
     yield from ()
 
 
-VERBS: Final[dict[str, Callable[[argparse.Namespace, Ask], Iterator[str]]]] = {
-    "create": _create,
-    "list": _list,
-    "disable": _switch,
-    "enable": _switch,
-    "delete": _delete,
-}
+COMMAND: Final = Command(
+    name="sqs-key",
+    summary="make, list, disable and delete access keys of SQS",
+    description="Keys by which requests of SQS are signed.",
+    add_verbs=_add_verbs,
+    verbs={"create": _create, "list": _list, "disable": _switch, "enable": _switch, "delete": _delete},
+)

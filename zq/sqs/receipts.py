@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receipt handles: what names one delivery of one message to one consumer.
+"""Receipt handles: names of one delivery of one message to one consumer.
 
 A handle is base64url, without padding, of
 
     0x01 | hash of project and queue, 8 | message id, 16 | claim id, 16 | claim count, 4 | CRC-32 of all that, 4
 
-It is neither secret nor signed: the request's signature says who asks. A claim id can come again, so the claim count
-stands beside it, which cannot.
+A handle is neither secret nor signed, because the request's signature authenticates the caller. A claim id can repeat
+for a message, so the handle contains the claim count, too, which cannot.
 """
 
 from binascii import Error as NotBase64
@@ -18,8 +18,8 @@ from struct import Struct
 from typing import Final
 from zlib import crc32
 
-from zq.http.sqs import errors
 from zq.model import Grip, Message, QueueRef
+from zq.sqs import errors
 
 # Characters of a handle.
 LENGTH: Final = 66
@@ -37,7 +37,7 @@ _FROM_URL: Final = bytes.maketrans(b"-_+/", b"+/!!")
 
 
 def handles(queue: QueueRef, claim: str, messages: Iterable[Message]) -> list[str]:
-    """The handles of messages that this claim, which may be over, has just handed out."""
+    """Return the handles of messages that a claim has just returned; the claim may have ended."""
     head, held, raw = _head(queue), bytes.fromhex(claim), []
     for message in messages:
         said = _SAID.pack(head, bytes.fromhex(message.id), held, message.claim_count)
@@ -59,7 +59,7 @@ def grips(queue: QueueRef, texts: Sequence[str], hold: int | None = None, max_ho
 
 
 def _read(texts: Sequence[str]) -> bytes:
-    """The bytes of handles with their padding; those of a text that is none say nothing."""
+    """Return the bytes of handles with their padding. An invalid text yields bytes that name nothing."""
     padded = "".join([text + PADDING if len(text) == LENGTH else NONE for text in texts])
     try:
         return a2b_base64(padded.encode("ascii", "replace").translate(_FROM_URL), strict_mode=True)
@@ -77,5 +77,5 @@ def grip(queue: QueueRef, text: str, hold: int | None = None, max_hold: int = 0)
 
 @lru_cache(maxsize=4096)
 def _head(queue: QueueRef) -> bytes:
-    """With what all handles of the queue begin. No name holds the byte between project and queue."""
+    """Return the first bytes of all handles of the queue. No name contains the byte between project and queue."""
     return VERSION + blake2b(f"{queue.project}\x00{queue.name}".encode(), digest_size=8).digest()

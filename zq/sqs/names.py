@@ -1,46 +1,46 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of SQS: queue URLs and ARNs, and the queues of zq that they mean."""
+"""Queue URLs and ARNs, and the queues of zq that they name."""
 
 import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from zq.core.accounts import ACCOUNT
-from zq.http.sqs import errors
-from zq.http.sqs.call import Call
 from zq.limits import LONG_QUEUE_NAME
 from zq.model import Queue, QueueRef
+from zq.sqs import errors
+from zq.sqs.accounts import ACCOUNT
+from zq.sqs.call import Call
 
-# An ARN of a queue: its account and its name. Its partition and region say nothing here.
+# The ARN of a queue with its account and name. Partition and region are ignored.
 ARN: Final = re.compile(rf"arn:[a-z-]+:sqs:[A-Za-z0-9-]*:({ACCOUNT.pattern}):({LONG_QUEUE_NAME.pattern})", re.ASCII)
-# Characters of a name that an error says back.
+# Characters of a name in an error.
 MOST_SHOWN: Final = 256
-# Characters of a URL that one process remembers.
+# Characters of the longest URL that is cached.
 LONGEST_REMEMBERED: Final = 512
 
 
 class Named(NamedTuple):
-    """A queue as a URL names it."""
+    """A queue named by a URL."""
 
     account: str
     """"" = it names none."""
     name: str
     ref: QueueRef | None
-    """The queue of this name; None: there can be none."""
+    """The queue of this name; None if the name is invalid."""
 
 
 def queue_url(call: Call, name: str) -> str:
-    """The URL of a queue of the caller's."""
+    """Return the URL of a queue of the caller."""
     return f"{call.base}/{call.account}/{name}"
 
 
 def queue_arn(call: Call, name: str) -> str:
-    """The ARN of a queue of the caller's."""
+    """Return the ARN of a queue of the caller."""
     return f"arn:aws:sqs:{call.region}:{call.account}:{name}"
 
 
 def named(project: str, url: str) -> Named:
-    """What a URL, or a bare name, names in a project. Only the last two segments count, whatever host the URL has."""
+    """Return the queue of a project that a URL or a bare name names. Only the last two segments of a URL count."""
     return _remembered(project, url) if len(url) <= LONGEST_REMEMBERED else _named(project, url)
 
 
@@ -55,7 +55,7 @@ _remembered: Final = lru_cache(maxsize=4096)(_named)
 
 
 def queue_of(call: Call, url: str) -> QueueRef:
-    """The queue that a URL, or a bare name, means; whether it exists is not looked at. Raises ``SqsError``."""
+    """Return the queue of a URL or bare name without looking it up. Raises ``SqsError`` for another account's queue."""
     account, _, ref = named(call.project, url)
     if ref is None:
         raise errors.queue_does_not_exist()
@@ -65,14 +65,14 @@ def queue_of(call: Call, url: str) -> QueueRef:
 
 
 def existing(call: Call, url: str) -> Queue:
-    """The same queue as it is stored. Raises ``SqsError`` if there is none."""
-    queue = call.broker.storage.queues.get(queue_of(call, url))
+    """Return the stored queue of a URL or bare name. Raises ``SqsError`` if it does not exist."""
+    queue = call.use_cases.find(queue_of(call, url))
     if queue is None:
         raise errors.queue_does_not_exist()
     return queue
 
 
 def named_by(call: Call, arn: str) -> QueueRef | None:
-    """The queue of the caller's that an ARN means, whether it exists or not; None if it is none of the caller's."""
+    """Return the caller's queue with this ARN, which need not exist; None for another account's ARN."""
     found = ARN.fullmatch(arn)
     return QueueRef(call.project, found[2]) if found and found[1] == call.account else None

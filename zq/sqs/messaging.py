@@ -1,27 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of SQS on messages: what its clients may expect of a queue, where that is not what zq's own may.
+"""Use cases of SQS on messages, where SQS differs from zq.
 
-Queues are never made by sending. Any message may be delayed. A claim may last for no time at all, lengthens no life,
-and each of its messages is deleted, or hidden for longer or shorter, by itself.
+Sending creates no queue. Any message may be delayed. A claim may last 0 seconds and does not extend the life of its
+messages. Each message of a claim is deleted or hidden by itself.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
-from msgspec import Struct, field, json, structs
+from msgspec import Struct, structs
 
 from zq.clock import Clock
 from zq.core.claims import ClaimAnswer, Claims
 from zq.core.encryption import Sealing
 from zq.core.messages import Messages
-from zq.core.metadata import SQS
 from zq.core.rules import Rules, RulesCache
 from zq.errors import ClaimNotFound, DraftsRepeated, QueueNotFound, Repeated
 from zq.events import Events
-from zq.limits import SQS_NUMBERS
 from zq.model import (
     ClaimRequest,
     Draft,
@@ -36,48 +33,31 @@ from zq.model import (
     new_ids,
 )
 from zq.model.claims import DONE
+from zq.sqs.extension import QueueAttributes, attributes_of
+from zq.sqs.limits import NUMBERS
 from zq.storage.api import Storage
 
-# Seconds for which a FIFO queue knows a deduplication id.
+# Seconds for which a FIFO queue finds duplicates of a message.
 DEDUPLICATION: Final = 300
-# How the id of a claim begins that the id of an attempt has named: no claim of another kind has such an id.
+# The prefix of the id of a claim that the id of an attempt names. No other claim has such an id.
 ATTEMPT: Final = "f" * 12
-# The metadata of a queue that has none, and of one that is not there.
+# The metadata of a queue without any, and of a missing queue.
 NONE: Final = b"{}"
-# Seconds after which no consumer holds a message any more, whatever it asks for.
-LONGEST_HOLD: Final = SQS_NUMBERS["VisibilityTimeout"][1]
-
-
-class SqsTerms(Struct, frozen=True):
-    """What a queue's attributes say of messages: seconds, but for ``max_size``, the bytes of a message."""
-
-    visibility: int = SQS_NUMBERS["VisibilityTimeout"][2]
-    wait: int = SQS_NUMBERS["ReceiveMessageWaitTimeSeconds"][2]
-    max_size: int = SQS_NUMBERS["MaximumMessageSize"][2]
-    fifo: bool = False
-    content_dedup: bool = False
-    """Whether a FIFO queue knows repeats by their bodies."""
-    scope: str = "queue"
-    purged: int = 0
-    """How often it was purged: what came before is no first of any repeat."""
-
-
-class _Metadata(Struct, frozen=True):
-    own: SqsTerms | None = field(default=None, name=SQS)
-
-
-_decode: Final = json.Decoder(_Metadata).decode
-
-
-@lru_cache(maxsize=1024)
-def terms_of(metadata: bytes) -> SqsTerms:
-    """What stored metadata say."""
-    return _decode(metadata).own or SqsTerms()
+# The longest visibility timeout in seconds, with all extensions.
+LONGEST_HOLD: Final = NUMBERS["VisibilityTimeout"][1]
 
 
 class Outgoing(Struct, frozen=True):
-    """A message as a client sends it: ``size`` is what counts of it; ``delay`` None: the queue's;
-    ``deduplication_id``: by what a FIFO queue knows repeats."""
+    """A message as a client sends it.
+
+    Args:
+        body: The body as JSON.
+        size: The bytes that count towards the maximum message size.
+        delay: Seconds; None = the delay of the queue.
+        extra: The encoded attributes.
+        group: The message group; "" = none.
+        deduplication_id: The id by which a FIFO queue finds duplicates.
+    """
 
     body: bytes
     size: int
@@ -88,16 +68,21 @@ class Outgoing(Struct, frozen=True):
 
 
 class Sent(Struct, frozen=True):
-    """The ids of what was sent, in order; None for each message that has more bytes than ``max_size``. ``sequences``:
-    of a FIFO queue, by id, but for repeats of what an earlier version stored."""
+    """The result of a send.
+
+    Args:
+        ids: The ids of the messages in order; None for each message that has more bytes than ``max_size``.
+        max_size: The maximum message size of the queue.
+        sequences: The sequences in a FIFO queue by id, except duplicates of messages that an earlier version stored.
+    """
 
     ids: list[str | None]
     max_size: int
     sequences: Mapping[str, int] = {}
 
 
-class SqsMessages:
-    """What clients of SQS can do with messages. Each verb raises ``QueueNotFound``."""
+class Messaging:
+    """Use cases on messages of queues. Each method raises ``QueueNotFound``."""
 
     def __init__(
         self,
@@ -119,23 +104,23 @@ class SqsMessages:
         self._sealing = sealing
         self._checksum = checksum
 
-    def terms(self, queue: QueueRef) -> SqsTerms:
-        """What the queue's attributes say, as far as this server knows."""
-        return terms_of(self._rules(queue).metadata)
+    def attributes(self, queue: QueueRef) -> QueueAttributes:
+        """Return the queue's attributes as this server has them cached."""
+        return attributes_of(self._rules(queue).metadata)
 
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
-        """Store those of the messages that are not too long, in one step. Raises ``QueuePaused``, ``QuotaExceeded``."""
+        """Store the messages that are not too long, in one step. Raises ``QueuePaused``, ``QuotaExceeded``."""
         rules = self._rules(queue)
-        if rules.posts_paused or max([each.size for each in outgoing]) > terms_of(rules.metadata).max_size:
+        if rules.posts_paused or max([each.size for each in outgoing]) > attributes_of(rules.metadata).max_size:
             rules = self._fresh(queue)
         while True:
-            now, max_size = self._clock.now(), terms_of(rules.metadata).max_size
+            now, max_size = self._clock.now(), attributes_of(rules.metadata).max_size
             ids = [
                 id if each.size <= max_size else None
                 for id, each in zip(new_ids(len(outgoing), now), outgoing, strict=True)
             ]
             drafts = self._drafts(queue, sender, outgoing, ids, rules)
-            if terms_of(rules.metadata).fifo:
+            if attributes_of(rules.metadata).fifo:
                 return self._send_once(queue, outgoing, ids, drafts, rules)
             if not drafts or self._post(queue, drafts, now, rules):
                 return Sent(ids, max_size)
@@ -149,11 +134,11 @@ class SqsMessages:
         drafts: Sequence[Draft],
         rules: Rules,
     ) -> Sent:
-        """Store those of the drafts, which are those that have ids, that repeat no other one, in one step."""
+        """Store the drafts that are no duplicates, in one step. ``drafts``: of the messages that have ids."""
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
         while True:
-            keys = [_idempotency_key(terms_of(rules.metadata), each) for each in named]
+            keys = [_idempotency_key(attributes_of(rules.metadata), each) for each in named]
             first: dict[IdempotencyKey, Draft] = {}
             for key, draft in zip(keys, drafts, strict=True):
                 first.setdefault(key, structs.replace(draft, once=key))
@@ -169,10 +154,10 @@ class SqsMessages:
         sequences |= {told.answer[0]: told.last for told in repeats.values() if told.last}
         stored = {id: repeats[id].answer[0] if id in repeats else id for id in (one.id for one in first.values())}
         told_ids = iter([stored[first[key].id] for key in keys])
-        return Sent([id and next(told_ids) for id in ids], terms_of(rules.metadata).max_size, sequences)
+        return Sent([id and next(told_ids) for id in ids], attributes_of(rules.metadata).max_size, sequences)
 
     def _sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
-        """Those that the messages got, by id. Of what has been received and deleted meanwhile a repeat is told."""
+        """Return the sequences of posted messages by id, those of deleted messages by a repetition of the post."""
         now = self._clock.now()
         found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
         sequences = {message.id: message.sequence for message in found}
@@ -188,15 +173,15 @@ class SqsMessages:
     def receive(
         self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder, attempt: str = ""
     ) -> ClaimAnswer:
-        """Up to ``limit`` messages, which nobody else gets for ``visibility`` seconds; None: as the queue has it.
+        """Claim up to ``limit`` messages for ``visibility`` seconds; None stands for the queue's visibility timeout.
 
-        An ``attempt`` that is repeated gets what it still holds, for as long from now on.
+        A repeated ``attempt`` gets the messages that it still holds, and its visibility timeout begins anew.
         """
         self._rules(queue)
         claim = _named(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
 
         def wanted(rules: Rules) -> ClaimRequest:
-            seconds = terms_of(rules.metadata).visibility if visibility is None else visibility
+            seconds = attributes_of(rules.metadata).visibility if visibility is None else visibility
             return ClaimRequest(Lease(claim, seconds, 0, prolong=False), limit, holder=holder, named=bool(attempt))
 
         answer = self._claims.claim(queue, wanted)
@@ -208,10 +193,12 @@ class SqsMessages:
         return answer
 
     def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[Handled]:
-        """Delete or hide each message that nobody has been given since; what became of each. In a FIFO queue nothing
-        is done for those whose time is up."""
+        """Delete or hide each message that no other consumer has received since, and return the outcome of each.
+
+        A FIFO queue refuses messages whose visibility timeout has passed.
+        """
         rules = self._rules_cache.recent(queue)
-        late, history = not terms_of(rules.metadata).fifo, rules.history_ttl
+        late, history = not attributes_of(rules.metadata).fifo, rules.history_ttl
         handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=late, history=history)
         if Handled.GONE in handled:
             self._fresh(queue)
@@ -221,12 +208,12 @@ class SqsMessages:
         return handled
 
     def _rules(self, queue: QueueRef) -> Rules:
-        """The queue's rules as this server remembers them, if they can only be those of a queue that is there."""
+        """Return the queue's cached rules if only an existing queue can have them; else read them."""
         rules = self._rules_cache.remembered(queue)
         return self._fresh(queue) if rules is None or rules.metadata == NONE else rules
 
     def _fresh(self, queue: QueueRef) -> Rules:
-        """The queue's rules as the store has them."""
+        """Read the queue's rules from the store."""
         stored = self._storage.queues.get(queue)
         if stored is None:
             self._rules_cache.forget(queue)
@@ -236,7 +223,7 @@ class SqsMessages:
     def _drafts(
         self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing], ids: Sequence[str | None], rules: Rules
     ) -> Sequence[Draft]:
-        """Of those that have ids."""
+        """Return drafts of the messages that have ids."""
         project, ttl, sealing = queue.project, self._rules_cache.ttl(queue, rules), self._sealing
         drafts = []
         for id, each in zip(ids, outgoing, strict=True):
@@ -257,7 +244,7 @@ class SqsMessages:
         now: Seconds,
         rules: Rules,
     ) -> bool:
-        """Whether the rules still hold, and so the messages are stored, with what is to be delivered of them."""
+        """Post the drafts with their notifications. Return whether that was done, which needs unchanged rules."""
         refusal = self._messages.refusal(queue, drafts, rules)
         if refusal is not None:
             raise refusal
@@ -269,13 +256,13 @@ class SqsMessages:
         return True
 
 
-def _idempotency_key(terms: SqsTerms, outgoing: Outgoing) -> IdempotencyKey:
-    """By what a FIFO queue knows a repeat. Ids hold no blank."""
+def _idempotency_key(terms: QueueAttributes, outgoing: Outgoing) -> IdempotencyKey:
+    """Return the key by which a FIFO queue finds duplicates. Ids contain no blank."""
     within = f"group {outgoing.group} " if terms.scope != "queue" else ""
     return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)
 
 
 def _named(queue: QueueRef, attempt: str) -> str:
-    """The id of the claim that an attempt makes."""
+    """Return the id of the claim that an attempt makes."""
     named = f"{queue.project}\0{queue.name}\0{attempt}".encode()
     return ATTEMPT + blake2b(named, digest_size=10).hexdigest()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on single messages, and what those on many have in common with them.
+"""The operations on single messages, with functions that the batch operations share.
 
-A message's body is a text, and stands in the store as a JSON string: REST reads it as that. What REST has posted comes
-as that text if it is a string, else as its JSON.
+The store keeps a message's body, which is a text, as a JSON string, and REST returns that string. A receiver gets a
+body that REST has posted as the text of a JSON string, or else as JSON.
 """
 
 import re
@@ -17,19 +17,20 @@ from msgspec import Struct, field
 
 from zq import wire
 from zq.core.claims import ClaimAnswer
-from zq.core.sqs import LONGEST_HOLD, Outgoing, SqsTerms
 from zq.core.waiting import Polled
 from zq.http.claims import holder
-from zq.http.sqs import errors, message_attributes, names, receipts
-from zq.http.sqs.call import Call, Needed, OfQueue, Params
-from zq.http.sqs.message_attributes import AttributeValue, Extra
-from zq.limits import SQS_NUMBERS
 from zq.model import Grip, Handled, Message, QueueRef
+from zq.sqs import errors, message_attributes, names, receipts
+from zq.sqs.call import Call, Needed, OfQueue, Params
+from zq.sqs.extension import QueueAttributes
+from zq.sqs.limits import NUMBERS
+from zq.sqs.message_attributes import AttributeValue, Extra
+from zq.sqs.messaging import LONGEST_HOLD, Outgoing
 
 # Seconds after which a message can be received, at the most.
-LONGEST_DELAY: Final = SQS_NUMBERS["DelaySeconds"][1]
+LONGEST_DELAY: Final = NUMBERS["DelaySeconds"][1]
 # Seconds for which a receiver may wait.
-LONGEST_WAIT: Final = SQS_NUMBERS["ReceiveMessageWaitTimeSeconds"][1]
+LONGEST_WAIT: Final = NUMBERS["ReceiveMessageWaitTimeSeconds"][1]
 # Messages of one answer.
 MOST: Final = 10
 # The id of a group: letters, digits and punctuation of ASCII.
@@ -52,7 +53,7 @@ _UUID: Final = struct.Struct("8s4s4s4s12s")
 
 
 class Letter(Params, frozen=True, kw_only=True):
-    """What is said of a message that is sent, by itself or in a batch."""
+    """A message to send, alone or in a batch."""
 
     message_body: str
     delay_seconds: int | None = None
@@ -87,7 +88,7 @@ class ChangeMessageVisibility(OfQueue, frozen=True):
 
 
 class Receipt(Struct, omit_defaults=True, rename="pascal"):
-    """What the sender of a message is told. ``id``: of an entry of a batch."""
+    """The answer to the sender of a message. ``id``: the id of an entry of a batch."""
 
     id: str = ""
     message_id: str = ""
@@ -97,13 +98,13 @@ class Receipt(Struct, omit_defaults=True, rename="pascal"):
     sequence_number: str = ""
 
     def number(self, id: str, sequences: Mapping[str, int]) -> None:
-        """Tell the sequence of the message of this id, if it has one."""
+        """Set the sequence number of the message with this id, if it has one."""
         if id in sequences:
             self.sequence_number = _digits(sequences[id])
 
 
 class Received(Struct, omit_defaults=True, rename="pascal"):
-    """What a receiver gets of a message."""
+    """A message as its receiver gets it."""
 
     message_id: str
     receipt_handle: str
@@ -121,7 +122,7 @@ class Messages(Struct, omit_defaults=True, rename="pascal"):
 
 
 class Receive(Struct, frozen=True):
-    """A receive that may wait: ``ask`` claims messages, ``answer`` makes the operation's answer of what it found."""
+    """A receive that may wait: ``ask`` claims messages, and ``answer`` renders them."""
 
     queue: QueueRef
     wait: int
@@ -133,7 +134,7 @@ def send_message(call: Call, given: SendMessage) -> Receipt:
     """Store one message."""
     queue, terms = existing(call, given.queue_url)
     outgoing, receipt = written(call, terms, given)
-    sent = call.broker.sqs.send(queue, call.sender, [outgoing])
+    sent = call.use_cases.messaging.send(queue, call.sender, [outgoing])
     if sent.ids[0] is None:
         reason = TOO_LONG.format(sent.max_size)
         raise errors.invalid_parameter(f"One or more parameters are invalid. Reason: {reason}")
@@ -159,8 +160,10 @@ def receive_message(call: Call, given: ReceiveMessage) -> Receive:
         raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", f"ReceiveRequestAttemptId {GROUP_REASON}")
     system = _system_names(given.message_system_attribute_names or given.attribute_names, terms.fifo)
     who = holder(call.request, call.sender)
-    ask = partial(call.broker.sqs.receive, queue, given.max_number_of_messages, given.visibility_timeout, who, attempt)
-    wait = min(wait, call.broker.limits.max_wait)
+    ask = partial(
+        call.use_cases.messaging.receive, queue, given.max_number_of_messages, given.visibility_timeout, who, attempt
+    )
+    wait = min(wait, call.use_cases.max_wait)
 
     def received(outcome: Polled[ClaimAnswer]) -> Messages:
         claim = outcome.answer.claim
@@ -177,31 +180,30 @@ def receive_message(call: Call, given: ReceiveMessage) -> Receive:
 
 
 def delete_message(call: Call, given: DeleteMessage) -> None:
-    """Remove a message, unless another consumer got it since; one that is gone is fine."""
+    """Delete a message, unless another consumer has received it since. Deleting a missing message succeeds."""
     queue, terms = existing(call, given.queue_url)
-    [became] = call.broker.sqs.handle(queue, [receipts.grip(queue, given.receipt_handle)])
+    [became] = call.use_cases.messaging.handle(queue, [receipts.grip(queue, given.receipt_handle)])
     if refusal := expired(terms, became, given.receipt_handle):
         raise refusal
 
 
 def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> None:
-    """Hide a message for so many seconds from now, unless another consumer got it since."""
+    """Hide a message for some seconds from now, unless another consumer has received it since."""
     queue, terms = existing(call, given.queue_url)
     handle, seconds = given.receipt_handle, given.visibility_timeout
-    [became] = call.broker.sqs.handle(queue, [hiding(queue, handle, seconds)])
+    [became] = call.use_cases.messaging.handle(queue, [hiding(queue, handle, seconds)])
     if refusal := not_hidden(terms, became, handle, seconds):
         raise refusal
 
 
-def existing(call: Call, url: str) -> tuple[QueueRef, SqsTerms]:
-    """The queue of this URL, and what it says of messages. Raises ``QueueNotFound`` unless it is there, as far as this
-    server knows."""
+def existing(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
+    """Return the queue of a URL and its attributes, as this server has them cached. Raises ``QueueNotFound``."""
     queue = names.queue_of(call, url)
-    return queue, call.broker.sqs.terms(queue)
+    return queue, call.use_cases.messaging.attributes(queue)
 
 
-def written(call: Call, terms: SqsTerms, letter: Letter) -> tuple[Outgoing, Receipt]:
-    """The message as it is stored, and a receipt with its sums. Raises ``SqsError``."""
+def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoing, Receipt]:
+    """Return the message to store, and a receipt with its checksums. Raises ``SqsError``."""
     text, attributes = letter.message_body, letter.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
@@ -238,7 +240,7 @@ def hiding(queue: QueueRef, handle: str, seconds: int) -> Grip:
     return receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", LONGEST_HOLD), LONGEST_HOLD)
 
 
-def not_hidden(terms: SqsTerms, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
+def not_hidden(terms: QueueAttributes, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
     """Return why a message was not hidden, or None if that is no failure."""
     if became is Handled.TOO_LONG:
         return errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
@@ -247,26 +249,26 @@ def not_hidden(terms: SqsTerms, became: Handled, handle: str, seconds: int) -> e
     return expired(terms, became, handle)
 
 
-def expired(terms: SqsTerms, became: Handled, handle: str) -> errors.SqsError | None:
-    """Why nothing was done to a message of a FIFO queue: others may get it, or have got it."""
+def expired(terms: QueueAttributes, became: Handled, handle: str) -> errors.SqsError | None:
+    """Return the error for a message of a FIFO queue whose visibility timeout has passed; None for others."""
     late = terms.fifo and became in (Handled.EXPIRED, Handled.LOST)
     return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
 
 
 def bounded(seconds: int, parameter: str, most: int) -> int:
-    """The seconds, if there are not too many. Raises ``SqsError``."""
+    """Return the seconds if they are within the bound. Raises ``SqsError``."""
     if not 0 <= seconds <= most:
         raise errors.invalid_value(seconds, parameter, f"Must be >= 0 and <= {most}, if provided.")
     return seconds
 
 
 def message_id(id: str) -> str:
-    """An id of zq as SQS's clients expect one: they parse it as a UUID."""
+    """Return an id of zq in the form of a UUID, which clients parse."""
     return b"-".join(_UUID.unpack(id.encode())).decode()
 
 
-def _checked_ids(letter: Letter, terms: SqsTerms, raw: bytes) -> str:
-    """By what a FIFO queue knows repeats of the message; "" in others, which have groups alone. Raises ``SqsError``."""
+def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
+    """Check the ids, and return the deduplication id of a message in a FIFO queue, else "". Raises ``SqsError``."""
     for name, id in (
         ("MessageGroupId", letter.message_group_id),
         ("MessageDeduplicationId", letter.message_deduplication_id),
@@ -311,7 +313,7 @@ def _ms(moment: float) -> str:
 
 
 def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[Received]:
-    """What every receiver gets of messages that have these handles."""
+    """Return messages with these handles as every receiver gets them."""
     received = []
     for message, handle in zip(messages, handles, strict=True):
         body = message.body
@@ -324,7 +326,7 @@ def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[Recei
 def _add_attributes(
     shown: Received, call: Call, message: Message, system: Sequence[str], wanted: Sequence[str]
 ) -> None:
-    """What a receiver gets who asks for these attributes of the system's, and for those by names of users'."""
+    """Add the system attributes ``system``, and the message attributes with the names ``wanted``."""
     extra = message_attributes.decoded(message.extra)
     shown.attributes = {name: said for name in system if (said := SYSTEM[name](call, message, extra))} or None
     if chosen := message_attributes.selected(extra.message_attributes, wanted):
@@ -333,7 +335,7 @@ def _add_attributes(
 
 
 def _system_names(asked: Sequence[str], fifo: bool) -> Sequence[str]:
-    """Those that are known, each once, and may be there. Raises ``SqsError`` for others."""
+    """Return the distinct system attributes that the queue can have. Raises ``SqsError`` for unknown names."""
     for name in asked:
         if name != "All" and name not in SYSTEM:
             raise errors.unknown_attribute(name)

@@ -27,9 +27,10 @@ from zq.errors import Conflict, NotFound, Unavailable
 from zq.events import Events
 from zq.model import ListFilter, Message, Move, Outcome, QueueRef, Seconds
 from zq.model.documents import Document, DocumentRef
-from zq.model.sqs import TASK
 from zq.storage.api import Storage
 
+# The kind of the documents.
+TASK: Final = "sqs-task"
 # Seconds of a lease; each step begins it anew.
 LEASE: Final = 10.0
 # Messages that a step moves, of a task without a rate. A step is made every second.
@@ -64,7 +65,7 @@ ENDED: Final = frozenset({TaskStatus.CANCELLED, TaskStatus.COMPLETED, TaskStatus
 
 
 class Failure(StrEnum):
-    """Why a task has failed."""
+    """The reason for the failure of a task."""
 
     NO_DESTINATION = "AWS.SimpleQueueService.NonExistentQueue"
     NO_ORIGIN = "CouldNotDetermineMessageSource"
@@ -93,7 +94,7 @@ class MoveTask(Struct, frozen=True, omit_defaults=True):
 
     @property
     def queue(self) -> QueueRef:
-        """Whose messages are moved."""
+        """Return the queue whose messages are moved."""
         return QueueRef(self.project, self.source)
 
 
@@ -102,11 +103,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class MoveTasks:
-    """The move tasks of all projects. ``enabled``: whether this server carries tasks on; without SQS it does not."""
+    """The move tasks of all projects."""
 
-    def __init__(
-        self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events, enabled: bool = False
-    ) -> None:
+    def __init__(self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events) -> None:
         self._storage = storage
         self._documents = storage.documents
         self._clock = clock
@@ -114,11 +113,10 @@ class MoveTasks:
         self._events = events
         self._runner = uuid4().hex
         self._after = ""
-        """The name of the last task that had a step, if others still wait for theirs."""
-        self._enabled = enabled
+        """The name of the last task in this round, if others still wait for their step."""
 
     def start(self, queue: QueueRef, destination: str, rate: int, to_move: int) -> MoveTask:
-        """Have the queue's messages moved from now on. Raises ``Conflict`` if a task of it is under way."""
+        """Start to move the queue's messages. Raises ``Conflict`` if a task of the queue is running."""
         now, ref = self._clock.now(), _under_way(queue)
         task = MoveTask(uuid4().hex, queue.project, queue.name, destination, rate, now, to_move)
         if (former := self._documents.get(ref, now)) is not None:
@@ -137,16 +135,14 @@ class MoveTasks:
         return [*found, *(task for task in map(_read, ended) if task.id not in ids)][:most]
 
     def cancel(self, queue: QueueRef, id: str) -> MoveTask:
-        """Have the task end before its next step. Raises ``NotFound`` if it is not running."""
+        """Cancel the task before its next step. Raises ``NotFound`` if it is not running."""
         task = self._change(queue, id, lambda task: structs.replace(task, status=TaskStatus.CANCELLING))
         if task is None:
             raise NotFound("There is no such task.")
         return task
 
     def resume(self) -> None:
-        """Make a step of every task that no other server has, as far as time allows: to be called every second."""
-        if not self._enabled:
-            return
+        """Make a step of every task that no other server leases, within a second. Call this every second."""
         began = time.monotonic()
         page = self._documents.list("", TASK, "", self._after, MOST, self._clock.now())
         self._after = page.items[-1].ref.name if len(page.items) == MOST else ""
@@ -241,7 +237,7 @@ class MoveTasks:
         raise Conflict("Others change the task at the same time. Try again.")
 
     def _keep_if_ended(self, document: Document, task: MoveTask) -> bool:
-        """Put a task that has ended among those that are kept for a while; whether it has. May be called again."""
+        """Move an ended task to the tasks that are kept. Return whether it has ended. Idempotent."""
         if task.status not in ENDED:
             return False
         now = self._clock.now()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of operations: what each takes, and what carries it out."""
+"""The table of operations: the parameters of each, and the function that carries it out."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,10 +9,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from zq.http.sqs import batches, errors, messages, permissions, queues, tasks
-from zq.http.sqs.call import Call, OfQueue, Params
+from zq.sqs import batches, errors, messages, permissions, queues, tasks
+from zq.sqs.call import Call, OfQueue, Params
 
-# How msgspec says that an entry of a list lacks a member, or that a member is of a wrong type.
+# The messages of msgspec for a missing member of a list's entry, and for a member of a wrong type.
 MISSING: Final = re.compile(r"Object missing required field `(\w+)` - at `\$\.?(.*)`")
 WRONG: Final = re.compile(r"(Expected .*?)(?: - at `\$\.?(.*)`)?")
 
@@ -20,20 +20,21 @@ Answer = Mapping[str, Any] | Struct | None
 
 
 class Operation(Struct, frozen=True):
-    """One operation. ``run`` answers in the names of the JSON protocol, and without what is a default; None = it has
-    no output."""
+    """One operation. ``run`` returns members of the JSON protocol without defaults, or None if there is no output."""
 
     params: type[Params]
     run: Callable[[Call, Any], Answer]
 
     def __call__(self, call: Call, given: Mapping[str, Any], params: Params | None) -> Answer:
-        """Carry it out with parameters as the protocol had them, unless that has read them. Raises ``SqsError``, and
-        what the broker does."""
+        """Carry out the operation with the ``given`` parameters, or with decoded ``params``.
+
+        Raises ``SqsError``, and the errors of the use cases.
+        """
         return self.run(call, read(self.params, given) if params is None else params)
 
 
 def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
-    """The parameters, checked for their types and for what is missing. Raises ``SqsError``."""
+    """Return the parameters with checked types. Raises ``SqsError`` for a wrong or missing one."""
     members = {name: value for name, value in given.items() if value is not None}
     for name in _required(kind):
         if members.get(name, "") == "":
@@ -46,7 +47,7 @@ def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
 
 @cache
 def _required(kind: type[Params]) -> tuple[str, ...]:
-    """The members that a request must have."""
+    """Return the members that a request must have."""
     return tuple(field.encode_name for field in msgspec.structs.fields(kind) if field.required)
 
 
@@ -58,7 +59,7 @@ def _refusal(sentence: str) -> errors.SqsError:
 
 
 def _dotted(path: str) -> str:
-    """A path of msgspec's as the query protocol writes it: ``Entries[0].Id`` is ``Entries.1.Id``."""
+    """Return a path of msgspec in the form of the query protocol: ``Entries.1.Id`` for ``Entries[0].Id``."""
     return re.sub(r"\[(\d+)\]", lambda found: f".{int(found[1]) + 1}", path)
 
 
@@ -90,11 +91,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
 }
 
-# Operations that are about no queue, or name it otherwise. A queue's URL takes GetQueueUrl alone of them, as at AWS.
+# Operations without a parameter QueueUrl. A queue's URL takes only GetQueueUrl of them, as at AWS.
 OF_THE_SERVICE: Final = frozenset(
     name for name, operation in OPERATIONS.items() if "QueueUrl" not in _required(operation.params)
 ) - {"GetQueueUrl"}
-# What reads the JSON of an operation on a queue at once; where that fails, ``read`` finds out why.
+# Decoders of the JSON of operations on a queue. If a decoder fails, ``read`` finds the reason.
 DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     name: msgspec.json.Decoder(operation.params, strict=False)
     for name, operation in OPERATIONS.items()

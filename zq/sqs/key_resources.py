@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/admin/sqs-keys`` and below: access keys of the SQS protocol, for administrators.
+"""The resources of access keys, ``/v2/admin/sqs-keys`` and below, for administrators.
 
-A secret is shown once, when its key is made.
+Only the answer that creates a key contains its secret.
 """
 
 from typing import Any, Final
@@ -11,11 +11,11 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from zq import limits, wire
-from zq.auth.sqs_keys import SqsKey, SqsKeys
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query
 from zq.http.tenant import Audience
-from zq.model.sqs import ACTIONS
+from zq.sqs.keys import SqsKey, SqsKeys
+from zq.sqs.operations import OPERATIONS
 from zq.wire import answers
 from zq.wire.answers import timestamp
 
@@ -27,7 +27,7 @@ MAX_DAYS: Final = 3660
 
 
 class KeyTerms(Struct):
-    """The body of a new key. ``actions`` None: all operations; ``days`` absent: it lives until it is deleted."""
+    """The body that creates a key. Without ``actions`` it allows all operations; without ``days`` it never expires."""
 
     actions: list[str] | None = None
     days: int | UnsetType = UNSET
@@ -35,7 +35,7 @@ class KeyTerms(Struct):
 
 
 class KeyChange(Struct):
-    """What may change."""
+    """The body that changes a key."""
 
     disabled: bool
 
@@ -45,16 +45,17 @@ _change: Final = msgspec.json.Decoder(KeyChange)
 
 
 class _Keys:
-    """What both have in common."""
+    """The base of both resources."""
 
     audience = Audience.OPERATOR
+    audited_as = "sqs key", "key"
 
     def __init__(self, keys: SqsKeys) -> None:
         self._keys = keys
 
 
 class SqsKeyCollection(_Keys):
-    """``/v2/admin/sqs-keys``: those of a project, or of all."""
+    """``/v2/admin/sqs-keys``: the keys of a project, or of all projects."""
 
     policy = {"GET": "admin:sqs_keys", "POST": "admin:sqs_keys"}
 
@@ -101,13 +102,13 @@ class SqsKeyItem(_Keys):
 
 
 def _actions(given: list[str] | None) -> list[str] | None:
-    if given is not None and (not given or not ACTIONS.issuperset(given)):
+    if given is not None and (not given or not OPERATIONS.keys() >= set(given)):
         raise Invalid("actions must be names of operations of SQS, as SendMessage, at least one; null stands for all.")
     return given
 
 
 def _shown(key: SqsKey) -> dict[str, Any]:
-    """Without its secret."""
+    """Return the key as clients see it, without its secret."""
     stored = key.stored
     return {
         "id": key.id,

@@ -8,28 +8,30 @@ import falcon
 from msgspec import Struct
 
 from zq.errors import InvalidBody
-from zq.http.sqs import errors
-from zq.http.sqs.call import Params
-from zq.http.sqs.operations import DECODERS, Answer
+from zq.sqs import errors
+from zq.sqs.call import Params
+from zq.sqs.operations import DECODERS, Answer
 from zq.wire import decode, encode, json_object
 
 MEDIA: Final = "application/x-amz-json-1.0"
-# What begins the value of the header that names the operation.
+# The prefix of the header that names the operation.
 TARGET: Final = "AmazonSQS."
-# What begins the names of errors.
+# The prefix of the names of errors.
 NAMESPACE: Final = "com.amazonaws.sqs#"
-# Lists that are in an answer though they are empty.
+# Lists that an answer contains even if they are empty.
 ALWAYS: Final = frozenset({"queueUrls"})
 
 
 def is_spoken(env: Mapping[str, Any]) -> bool:
-    """Whether a request of this head is in this protocol."""
+    """Return whether a request with this head is in this protocol."""
     return "HTTP_X_AMZ_TARGET" in env or env.get("CONTENT_TYPE", "").lower().startswith("application/x-amz-json")
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]:
-    """The operation's name, its parameters as members, and as it takes them: then the members are those that tell the
-    queue. Raises ``SqsError``."""
+    """Return the name of the operation, its parameters as members, and its decoded parameters or None.
+
+    With decoded parameters the members contain the queue's URL only. Raises ``SqsError``.
+    """
     target: str = req.env.get("HTTP_X_AMZ_TARGET", "")
     if not target.startswith(TARGET):
         raise errors.unknown_operation(target)
@@ -56,7 +58,7 @@ def answer(_req: falcon.Request, resp: falcon.Response, _operation: str, given: 
 
 
 def refuse(_req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _request_id: str) -> None:
-    """Write an error; its status is set."""
+    """Write an error whose status is already set."""
     resp.content_type = MEDIA
     resp.set_header("x-amzn-query-error", f"{error.query_code};{error.fault}")
     resp.data = encode({"__type": NAMESPACE + error.shape, "message": error.message})

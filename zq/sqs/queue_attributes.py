@@ -1,25 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attributes of queues: how they are set, kept and shown.
+"""The attributes of queues on the wire, where all of them are texts.
 
-What zq has a metadata key for is kept under that, so that REST and SQS see and change the same; the rest is the object
-``_sqs`` of the metadata. All attributes are texts on the wire.
+An attribute with a metadata key of zq is stored under that key, so that REST and SQS share it. The object ``_sqs`` of
+the metadata keeps all others.
 """
 
 import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import structs
 
-from zq.core.metadata import DEDUPLICATION_SCOPES, REDRIVE_PERMISSIONS, SQS, THROUGHPUT_LIMITS, Metadata
-from zq.http.sqs import errors, names
-from zq.http.sqs.call import Call
-from zq.limits import MAX_ACCESS_POLICY, MAX_RECEIVES, MAX_SOURCES, SQS_NUMBERS
+from zq.core.metadata import Metadata
 from zq.model import QueueRef
+from zq.sqs import errors, names
+from zq.sqs.call import Call
+from zq.sqs.extension import (
+    ATTRIBUTES,
+    DEDUPLICATION_SCOPES,
+    DEFAULT_REUSE,
+    REDRIVE_PERMISSIONS,
+    THROUGHPUT_LIMITS,
+    QueueAttributes,
+    attributes_in,
+    attributes_of,
+)
+from zq.sqs.limits import MAX_ACCESS_POLICY, MAX_RECEIVES, MAX_SOURCES, NUMBERS
 
 LOG = logging.getLogger(__name__)
 
@@ -39,58 +48,10 @@ SAID_TO_BE: Final = ONLY_OF_FIFO[1:]
 FIFO: Final = "FifoQueue"
 # All that a reader may name.
 ALL: Final = "All"
-# The seconds for which AWS keeps a data key, unless it is told otherwise.
-USUAL_REUSE: Final = SQS_NUMBERS["KmsDataKeyReusePeriodSeconds"][2]
 # The sentence about a throughput that is bound for each group.
 NEEDS_SCOPE: Final = f"{THROUGHPUT_LIMITS[1]} needs a DeduplicationScope of {DEDUPLICATION_SCOPES[1]}."
 _BOOLEANS: Final = {"true": True, "false": False}
 _DIGITS: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
-
-
-class Kms(Struct, frozen=True, omit_defaults=True):
-    """How a queue is said to be encrypted; nothing is."""
-
-    key: str = ""
-    reuse: int = USUAL_REUSE
-    managed: bool = False
-
-
-class Own(Struct, frozen=True, omit_defaults=True):
-    """What ``_sqs`` holds. Moments are whole seconds; 0 = not known."""
-
-    visibility: int = SQS_NUMBERS["VisibilityTimeout"][2]
-    max_size: int = SQS_NUMBERS["MaximumMessageSize"][2]
-    wait: int = SQS_NUMBERS["ReceiveMessageWaitTimeSeconds"][2]
-    redrive_allow: dict[str, Any] | None = None
-    policy: str = ""
-    kms: Kms = Kms()
-    fifo: bool = False
-    content_dedup: bool = False
-    scope: str = DEDUPLICATION_SCOPES[0]
-    limit: str = THROUGHPUT_LIMITS[0]
-    purged: int = 0
-    created: int = 0
-    modified: int = 0
-    tags: dict[str, str] = {}
-
-
-class _Holder(Struct, frozen=True):
-    own: Own | None = msgspec.field(default=None, name=SQS)
-
-
-_decode: Final = msgspec.json.Decoder(_Holder).decode
-
-
-@lru_cache(maxsize=1024)
-def own_of(metadata: bytes) -> Own:
-    """What SQS knows of a queue with these stored metadata."""
-    return _decode(metadata).own or Own()
-
-
-def with_own(metadata: Metadata, **changes: Any) -> Metadata:
-    """Metadata with other values in ``_sqs``."""
-    own = msgspec.convert(metadata.get(SQS) or {}, Own)
-    return metadata | {SQS: msgspec.to_builtins(structs.replace(own, **changes))}
 
 
 def boolean(text: str) -> bool | None:
@@ -108,8 +69,8 @@ def check_names(attributes: Iterable[str], fifo: bool) -> None:
 
 
 def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[str, str]) -> Metadata:
-    """Metadata with these attributes set, whose names have been checked. Raises ``SqsError``."""
-    own = msgspec.convert(metadata.get(SQS) or {}, Own)
+    """Return the metadata with these attributes, whose names are valid. Raises ``SqsError`` for a value."""
+    own = attributes_in(metadata)
     if attributes.get("KmsMasterKeyId") and boolean(attributes.get("SqsManagedSseEnabled", "")):
         raise errors.two_encryptions()
     edit = Edit(call, ref, dict(metadata), own)
@@ -117,25 +78,25 @@ def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[st
         SETTERS[name](edit, name, value)
     if edit.own.limit != THROUGHPUT_LIMITS[0] and edit.own.scope == DEDUPLICATION_SCOPES[0]:
         raise errors.invalid_attribute_value("FifoThroughputLimit", NEEDS_SCOPE)
-    return edit.metadata | {SQS: msgspec.to_builtins(edit.own)}
+    return edit.metadata | {ATTRIBUTES: msgspec.to_builtins(edit.own)}
 
 
 class Edit:
-    """A queue's metadata while attributes are set in them."""
+    """The metadata of a queue while attributes are set in them."""
 
-    def __init__(self, call: Call, ref: QueueRef, metadata: Metadata, own: Own) -> None:
+    def __init__(self, call: Call, ref: QueueRef, metadata: Metadata, own: QueueAttributes) -> None:
         self.call = call
         self.ref = ref
         self.metadata = metadata
         self.own = own
 
     def keep(self, **changes: Any) -> None:
-        """Other values in ``_sqs``."""
+        """Change values of ``_sqs``."""
         self.own = structs.replace(self.own, **changes)
 
 
 def _number(name: str, value: str) -> int:
-    low, high, _ = SQS_NUMBERS[name]
+    low, high, _ = NUMBERS[name]
     if _DIGITS.fullmatch(value) is None or not low <= int(value) <= high:
         raise errors.invalid_attribute_value(name)
     return int(value)
@@ -192,15 +153,15 @@ def _set_redrive_policy(edit: Edit, name: str, value: str) -> None:
 
 
 def _target(edit: Edit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
-    """The name of the queue for dead letters, which takes those of this queue."""
+    """Return the name of the dead-letter queue. Raises ``refusal`` if it does not take letters of this queue."""
     target = names.named_by(edit.call, arn)
     if target is None:
         raise refusal("Dead letter target must be a queue of the same account.")
-    queue = edit.call.broker.storage.queues.get(target)
+    queue = edit.call.use_cases.find(target)
     if queue is None:
         raise refusal("Dead letter target does not exist.")
-    allows = own_of(queue.metadata).redrive_allow or {}
-    if own_of(queue.metadata).fifo != edit.own.fifo:
+    allows = attributes_of(queue.metadata).redrive_allow or {}
+    if attributes_of(queue.metadata).fifo != edit.own.fifo:
         raise refusal("Dead letter target must be of the same type, FIFO or standard.")
     permission = allows.get("redrivePermission", "allowAll")
     sources = [names.named_by(edit.call, source) for source in allows.get("sourceQueueArns", ())]
@@ -239,7 +200,7 @@ def _set_kms_key(edit: Edit, _name: str, value: str) -> None:
 
 
 def _set_kms_reuse(edit: Edit, name: str, value: str) -> None:
-    edit.keep(kms=structs.replace(edit.own.kms, reuse=_number(name, value or str(USUAL_REUSE))))
+    edit.keep(kms=structs.replace(edit.own.kms, reuse=_number(name, value or str(DEFAULT_REUSE))))
 
 
 def _set_managed(edit: Edit, name: str, value: str) -> None:
@@ -282,9 +243,9 @@ KNOWN: Final = frozenset({ALL, FIFO, *SETTERS, *READ_ONLY})
 
 
 def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
-    """The attributes that a queue of these metadata has, without counts."""
-    own = msgspec.convert(metadata.get(SQS) or {}, Own)
-    filled = call.broker.queues.shown(name, metadata)
+    """Return the attributes of a queue with these metadata, without counts."""
+    own = attributes_in(metadata)
+    filled = call.use_cases.queues.shown(name, metadata)
     texts = {
         "VisibilityTimeout": str(own.visibility),
         "MessageRetentionPeriod": str(filled["_default_message_ttl"]),
@@ -295,7 +256,7 @@ def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
         "RedriveAllowPolicy": _text(own.redrive_allow) if own.redrive_allow else "",
         "Policy": own.policy,
         "KmsMasterKeyId": own.kms.key,
-        "KmsDataKeyReusePeriodSeconds": str(own.kms.reuse) if own.kms.reuse != USUAL_REUSE else "",
+        "KmsDataKeyReusePeriodSeconds": str(own.kms.reuse) if own.kms.reuse != DEFAULT_REUSE else "",
         "SqsManagedSseEnabled": str(own.kms.managed).lower(),
         "CreatedTimestamp": str(own.created or ""),
         "LastModifiedTimestamp": str(own.modified or ""),
@@ -308,7 +269,7 @@ def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
 
 
 def differing(there: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """The first attribute that is given with another value than it has; "" = there is none."""
+    """Return the first given attribute whose value differs from the queue's; "" if there is none."""
     return next((name for name, value in given.items() if not _same(there.get(name, ""), value)), "")
 
 
@@ -322,7 +283,7 @@ def _same(there: str, given: str) -> bool:
 
 
 def _as_texts(value: Any) -> Any:
-    """JSON whose numbers are texts, for clients send them as either."""
+    """Return JSON with numbers as texts, since clients send either."""
     if isinstance(value, dict):
         return {name: _as_texts(member) for name, member in value.items()}
     if isinstance(value, list):

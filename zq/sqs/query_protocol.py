@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The query protocol of older clients of SQS: forms in, XML out, or JSON with ``Accept: application/json``.
+"""The query protocol of older clients: a form in, and XML out, or JSON with ``Accept: application/json``.
 
-Parameters of an operation are one flat form, in which dots and numbers stand for structures, lists and maps:
-``Attribute.1.Name=DelaySeconds&Attribute.1.Value=5``. The first entry of a list may go without its number.
+The parameters are one flat form, in which dots and numbers denote structures, lists and maps:
+``Attribute.1.Name=DelaySeconds&Attribute.1.Value=5``. The only entry of a list may have no number.
 """
 
 import re
@@ -14,8 +14,8 @@ from xml.sax.saxutils import escape
 import falcon
 from msgspec import to_builtins
 
-from zq.http.sqs import errors
-from zq.http.sqs.operations import Answer
+from zq.sqs import errors
+from zq.sqs.operations import Answer
 from zq.wire import encode
 
 MEDIA: Final = "text/xml"
@@ -69,7 +69,7 @@ Tree = dict[str, Any]
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], None]:
-    """The operation's name and its parameters, as members. Raises ``SqsError``."""
+    """Return the name of the operation, its parameters as members, and None. Raises ``SqsError``."""
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")
     renamed = RENAMED.get(operation, {})
@@ -87,7 +87,7 @@ def _fields(form: str | bytes) -> dict[str, str]:
 
 
 def _tree(form: Mapping[str, str]) -> Tree:
-    """Fields by the parts of their names."""
+    """Return the fields nested by the parts of their names."""
     tree: Tree = {}
     for name, value in form.items():
         *parts, last = name.split(".", MOST_PARTS)
@@ -102,7 +102,7 @@ def _tree(form: Mapping[str, str]) -> Tree:
 
 
 def _members(tree: Tree) -> Tree:
-    """The members of a structure, its lists and maps gathered."""
+    """Return the members of a structure with its lists and maps."""
     found: Tree = {}
     for name, node in tree.items():
         if name in LISTS:
@@ -124,7 +124,7 @@ def _value(node: Any) -> Any:
 
 
 def _elements(node: Any) -> list[Any]:
-    """Those of a list, by their numbers; one that has none is alone."""
+    """Return the elements of a list in the order of their numbers. An element without a number is the only one."""
     if not isinstance(node, dict) or not all(name.isascii() and name.isdigit() for name in node):
         return [node]
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
@@ -190,7 +190,7 @@ def _xml_members(operation: str, members: Mapping[str, Any]) -> str:
 
 
 def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
-    """A member, which is several elements if it is a list or a map."""
+    """Yield the elements of a member: several for a list or a map."""
     if name in ELEMENTS_OF_MAPS:
         one, key, valued = ELEMENTS_OF_MAPS[name]
         for own, content in value.items():
@@ -205,7 +205,7 @@ def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    """A carriage return is written as a reference, for as itself readers take it for a line break."""
+    """Return a value escaped for XML. A carriage return becomes a reference, since parsers would read a line break."""
     if isinstance(value, bool):
         return str(value).lower()
     return FORBIDDEN.sub("\ufffd", escape(str(value), {"\r": "&#13;"}))

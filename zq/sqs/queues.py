@@ -9,19 +9,13 @@ from typing import Any, Final
 from msgspec import field
 
 from zq import wire
-from zq.core.metadata import GROUPED, SQS, Metadata
-from zq.http.sqs import errors, names, queue_attributes
-from zq.http.sqs.call import Call, OfQueue, Params
-from zq.limits import (
-    LONG_QUEUE_NAME,
-    MAX_LONG_NAME,
-    MAX_SQS_PAGE,
-    MAX_TAG_KEY,
-    MAX_TAG_VALUE,
-    MAX_TAGS,
-    SQS_NUMBERS,
-)
+from zq.core.metadata import GROUPED, Metadata
+from zq.limits import LONG_QUEUE_NAME, MAX_LONG_NAME
 from zq.model import Grouping, Queue, QueueRef
+from zq.sqs import errors, names, queue_attributes
+from zq.sqs.call import Call, OfQueue, Params
+from zq.sqs.extension import ATTRIBUTES, attributes_of, with_attributes
+from zq.sqs.limits import MAX_PAGE, MAX_TAG_KEY, MAX_TAG_VALUE, MAX_TAGS, NUMBERS
 
 # What the name of a new queue may be made of.
 NEW_NAME: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
@@ -57,17 +51,17 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
     settable = {name: value for name, value in attributes.items() if name != queue_attributes.FIFO}
     queue_attributes.check_names(settable, fifo)
     _check_tags(given.tags, ref.name)
-    queues = call.broker.queues
-    while (queue := call.broker.storage.queues.get(ref)) is None:
-        if call.options.name_rest and queues.rests(ref):
+    queues = call.use_cases.queues
+    while (queue := call.use_cases.find(ref)) is None:
+        if call.options.name_rest and call.use_cases.cooldowns.refuses(ref):
             raise errors.queue_deleted_recently(call.options.name_rest)
-        now = int(call.broker.waiters.clock.now())
-        ttl = min(SQS_NUMBERS["MessageRetentionPeriod"][2], call.broker.limits.max_message_ttl)
+        now = int(call.use_cases.clock.now())
+        ttl = min(NUMBERS["MessageRetentionPeriod"][2], call.use_cases.max_message_ttl)
         metadata: Metadata = {"_default_message_ttl": ttl}
         if fifo:
-            metadata = queue_attributes.with_own(metadata | {GROUPED: Grouping.ORDERED}, fifo=True)
+            metadata = with_attributes(metadata | {GROUPED: Grouping.ORDERED}, fifo=True)
         metadata = queue_attributes.edited(call, ref, metadata, settable)
-        metadata = queue_attributes.with_own(metadata, created=now, modified=now, tags=given.tags)
+        metadata = with_attributes(metadata, created=now, modified=now, tags=given.tags)
         if queues.create(ref, wire.encode(metadata)):
             return {"QueueUrl": names.queue_url(call, ref.name)}
     if differs := queue_attributes.differing(_shown(call, queue), attributes):
@@ -76,7 +70,7 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
 
 
 def _check_name(name: str, fifo: str | None) -> bool:
-    """Whether the queue is to be a FIFO queue. Raises ``SqsError`` for a name that it may not have."""
+    """Return whether the queue is a FIFO queue. Raises ``SqsError`` for an invalid name."""
     is_fifo = bool(queue_attributes.boolean(fifo or ""))
     plain = name.removesuffix(FIFO) if is_fifo else name
     if (
@@ -96,7 +90,7 @@ class GetQueueUrl(Params, frozen=True):
 
 
 def get_queue_url(call: Call, given: GetQueueUrl) -> dict[str, Any]:
-    """The URL of an existing queue of this name."""
+    """Return the URL of an existing queue."""
     owner = given.queue_owner or call.account
     queue = names.existing(call, f"{owner}/{given.queue_name}")
     return {"QueueUrl": names.queue_url(call, queue.ref.name)}
@@ -109,12 +103,12 @@ class ListQueues(Params, frozen=True):
 
 
 def list_queues(call: Call, given: ListQueues) -> dict[str, Any]:
-    """URLs of the queues whose names begin so."""
+    """Return the URLs of queues whose names begin with a prefix."""
     after, size = _page(given.max_results, given.next_token)
     prefix = given.queue_name_prefix
     found: Iterable[Queue] = ()
     if not prefix or LONG_QUEUE_NAME.fullmatch(prefix):
-        found = call.broker.queues.named(call.project, after, prefix)
+        found = call.use_cases.queues.named(call.project, after, prefix)
     return _listed(call, "QueueUrls", found, size, given.max_results)
 
 
@@ -124,10 +118,10 @@ class ListDeadLetterSourceQueues(OfQueue, frozen=True):
 
 
 def list_dead_letter_source_queues(call: Call, given: ListDeadLetterSourceQueues) -> dict[str, Any]:
-    """URLs of the queues whose dead letters come here."""
+    """Return the URLs of queues whose dead-letter queue is this one."""
     target = names.existing(call, given.queue_url).ref.name
     after, size = _page(given.max_results, given.next_token)
-    found = (queue for queue in call.broker.queues.named(call.project, after) if has_target(queue, target))
+    found = (queue for queue in call.use_cases.queues.named(call.project, after) if has_target(queue, target))
     return _listed(call, "queueUrls", found, size, given.max_results)
 
 
@@ -137,10 +131,10 @@ def has_target(queue: Queue, target: str) -> bool:
 
 
 def _page(max_results: int | None, token: str) -> tuple[str, int]:
-    """Behind which name a page begins, and how many it may have."""
-    size = MAX_SQS_PAGE if max_results is None else max_results
-    if not 1 <= size <= MAX_SQS_PAGE:
-        raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_SQS_PAGE}, if provided.")
+    """Return the name after which a page begins, and the maximum number of its queues."""
+    size = MAX_PAGE if max_results is None else max_results
+    if not 1 <= size <= MAX_PAGE:
+        raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_PAGE}, if provided.")
     try:
         after = b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True).decode()
     except ValueError:
@@ -151,7 +145,7 @@ def _page(max_results: int | None, token: str) -> tuple[str, int]:
 
 
 def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: int | None) -> dict[str, Any]:
-    """A page of at most ``size``; a token only for those who have ``asked`` for a size."""
+    """Return a page of at most ``size`` queues. It has a token only if the request ``asked`` for a size."""
     listed = [queue.ref.name for queue in islice(found, size + 1)]
     answer: dict[str, Any] = {member: [names.queue_url(call, name) for name in listed[:size]]}
     if asked is not None and len(listed) > size:
@@ -160,24 +154,23 @@ def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: i
 
 
 def delete_queue(call: Call, given: OfQueue) -> None:
-    """Remove it with all its messages."""
+    """Delete the queue with all its messages."""
     ref = names.existing(call, given.queue_url).ref
-    call.request.context.removed = call.broker.queues.delete_for(ref, call.options.name_rest)
-    call.broker.queues.forget_purge(ref)
+    call.request.context.removed = call.use_cases.cooldowns.delete(ref, call.options.name_rest)
 
 
 def purge_queue(call: Call, given: OfQueue) -> None:
-    """Remove all its messages, whatever their state is."""
+    """Remove all messages of the queue in every state."""
     queue = names.existing(call, given.queue_url)
     ref, interval = queue.ref, call.options.purge_interval
-    if not call.broker.queues.purge_seldom(ref, interval):
+    if not call.use_cases.cooldowns.purge(ref, interval):
         raise errors.purge_queue_in_progress(ref.name, interval)
-    if queue_attributes.own_of(queue.metadata).fifo:  # repeats of what was sent before are none any more
-        call.broker.queues.change(ref, _count_purge)
+    if attributes_of(queue.metadata).fifo:  # repeats of what was sent before are none any more
+        call.use_cases.queues.change(ref, _count_purge)
 
 
 def _count_purge(metadata: Metadata) -> Metadata:
-    return queue_attributes.with_own(metadata, purged=metadata[SQS].get("purged", 0) + 1)
+    return with_attributes(metadata, purged=metadata[ATTRIBUTES].get("purged", 0) + 1)
 
 
 class GetQueueAttributes(OfQueue, frozen=True):
@@ -185,7 +178,7 @@ class GetQueueAttributes(OfQueue, frozen=True):
 
 
 def get_queue_attributes(call: Call, given: GetQueueAttributes) -> dict[str, Any]:
-    """Those attributes that are named and set."""
+    """Return the named attributes that are set."""
     queue = names.existing(call, given.queue_url)
     wanted = set(given.attribute_names)
     for name in given.attribute_names:
@@ -195,7 +188,7 @@ def get_queue_attributes(call: Call, given: GetQueueAttributes) -> dict[str, Any
         return {}
     attributes = _shown(call, queue)
     if not wanted.isdisjoint({queue_attributes.ALL, *queue_attributes.READ_ONLY[:3]}):
-        depth = call.broker.queues.states(queue.ref)
+        depth = call.use_cases.queues.states(queue.ref)
         counts = (depth.ready, depth.claimed, depth.delayed)
         attributes |= {name: str(count) for name, count in zip(queue_attributes.READ_ONLY, counts, strict=False)}
     if queue_attributes.ALL not in wanted:
@@ -212,9 +205,9 @@ class SetQueueAttributes(OfQueue, frozen=True):
 
 
 def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
-    """Set these; others stay. A FIFO queue may be called one again."""
+    """Set these attributes and keep all others. ``FifoQueue=true`` is valid for a FIFO queue."""
     queue, attributes = names.existing(call, given.queue_url), dict(given.attributes)
-    ref, fifo = queue.ref, queue_attributes.own_of(queue.metadata).fifo
+    ref, fifo = queue.ref, attributes_of(queue.metadata).fifo
     kind = attributes.pop(queue_attributes.FIFO, None) if fifo else None
     if kind is not None and not queue_attributes.boolean(kind):
         raise errors.invalid_attribute_value(queue_attributes.FIFO, "Modifying queue type is not supported.")
@@ -222,9 +215,9 @@ def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
 
     def edit(metadata: Metadata) -> Metadata:
         edited = queue_attributes.edited(call, ref, metadata, attributes)
-        return queue_attributes.with_own(edited, modified=int(call.broker.waiters.clock.now()))
+        return with_attributes(edited, modified=int(call.use_cases.clock.now()))
 
-    call.broker.queues.change(ref, edit)
+    call.use_cases.queues.change(ref, edit)
 
 
 class TagQueue(OfQueue, frozen=True):
@@ -232,7 +225,7 @@ class TagQueue(OfQueue, frozen=True):
 
 
 def tag_queue(call: Call, given: TagQueue) -> None:
-    """Set these tags; others stay."""
+    """Set these tags and keep all others."""
     ref = names.existing(call, given.queue_url).ref
     if not given.tags:
         raise errors.missing_parameter("Tags")
@@ -244,7 +237,7 @@ class UntagQueue(OfQueue, frozen=True):
 
 
 def untag_queue(call: Call, given: UntagQueue) -> None:
-    """Remove these tags, as far as they are there."""
+    """Remove these tags. Missing tags are ignored."""
     ref = names.existing(call, given.queue_url).ref
     if not given.tag_keys:
         raise errors.invalid_parameter(TAG_KEYS)
@@ -252,17 +245,17 @@ def untag_queue(call: Call, given: UntagQueue) -> None:
 
 
 def list_queue_tags(call: Call, given: OfQueue) -> dict[str, Any]:
-    """All its tags."""
-    return {"Tags": queue_attributes.own_of(names.existing(call, given.queue_url).metadata).tags}
+    """Return the tags of the queue."""
+    return {"Tags": attributes_of(names.existing(call, given.queue_url).metadata).tags}
 
 
 def _change_tags(call: Call, ref: QueueRef, edit: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
     def edited(metadata: Metadata) -> Metadata:
-        tags = edit((metadata.get(SQS) or {}).get("tags", {}))
+        tags = edit((metadata.get(ATTRIBUTES) or {}).get("tags", {}))
         _check_tags(tags, ref.name)
-        return queue_attributes.with_own(metadata, tags=tags)
+        return with_attributes(metadata, tags=tags)
 
-    call.broker.queues.change(ref, edited)
+    call.use_cases.queues.change(ref, edited)
 
 
 def _check_tags(tags: Mapping[str, str], queue: str) -> None:

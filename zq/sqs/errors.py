@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors that clients of SQS know: a function for each, which fills in its sentence.
+"""The errors of SQS: a function for each, which completes its sentence.
 
-An error has two names. JSON clients choose their exception class by the shape, and show the query code; so both must be
-right. Sentences are those that clients' tests compare.
+An error has two names. JSON clients choose their exception class by the shape and show the query code, so both must be
+right. Tests of clients compare the sentences.
 """
 
 from typing import Final
 
-# What begins the query codes of errors that SQS has for itself.
+# The prefix of query codes that only SQS has.
 PREFIX: Final = "AWS.SimpleQueueService."
-# What a message's body may be made of.
+# The characters of a message's body.
 CHARACTERS: Final = "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
-# The code of an error that the query protocol writes as an element of this name.
+# The code of an error for which the query protocol writes an element of this name.
 NO_OPERATION: Final = "UnknownOperationException"
 
 
 class SqsError(Exception):
-    """A refusal in the words of SQS. ``receiver``: this server is to blame, and clients try again.
+    """An error of SQS.
 
-    ``query_message``: the sentence of the query protocol, where that has another one.
+    Args:
+        shape: The name in the JSON protocol.
+        query_code: The name in the query protocol.
+        message: The whole sentence.
+        status: The status of the answer.
+        receiver: Whether the server is at fault, so that clients try again.
+        query_message: The sentence in the query protocol, if that is another one.
     """
 
     def __init__(
@@ -41,17 +47,17 @@ class SqsError(Exception):
 
     @property
     def fault(self) -> str:
-        """Whose fault it is, as answers say it."""
+        """Return the party at fault, as answers name it."""
         return "Receiver" if self.receiver else "Sender"
 
     @property
     def entry_code(self) -> str:
-        """The code of an entry of a batch that failed so."""
+        """Return the code for a failed entry of a batch."""
         return self.query_code.removeprefix(PREFIX)
 
 
 def _own(shape: str, message: str, status: int = 400) -> SqsError:
-    """An error whose query code is the shape with the prefix."""
+    """Return an error whose query code is the shape with the prefix."""
     return SqsError(shape, PREFIX + shape, message, status)
 
 
@@ -66,7 +72,7 @@ def queue_does_not_exist() -> SqsError:
 
 
 def queue_name_exists(attribute: str) -> SqsError:
-    """``attribute``: the first whose value differs."""
+    """Return the error for a queue with other attributes. ``attribute``: the first one whose value differs."""
     message = f"A queue already exists with the same name and a different value for attribute {attribute}"
     return SqsError("QueueNameExists", "QueueAlreadyExists", message)
 
@@ -79,12 +85,12 @@ def queue_deleted_recently(seconds: int) -> SqsError:
 
 
 def invalid_parameter(message: str) -> SqsError:
-    """``message``: the whole sentence."""
+    """Return the error with ``message`` as its whole sentence."""
     return SqsError("InvalidParameterValueException", "InvalidParameterValue", message)
 
 
 def invalid_value(value: object, parameter: str, reason: str) -> SqsError:
-    """``reason``: a sentence with its full stop."""
+    """Return the error for an invalid parameter. ``reason``: a sentence with its full stop."""
     return invalid_parameter(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
 
 
@@ -94,7 +100,7 @@ def missing_parameter(parameter: str) -> SqsError:
 
 
 def invalid_attribute_name(message: str) -> SqsError:
-    """``message``: the whole sentence."""
+    """Return the error with ``message`` as its whole sentence."""
     return SqsError("InvalidAttributeName", "InvalidAttributeName", message)
 
 
@@ -103,7 +109,7 @@ def unknown_attribute(name: str) -> SqsError:
 
 
 def only_of_fifo(name: str) -> SqsError:
-    """An attribute that is of FIFO queues only."""
+    """Return the error for an attribute that only FIFO queues have."""
     return invalid_attribute_name(f"You can specify the {name} only when FifoQueue is set to true.")
 
 
@@ -114,7 +120,7 @@ def two_encryptions() -> SqsError:
 
 
 def invalid_attribute_value(name: str, reason: str = "") -> SqsError:
-    """``reason``: a sentence with its full stop; "" = there is none."""
+    """Return the error for an invalid attribute. ``reason``: a sentence with its full stop; "" = none."""
     message = f"Invalid value for the parameter {name}."
     return SqsError(
         "InvalidAttributeValue", "InvalidAttributeValue", f"{message} Reason: {reason}" if reason else message
@@ -132,7 +138,7 @@ def receipt_handle_is_invalid(handle: str) -> SqsError:
 
 
 def empty_batch_request(entry: str) -> SqsError:
-    """``entry``: what an entry is called, as SendMessageBatchRequestEntry."""
+    """Return the error for an empty batch. ``entry``: the name of an entry, as SendMessageBatchRequestEntry."""
     return _own("EmptyBatchRequest", f"There should be at least one {entry} in the request.")
 
 
@@ -164,22 +170,22 @@ def purge_queue_in_progress(queue: str, interval: int = 60) -> SqsError:
 
 
 def over_limit(message: str) -> SqsError:
-    """``message``: the whole sentence."""
+    """Return the error with ``message`` as its whole sentence."""
     return SqsError("OverLimit", "OverLimit", message, 403)
 
 
 def resource_not_found(message: str) -> SqsError:
-    """Of tasks that move messages. ``message``: the whole sentence."""
+    """Return the error of move tasks with ``message`` as its whole sentence."""
     return SqsError("ResourceNotFoundException", "ResourceNotFoundException", message, 404)
 
 
 def unsupported_operation(message: str) -> SqsError:
-    """``message``: the whole sentence."""
+    """Return the error with ``message`` as its whole sentence."""
     return _own("UnsupportedOperation", message)
 
 
 def request_throttled(message: str) -> SqsError:
-    """``message``: the whole sentence."""
+    """Return the error with ``message`` as its whole sentence."""
     return SqsError("RequestThrottled", "RequestThrottled", message, 403)
 
 
@@ -189,17 +195,17 @@ def unknown_operation(name: str) -> SqsError:
 
 
 def no_operation() -> SqsError:
-    """A GET of a queue's URL that names no operation."""
+    """Return the error for a GET of a queue's URL that names no operation."""
     return SqsError("UnknownOperationException", NO_OPERATION, "The request names no operation.", 404)
 
 
 def malformed(message: str) -> SqsError:
-    """A request that is none of the protocol, or has a member of a wrong type. ``message``: the whole sentence."""
+    """Return the error for a malformed request or member. ``message``: the whole sentence."""
     return SqsError("SerializationException", "MalformedInput", message)
 
 
 def access_denied(message: str) -> SqsError:
-    """``message``: the whole sentence."""
+    """Return the error with ``message`` as its whole sentence."""
     return SqsError("AccessDenied", "AccessDenied", message, 403)
 
 
@@ -209,7 +215,7 @@ def missing_authentication_token() -> SqsError:
 
 
 def incomplete_signature(message: str) -> SqsError:
-    """``message``: the whole sentence."""
+    """Return the error with ``message`` as its whole sentence."""
     return SqsError("IncompleteSignature", "IncompleteSignature", message)
 
 
@@ -219,7 +225,7 @@ def invalid_client_token_id() -> SqsError:
 
 
 def signature_does_not_match(message: str) -> SqsError:
-    """``message``: the whole sentence."""
+    """Return the error with ``message`` as its whole sentence."""
     return SqsError("SignatureDoesNotMatch", "SignatureDoesNotMatch", message, 403)
 
 

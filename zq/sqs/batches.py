@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on up to ten messages: the good entries are carried out together, the others fail by themselves."""
+"""The operations on up to ten messages: valid entries are carried out together, and each invalid entry fails alone."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -8,10 +8,12 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from zq.core.sqs import SqsTerms
-from zq.http.sqs import errors, receipts
-from zq.http.sqs.call import Call, OfQueue, Params
-from zq.http.sqs.messages import (
+from zq.model import Grip, Handled, QueueRef
+from zq.model.claims import DONE
+from zq.sqs import errors, receipts
+from zq.sqs.call import Call, OfQueue, Params
+from zq.sqs.extension import QueueAttributes
+from zq.sqs.messages import (
     MOST,
     NO_ID,
     TOO_LONG,
@@ -24,8 +26,6 @@ from zq.http.sqs.messages import (
     not_hidden,
     written,
 )
-from zq.model import Grip, Handled, QueueRef
-from zq.model.claims import DONE
 
 # The ids of entries, each on a line.
 IDS: Final = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\n[A-Za-z0-9_-]{1,80})*", re.ASCII)
@@ -66,13 +66,13 @@ T = TypeVar("T")
 
 
 class Done(Struct, rename="pascal"):
-    """An entry that was carried out, of which there is nothing to say."""
+    """A successful entry without further members."""
 
     id: str
 
 
 class Failed(Struct, rename="pascal"):
-    """An entry that was not."""
+    """A failed entry."""
 
     id: str
     sender_fault: bool
@@ -81,17 +81,17 @@ class Failed(Struct, rename="pascal"):
 
 
 class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
-    """What is told of the entries: each list in the order of the request, and none that has nothing."""
+    """The results of the entries, each list in the order of the request. Empty lists are omitted."""
 
     successful: list[Receipt | Done] = []
     failed: list[Failed] = []
 
     def fail(self, id: str, refusal: errors.SqsError) -> None:
-        """This entry has failed."""
+        """Add a failed entry."""
         self.failed.append(Failed(id, not refusal.receiver, refusal.entry_code, refusal.message))
 
     def sorted(self, given: Sequence[Entry]) -> "BatchAnswer":
-        """The answer; entries failed in any order."""
+        """Return the answer with its failed entries in the order of the request."""
         if len(self.failed) > 1:
             ids = [entry.id for entry in given]
             self.failed.sort(key=lambda failed: ids.index(failed.id))
@@ -111,7 +111,7 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> BatchAnswer:
         raise errors.batch_request_too_long(size)
     if not letters:
         return answer
-    sent = call.broker.sqs.send(queue, call.sender, letters)
+    sent = call.use_cases.messaging.send(queue, call.sender, letters)
     for (name, (_, receipt)), id in zip(made.items(), sent.ids, strict=True):
         if id is not None:
             receipt.id, receipt.message_id = name, message_id(id)
@@ -158,8 +158,8 @@ def _handled(
     answer: BatchAnswer,
     refusal: Callable[[Handled, E], errors.SqsError | None],
 ) -> BatchAnswer:
-    """Carry out the good entries of a request. ``refusal`` returns why an entry failed, or None if it did not."""
-    handled = call.broker.sqs.handle(queue, list(made.values())) if made else ()
+    """Carry out the valid entries of a request. ``refusal`` returns the error of an entry, or None for success."""
+    handled = call.use_cases.messaging.handle(queue, list(made.values())) if made else ()
     for id, became in zip(made, handled, strict=True):
         failure = None
         if became is not DONE:
@@ -171,7 +171,7 @@ def _handled(
     return answer.sorted(given)
 
 
-def _check_ids(entries: Sequence[SendEntry], terms: SqsTerms) -> None:
+def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
     """Raise ``SqsError`` for an entry that a FIFO queue cannot place or cannot tell from others."""
     for entry in entries:
         if entry.message_group_id is None:
@@ -180,8 +180,8 @@ def _check_ids(entries: Sequence[SendEntry], terms: SqsTerms) -> None:
             raise errors.invalid_parameter(NO_ID)
 
 
-def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, SqsTerms]:
-    """The queue, and what it says of messages. Raises ``SqsError`` where nothing of the request is to be done."""
+def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, QueueAttributes]:
+    """Return the queue and its attributes. Raises ``SqsError`` for a request that fails as a whole."""
     queue, terms = existing(call, url)
     if not entries:
         raise errors.empty_batch_request(kind)
@@ -197,7 +197,7 @@ def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple
 
 
 def _made(answer: BatchAnswer, entries: Sequence[E], make: Callable[[E], T]) -> dict[str, T]:
-    """What ``make`` makes of each entry, by their ids; those that it refuses have failed."""
+    """Return what ``make`` returns for each entry, by id. An entry for which it raises ``SqsError`` has failed."""
     made = {}
     for entry in entries:
         try:

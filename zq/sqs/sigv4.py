@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS Signature Version 4, verified: pure, without a clock, a store or a body that is read too early.
+"""The verification of AWS Signature Version 4: pure functions without a clock, a store or a body.
 
 ``read`` takes from a request's head what its signature claims, ``check_moment`` and ``check_headers`` judge that, and
 ``check_signature`` compares it, for which the hash of the body must be known. Each raises ``Refusal``.
@@ -54,7 +54,7 @@ _STAMP: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 
 
 class Refusal(Exception):
-    """Why a signature is not accepted: an error code of AWS, its sentence, and the status."""
+    """The refusal of a signature: an error code of AWS, its sentence, and the status."""
 
     def __init__(self, code: str, message: str, status: int = 403) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class Head(NamedTuple):
     query: str
     headers: Mapping[str, str]
     secure: bool = False
-    """Whether it came over TLS."""
+    """Whether the request came over TLS."""
 
 
 class Claim(Struct, frozen=True):
@@ -92,12 +92,12 @@ class Claim(Struct, frozen=True):
 
     @property
     def scope(self) -> str:
-        """For what the signing key is."""
+        """Return the scope of the signing key."""
         return f"{self.date}/{self.region}/{self.service}/{self.terminator}"
 
 
 def read(head: Head) -> Claim:
-    """What the request's head says, if it is whole and for this service. Raises ``Refusal``."""
+    """Return the claim of a request's head. Raises ``Refusal`` if it is incomplete or for another service."""
     parameters = _parameters(head.query)
     header = head.headers.get("authorization")
     if header is None and "Algorithm" not in parameters:
@@ -155,7 +155,7 @@ def refuse_session(head: Head) -> None:
 
 
 def canonical_request(claim: Claim, head: Head, body_hash: str) -> bytes:
-    """The request as it is signed."""
+    """Return the canonical request."""
     headers = [name.encode() + b":" + _trimmed(head.headers[name]) + b"\n" for name in claim.signed]
     names = ";".join(claim.signed)
     first = f"{head.method}\n{_canonical_path(head.path)}\n{_canonical_query(claim, head.query)}\n"
@@ -163,13 +163,13 @@ def canonical_request(claim: Claim, head: Head, body_hash: str) -> bytes:
 
 
 def string_to_sign(claim: Claim, canonical: bytes) -> bytes:
-    """What the signing key signs."""
+    """Return the string to sign."""
     return f"{ALGORITHM}\n{claim.moment}\n{claim.scope}\n{hashlib.sha256(canonical).hexdigest()}".encode()
 
 
 @lru_cache(MOST_KEYS)
 def signing_key(secret: str, date: str, region: str) -> bytes:
-    """The key that signs a day's requests for a region."""
+    """Return the signing key of a day and a region."""
     key = b"AWS4" + secret.encode()
     for part in (date, region, SERVICE, TERMINATOR):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -181,7 +181,7 @@ def _incomplete(message: str) -> Refusal:
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """What a query says of a signature, by names without ``X-Amz-``. Raises ``Refusal`` for a name given twice."""
+    """Return the parameters of a signature by names without ``X-Amz-``. Raises ``Refusal`` for a repeated name."""
     found: dict[str, str] = {}
     if "X-Amz-" not in query and "%" not in query:
         return found
@@ -195,7 +195,7 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _by_header(header: str, headers: Mapping[str, str]) -> Claim:
-    """By ``Authorization``, the fields of which may stand in any order."""
+    """Return the claim of the header ``Authorization``, whose fields may have any order."""
     matched = _FIELDS.fullmatch(header)
     if matched is None:
         raise _incomplete(f"Authorization must begin with {ALGORITHM}.")
@@ -240,7 +240,7 @@ def _claim(credential: str, names: str, signature: str, moment: str, expires: in
 
 
 def _moment(headers: Mapping[str, str]) -> str:
-    """Of ``X-Amz-Date``, else of ``Date``, in either of its forms."""
+    """Return the time of ``X-Amz-Date``, or else of ``Date`` in either of its forms."""
     if (given := headers.get("x-amz-date")) is not None:
         return given.strip()
     given = headers.get("date", "").strip()
@@ -254,7 +254,7 @@ def _moment(headers: Mapping[str, str]) -> str:
 
 
 def _seconds(moment: str) -> float:
-    """Since 1970. Raises ``Refusal`` for what is no moment."""
+    """Return a time in seconds since 1970. Raises ``Refusal`` for another text."""
     if _STAMP.fullmatch(moment):
         with suppress(ValueError):
             return datetime.strptime(moment, MOMENT).replace(tzinfo=UTC).timestamp()
@@ -285,12 +285,12 @@ def _canonical_query(claim: Claim, query: str) -> str:
 
 
 def _encoded(text: str) -> str:
-    """Decoded once, and encoded again in the one way that is signed."""
+    """Return a text decoded once and encoded in the form that is signed."""
     return quote_from_bytes(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 
 def _canonical_path(path: str) -> str:
-    """The path as sent, without dot segments, encoded once more."""
+    """Return the path without dot segments, encoded once more."""
     kept: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
@@ -302,5 +302,5 @@ def _canonical_path(path: str) -> str:
 
 
 def _trimmed(value: str) -> bytes:
-    """Without blanks at its ends, and with single ones inside; only those of ASCII, as bytes beyond are of letters."""
+    """Return a value without ASCII blanks at its ends and with single blanks inside."""
     return b" ".join(value.encode("latin-1").split())

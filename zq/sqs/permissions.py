@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a queue's ``Policy`` lets in besides its own account, and the operations that edit it.
+"""Access of other accounts by a queue's ``Policy``, and the operations that edit the policy.
 
-A policy is never read more generously than it is written. What is not understood of a statement (a condition, a
-negation, a wildcard inside a name) allows nothing, and as a denial denies all.
+A policy never grants more than it states. If a statement has an unknown part (a condition, a negation, a wildcard
+inside a name), an Allow grants nothing, and a Deny denies everything.
 """
 
 import re
@@ -13,13 +13,14 @@ from typing import Any, Final
 from msgspec import field, structs
 
 from zq import wire
-from zq.core.accounts import ACCOUNT
 from zq.core.metadata import Metadata
 from zq.core.quotas import check_state
 from zq.errors import InvalidBody
-from zq.http.sqs import errors, names, queue_attributes
-from zq.http.sqs.call import Call, Needed, OfQueue
 from zq.model import Queue, QueueRef
+from zq.sqs import errors, names
+from zq.sqs.accounts import ACCOUNT
+from zq.sqs.call import Call, Needed, OfQueue
+from zq.sqs.extension import attributes_of, with_attributes
 
 # What may be granted. An operation's batch goes with it.
 GRANTED: Final = frozenset(
@@ -41,34 +42,34 @@ VERSION: Final = "2008-10-17"
 
 
 def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
-    """The call, as one in the account whose queue it is about, if that is another one and lets the caller in.
+    """Return the call in the account of its queue, if the queue belongs to another account that admits the caller.
 
-    Raises ``SqsError``, and ``NotAuthorized`` if the project of that queue may not do it itself.
+    Raises ``SqsError``, and ``NotAuthorized`` if the state of that account's project forbids the operation.
     """
     account, name = _meant(call, operation, given)
     if not account or account == call.account:
         return call
-    project, action = call.broker.accounts.project_of(account), operation.removesuffix("Batch")
+    project, action = call.use_cases.accounts.project_of(account), operation.removesuffix("Batch")
     if not project:
         raise errors.queue_does_not_exist()
-    queue = call.broker.storage.queues.get(QueueRef(project, name))
-    policy = queue_attributes.own_of(queue.metadata).policy if queue else ""
+    queue = call.use_cases.find(QueueRef(project, name))
+    policy = attributes_of(queue.metadata).policy if queue else ""
     if action not in GRANTED or not allows(policy, call.account, action, (account, name)):
         raise errors.access_denied(f"Access to the queue {name[: names.MOST_SHOWN]} of {account} is denied.")
-    if (quotas := call.broker.quotas) is not None:
+    if (quotas := call.use_cases.quotas) is not None:
         check_state(quotas.of(project).state, action not in READING)
     return structs.replace(call, project=project, account=account)
 
 
 def _meant(call: Call, operation: str, given: Mapping[str, Any]) -> tuple[str, str]:
-    """Account and name of the queue that parameters name, each "" where they do not."""
+    """Return account and name of the queue in the parameters; "" for each that they do not name."""
     if operation == "GetQueueUrl":
         return str(given.get("QueueOwnerAWSAccountId") or ""), str(given.get("QueueName") or "")
     return names.named(call.project, str(given.get("QueueUrl") or ""))[:2]
 
 
 def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bool:
-    """Whether a policy, "" = none, lets an account do that to the queue of this account and name. A denial decides."""
+    """Return whether a policy ("" = none) allows an action on a queue to an account. A denial overrides."""
     allowed = False
     for statement in _statements(policy):
         effect = statement.get("Effect") if isinstance(statement, dict) else None
@@ -88,7 +89,7 @@ def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bo
 
 
 def _statements(policy: str) -> list[Any]:
-    """All of a policy; [None] for one that is none."""
+    """Return the statements of a policy; [None] for an invalid policy."""
     try:
         found = wire.json_object(policy.encode()).get("Statement") if policy else []
     except InvalidBody:
@@ -97,7 +98,7 @@ def _statements(policy: str) -> list[Any]:
 
 
 def _meets(said: Any, judge: Callable[[str], bool | None], denies: bool) -> bool:
-    """Whether an entry, or one of several, is meant; ``judge`` has None for one that is not understood."""
+    """Return whether an entry or a list of entries matches. ``judge`` returns None for an unknown form of entry."""
     for entry in said if isinstance(said, list) else [said]:
         verdict = (entry == "*" or judge(entry)) if isinstance(entry, str) else None
         if verdict or (verdict is None and denies):
@@ -106,7 +107,7 @@ def _meets(said: Any, judge: Callable[[str], bool | None], denies: bool) -> bool
 
 
 def _principals(said: Any) -> Any:
-    """Entries of accounts, with None for each other kind."""
+    """Return the entries of accounts, and None for each entry of another kind."""
     if not isinstance(said, dict):
         return said if said == "*" else None
     own = said.get("AWS", [])
@@ -119,7 +120,7 @@ def _is_account(account: str, entry: str) -> bool | None:
 
 
 def _is_action(action: str, entry: str) -> bool | None:
-    """Actions are compared as AWS does: whatever the case of their letters is."""
+    """Return whether an entry allows an action, regardless of case as at AWS; None if it is malformed."""
     service, _, name = entry.lower().partition(":")
     if service != "sqs" or not (name.isalpha() or name == "*"):
         return None
@@ -142,7 +143,7 @@ class RemovePermission(OfQueue, frozen=True):
 
 
 def add_permission(call: Call, given: AddPermission) -> None:
-    """Let accounts do something with the queue."""
+    """Allow operations on the queue to other accounts."""
     queue = names.existing(call, given.queue_url)
     _check(given)
     arn = names.queue_arn(call, queue.ref.name)
@@ -165,7 +166,7 @@ def add_permission(call: Call, given: AddPermission) -> None:
 
 
 def remove_permission(call: Call, given: RemovePermission) -> None:
-    """Take it back; a policy goes with its last statement."""
+    """Remove a statement. A policy is deleted with its last statement."""
     queue = names.existing(call, given.queue_url)
 
     def edit(policy: dict[str, Any]) -> dict[str, Any]:
@@ -202,15 +203,15 @@ def _listed(policy: Mapping[str, Any]) -> list[Any]:
 
 
 def _one_or_all(found: Iterable[str]) -> str | list[str]:
-    """As AWS writes it: one is no list."""
+    """Return a single entry as itself and several as a list, as AWS writes them."""
     several = list(found)
     return several[0] if len(several) == 1 else several
 
 
 def _change(call: Call, queue: Queue, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     def edited(metadata: Metadata) -> Metadata:
-        former = queue_attributes.own_of(wire.encode(metadata)).policy
+        former = attributes_of(wire.encode(metadata)).policy
         policy = edit(wire.json_object(former.encode()) if former else {})
-        return queue_attributes.with_own(metadata, policy=wire.encode(policy).decode() if policy else "")
+        return with_attributes(metadata, policy=wire.encode(policy).decode() if policy else "")
 
-    call.broker.queues.change(queue.ref, edited)
+    call.use_cases.queues.change(queue.ref, edited)

@@ -1,13 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section [sqs]: whether and how the protocol of Amazon SQS is served."""
+"""The section [sqs] of the configuration."""
 
 from typing import Any, Final
 
+from msgspec import Struct
 from oslo_config import cfg
 
 from zq.errors import InvalidName, StartRefused
+from zq.http.features import Listener, Section
 from zq.limits import project_id
-from zq.model.sqs import SqsOptions
+from zq.sqs.limits import MAX_BODY
+
+
+class SqsOptions(Struct, frozen=True, kw_only=True):
+    """The options of the section."""
+
+    enabled: bool = False
+    auth: str = "sigv4"
+    """How requests are authenticated: ``sigv4``, or ``none``."""
+    region: str = "us-east-1"
+    """The region of requests that name none."""
+    public_url: str = ""
+    """Scheme and host of queue URLs; "" stands for the scheme and host of the request."""
+    project: str = "000000000000"
+    """The project of requests that are not authenticated and name no account."""
+    auth_none_anywhere: bool = False
+    purge_interval: int = 60
+    """Minimum seconds between two purges of a queue; 0 = no minimum."""
+    name_rest: int = 0
+    """Seconds after the deletion of a queue during which no queue of the same name can be created; 0 = none."""
+    kms: str = "ignore"
+    """The treatment of KMS keys: ``ignore`` shows them and encrypts nothing, ``refuse`` refuses them."""
+    key_file: str = ""
+    """The file of the master keys that seal secrets of access keys; "" = secrets can be stored in plain text only."""
+
 
 SQS: Final[list[cfg.Opt]] = [
     cfg.BoolOpt("enabled", default=False, help="Serve the protocol of Amazon SQS on the main port, beside zq's own."),
@@ -72,11 +98,43 @@ SQS: Final[list[cfg.Opt]] = [
 ]
 
 
-def sqs_options(conf: Any) -> SqsOptions:
-    """What the options say. Raises ``StartRefused``."""
+def _read(conf: Any) -> SqsOptions:
+    """Return the options. Raises ``StartRefused`` for a project that cannot exist."""
     options = SqsOptions(**{option.dest: conf.sqs[option.dest] for option in SQS})
     try:
         project_id(options.project)
     except InvalidName as error:
         raise StartRefused(f"[sqs] project cannot be used: {error}") from error
     return options
+
+
+def _line(options: SqsOptions, url: str) -> str:
+    return f"SQS: {options.public_url or url}." if options.enabled else ""
+
+
+def _check_exposure(options: SqsOptions, listener: Listener) -> list[str]:
+    """Return a warning if requests are not authenticated.
+
+    Raises ``StartRefused`` if other machines could send such requests and the options do not accept that.
+    """
+    if not options.enabled or options.auth != "none":
+        return []
+    if not (listener.is_loopback or options.auth_none_anywhere):
+        raise StartRefused(
+            f"[sqs] auth is none, so --bind {listener.host} would let everyone who reaches this machine read and "
+            "delete all messages by SQS. Bind to 127.0.0.1, or accept it with [sqs] auth_none_anywhere = true."
+        )
+    return [
+        f"[sqs] auth is none: everyone who reaches {listener.host}:{listener.port} can read and delete all messages "
+        "by SQS, as any account."
+    ]
+
+
+SECTION: Final = Section(
+    "sqs",
+    SQS,
+    _read,
+    line=_line,
+    check_exposure=_check_exposure,
+    max_body=lambda options: MAX_BODY if options.enabled else 0,
+)

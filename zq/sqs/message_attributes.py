@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a message carries besides its body: attributes that senders name, their sums, and which of them a receiver asks
-for; and what the store keeps of that (``Extra``), with a message or a batch of them in mind."""
+"""The attributes of messages: their validation, checksums, selection by receivers and stored form (``Extra``)."""
 
 import re
 from base64 import b64decode
@@ -12,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field, json
 
-from zq.http.sqs import errors
+from zq.sqs import errors
 
 # Attributes of a message.
 MOST: Final = 10
@@ -37,7 +36,7 @@ TRACE: Final = "AWSTraceHeader"
 
 
 class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """A value and its type. ``binary_value``: base64. Lists are in SQS's model, and refused by it."""
+    """An attribute's value and type. ``binary_value`` is base64. SQS defines lists and refuses them."""
 
     data_type: str = ""
     string_value: str | None = None
@@ -50,7 +49,7 @@ Attributes = Mapping[str, AttributeValue]
 
 
 class Extra(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """What the store keeps beside a body, as JSON; nothing at all for a message that has none of it."""
+    """The part of a message besides its body, stored as JSON. A message without attributes stores nothing."""
 
     message_attributes: dict[str, AttributeValue] = {}
     message_deduplication_id: str = ""
@@ -63,17 +62,17 @@ _decode: Final = json.Decoder(Extra).decode
 
 
 def decoded(extra: bytes) -> Extra:
-    """What was kept of a message."""
+    """Return the stored part of a message besides its body."""
     return _decode(extra) if extra else NO_EXTRA
 
 
 def is_allowed(text: str) -> bool:
-    """Whether it has no forbidden character; what can be printed has none, and that is found out sooner."""
+    """Return whether a text has no forbidden character. Printable texts have none, and that check is faster."""
     return text.isprintable() or FORBIDDEN.search(text) is None
 
 
 def checked(attributes: Attributes) -> int:
-    """How many bytes the attributes of a message are. Raises ``SqsError`` for what is wrong with them."""
+    """Return the size of a message's attributes in bytes. Raises ``SqsError`` for an invalid attribute."""
     if len(attributes) > MOST:
         raise errors.invalid_parameter(
             f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{MOST}]."
@@ -82,7 +81,7 @@ def checked(attributes: Attributes) -> int:
 
 
 def checked_system(attributes: Attributes) -> str:
-    """The trace header among the system's attributes. Raises ``SqsError`` for any other."""
+    """Return the trace header among the system attributes. Raises ``SqsError`` for any other attribute."""
     for name, value in attributes.items():
         if name != TRACE:
             raise errors.invalid_parameter(f"Message system attribute name '{name}' is invalid.")
@@ -94,7 +93,7 @@ def checked_system(attributes: Attributes) -> str:
 
 
 def sum_of(attributes: Attributes) -> str:
-    """The MD5 by which clients check them."""
+    """Return the MD5 with which clients check the attributes."""
     total = md5(usedforsecurity=False)
     for name, value in sorted((name.encode(), value) for name, value in attributes.items()):
         data_type = value.data_type.encode()
@@ -107,7 +106,7 @@ def sum_of(attributes: Attributes) -> str:
 
 
 def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dict[str, AttributeValue]:
-    """Those that a receiver asks for by these names; others than the message has are no fault."""
+    """Return the attributes with these names and prefixes. Names that the message lacks are ignored."""
     if not attributes or not names:
         return {}
     if not EVERYTHING.isdisjoint(names):
@@ -117,7 +116,7 @@ def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dic
 
 
 def _checked(name: str, value: AttributeValue, owner: str) -> int:
-    """How many bytes one is. ``owner``: of those that users name, or of the system's own."""
+    """Return the size of one attribute in bytes. ``owner``: "user" or "system", for errors."""
     _check_name(name)
     data_type = value.data_type
     if not data_type:
@@ -152,7 +151,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_value(name: str, value: AttributeValue, kind: str, owner: str) -> int:
-    """How many bytes the value is, of one of the three kinds."""
+    """Return the size of a value in bytes. ``kind``: String, Number or Binary."""
     given = value.binary_value if kind == "Binary" else value.string_value
     if not given:
         raise errors.invalid_parameter(

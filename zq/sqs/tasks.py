@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on tasks that move the messages of a dead letter queue."""
+"""The operations on tasks that move the messages of a dead-letter queue."""
 
 import binascii
 from base64 import b64decode, b64encode
@@ -8,12 +8,12 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from zq.core.move_tasks import MoveTask, TaskStatus
 from zq.errors import Conflict, NotFound
-from zq.http.sqs import errors, names
-from zq.http.sqs.call import Call, Params
-from zq.http.sqs.queues import has_target
 from zq.model import Queue, QueueRef
+from zq.sqs import errors, names
+from zq.sqs.call import Call, Params
+from zq.sqs.move_tasks import MoveTask, TaskStatus
+from zq.sqs.queues import has_target
 
 # Messages a second.
 MOST_A_SECOND: Final = 500
@@ -29,7 +29,7 @@ NO_HANDLE: Final = "Value for parameter TaskHandle is invalid."
 
 
 class Handle(Struct, frozen=True, rename="camel"):
-    """What a handle says of its task."""
+    """The content of a task handle."""
 
     task_id: str
     source_arn: str
@@ -54,9 +54,9 @@ _handle: Final = msgspec.json.Decoder(Handle).decode
 
 
 def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str, Any]:
-    """Have the messages of a dead letter queue moved."""
+    """Start a task that moves the messages of a dead-letter queue."""
     source = _source(call, given.source_arn)
-    if not any(has_target(queue, source.name) for queue in call.broker.queues.named(call.project)):
+    if not any(has_target(queue, source.name) for queue in call.use_cases.queues.named(call.project)):
         raise errors.invalid_parameter(NO_SOURCE)
     destination = ""
     if given.destination_arn:
@@ -67,48 +67,48 @@ def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str
     if rate is not None and not 1 <= rate <= MOST_A_SECOND:
         reason = f"Must be between 1 and {MOST_A_SECOND}, if provided."
         raise errors.invalid_value(rate, "MaxNumberOfMessagesPerSecond", reason)
-    ready = call.broker.queues.states(source).ready
+    ready = call.use_cases.queues.states(source).ready
     try:
-        task = call.broker.move_tasks.start(source, destination, rate or 0, ready)
+        task = call.use_cases.move_tasks.start(source, destination, rate or 0, ready)
     except Conflict:
         raise errors.invalid_parameter(RUNNING) from None
     return {"TaskHandle": _handle_of(call, task)}
 
 
 def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str, Any]:
-    """The tasks of a queue, the latest first."""
+    """Return the tasks of a queue, the latest first."""
     source = _source(call, given.source_arn)
     size = 1 if given.max_results is None else given.max_results
     if not 1 <= size <= MOST:
         raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MOST}, if provided.")
-    return {"Results": [_shown(call, task) for task in call.broker.move_tasks.latest(source, size)]}
+    return {"Results": [_shown(call, task) for task in call.use_cases.move_tasks.latest(source, size)]}
 
 
 def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[str, Any]:
-    """End a task; what it has moved stays where it is."""
+    """Cancel a task. Messages that it has moved stay in their new queue."""
     try:
         handle = _handle(b64decode(given.task_handle, validate=True))
     except (binascii.Error, ValueError):
         raise errors.invalid_parameter(NO_HANDLE) from None
     source = _source(call, handle.source_arn)
     try:
-        task = call.broker.move_tasks.cancel(source, handle.task_id)
+        task = call.use_cases.move_tasks.cancel(source, handle.task_id)
     except NotFound:
         raise errors.resource_not_found(NO_TASK) from None
     return {"ApproximateNumberOfMessagesMoved": task.moved}
 
 
 def _source(call: Call, arn: str) -> QueueRef:
-    """The queue whose task it is, which logs are told. Raises ``SqsError``."""
+    """Return the queue of a task, and note it for logs. Raises ``SqsError``."""
     source = _existing(call, "SourceArn", arn).ref
     call.request.context.queue, call.request.context.params = source, {"queue": source.name}
     return source
 
 
 def _existing(call: Call, parameter: str, arn: str) -> Queue:
-    """The queue of the caller's that an ARN names. Raises ``SqsError``."""
+    """Return the caller's queue with this ARN. Raises ``SqsError``."""
     ref = names.named_by(call, arn)
-    queue = call.broker.storage.queues.get(ref) if ref else None
+    queue = call.use_cases.find(ref) if ref else None
     if queue is None:
         raise errors.resource_not_found(NO_QUEUE.format(parameter))
     return queue
@@ -120,7 +120,7 @@ def _handle_of(call: Call, task: MoveTask) -> str:
 
 
 def _shown(call: Call, task: MoveTask) -> dict[str, Any]:
-    """Without members that say nothing."""
+    """Return a task as clients see it, without empty members."""
     found: dict[str, Any] = {"TaskHandle": _handle_of(call, task)} if task.status is TaskStatus.RUNNING else {}
     found |= {"Status": str(task.status), "SourceArn": names.queue_arn(call, task.source)}
     if task.destination:

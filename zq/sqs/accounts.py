@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The accounts of SQS: twelve digits for each project, which it keeps for ever."""
+"""The accounts of SQS: twelve digits for each project, which never change."""
 
 import re
 import threading
@@ -12,18 +12,18 @@ from zq.clock import Clock
 from zq.model.documents import DocumentRef
 from zq.storage.api import Storage
 
-# An account.
+# The form of an account.
 ACCOUNT: Final = re.compile(r"[0-9]{12}", re.ASCII)
-# How many there are.
+# The number of accounts.
 ACCOUNTS: Final = 10**12
-# The kind of the documents that say whose an account is, under its digits, and which a project has, under its id.
+# The kind of the documents that map an account to its project, and a project to its account.
 KIND: Final = "sqs-account"
-# Projects whose accounts one process remembers.
+# Projects in the cache of one process.
 MOST_KNOWN: Final = 10_000
 
 
 class Accounts:
-    """Which account each project has. A project whose id is twelve digits is its own."""
+    """The accounts of projects. A project whose id has twelve digits is its own account."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
@@ -33,7 +33,7 @@ class Accounts:
         self._known: FIFOCache[str, str] = FIFOCache(MOST_KNOWN)
 
     def of(self, project: str) -> str:
-        """The project's account, which it gets now if it has none."""
+        """Return the project's account; assign one if the project has none."""
         account = self._known.get(project)
         if account is None:
             account = project if ACCOUNT.fullmatch(project) else self._read(project) or self._take(project)
@@ -42,7 +42,7 @@ class Accounts:
         return account
 
     def project_of(self, account: str) -> str:
-        """Whose account it is; "" if no project has it."""
+        """Return the project of an account; "" if no project has it."""
         return self._read(account) or (account if self._storage.queues.list(account, "", 1).items else "")
 
     def _read(self, name: str) -> str:
@@ -50,7 +50,7 @@ class Accounts:
         return document.value.decode() if document else ""
 
     def _take(self, project: str) -> str:
-        """The first account from the project's own place on that no other one has: the same for all servers."""
+        """Assign the first free account at or after the hash of the project, which is the same on all servers."""
         place = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:
             account = f"{place:012d}"
@@ -62,5 +62,5 @@ class Accounts:
             place = (place + 1) % ACCOUNTS
 
     def _write(self, name: str, value: str) -> None:
-        """Unless something is there."""
+        """Write the document unless it exists."""
         self._documents.put(DocumentRef("", KIND, name), value.encode(), self._clock.now(), expected="")

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access keys of the SQS protocol: an id that requests name, and a secret by which they are signed.
+"""Access keys: an id that requests name, and a secret with which they are signed.
 
-The documents, as JSON where they hold something; each expires with its key:
+Documents, which expire with their key:
 
-    ("", "sqs-key", id)        what the key is, with its secret
-    (project, "sqs-key", id)   empty: the index for listings, written first and removed last
+    ("", "sqs-key", id)        the key with its secret, as JSON
+    (project, "sqs-key", id)   empty: an index entry for listings, written first and deleted last
 
-The secret must be readable, for an HMAC needs it. It is sealed with AES-256-GCM under the first key of the file
-``[sqs] key_file``, and opened by whichever of them has sealed it; the tag covers id and project, so that it opens
-nothing in another key's place. Only a key that was asked to be plain stands there as it is.
+The secret must be readable, because an HMAC needs it. It is sealed with AES-256-GCM under the first master key of
+``[sqs] key_file``, and opened by the master key that has sealed it. The tag covers id and project, so that a sealed
+secret is invalid in the document of another key. A key that is created as plain stores its secret as it is.
 """
 
 import logging
@@ -26,37 +26,43 @@ from msgspec import Struct, structs
 
 from zq.auth.credentials import FailureLimit
 from zq.auth.signatures import derived
-from zq.auth.sigv4 import NO_SUCH_KEY, UNKNOWN_KEY, Refusal
 from zq.auth.tokens import encode
 from zq.clock import Clock
 from zq.errors import Invalid, MetadataConflict, NotFound, QuotaExceeded
 from zq.model import Page, Seconds
 from zq.model.documents import DocumentRef
 from zq.model.quotas import PROJECT
-from zq.model.sqs import KEY
+from zq.sqs.sigv4 import NO_SUCH_KEY, UNKNOWN_KEY, Refusal
 from zq.storage.api import DocumentController
 
 LOG = logging.getLogger(__name__)
 OPTION: Final = "[sqs] key_file"
-# What begins an id, and how many characters of A-Z 2-7 follow.
+# The kind of the documents.
+KEY: Final = "sqs-key"
+# The prefix of an id, and the number of characters from A-Z 2-7 that follow.
 PREFIX: Final = "ZQ"
 ID_LENGTH: Final = 18
 SECRET_LENGTH: Final = 40
-# What the keys that seal are derived for.
+# The purpose for which sealing keys are derived from master keys.
 LABEL: Final = "sqs keys 1"
 NONCE: Final = 12
 # Keys of one project.
 MOST: Final = 100
 DAY: Final = 86_400
-# Seconds for which a key is not looked up again, and how many are remembered.
+# Seconds for which a key is cached, and the size of the cache.
 REMEMBERED: Final = 1.0
 MOST_REMEMBERED: Final = 10_000
 TRIES: Final = 20
 
 
 class Stored(Struct, frozen=True, omit_defaults=True):
-    """A key as its document has it. ``secret``: as it is, or ``sealed`` under the key ``master`` of the file;
-    ``actions``: the operations that it allows, None = all; ``expires``: None = never."""
+    """The document of a key.
+
+    Args:
+        secret: The plain secret; "" if it is ``sealed`` under the master key ``master``.
+        actions: The operations that the key allows; None = all.
+        expires: None = never.
+    """
 
     project: str
     created: Seconds
@@ -69,21 +75,21 @@ class Stored(Struct, frozen=True, omit_defaults=True):
 
 
 class SqsKey(NamedTuple):
-    """A key as it is shown, without its secret."""
+    """A key without its secret."""
 
     id: str
     stored: Stored
 
 
 class Made(NamedTuple):
-    """A new key, and the secret, which is shown this once."""
+    """A new key and its secret, which only its creator sees."""
 
     key: SqsKey
     secret: str
 
 
 class Holder(Struct, frozen=True):
-    """Whom a key is of, what it allows (None = everything), by what its requests are signed, and until when."""
+    """A valid key: its project, the operations that it allows (None = all), its secret and its expiry."""
 
     project: str
     actions: frozenset[str] | None
@@ -91,12 +97,12 @@ class Holder(Struct, frozen=True):
     expires: Seconds
 
     def lives(self, now: Seconds) -> bool:
-        """Whether the key has not expired."""
+        """Return whether the key has not expired."""
         return now < self.expires
 
 
 class SqsKeys:
-    """The keys of all projects. ``masters``: of 32 bytes by their ids; the first one seals, all open."""
+    """The keys of all projects. ``masters``: master keys of 32 bytes by id; the first one seals, all of them open."""
 
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
         self._documents = documents
@@ -104,15 +110,15 @@ class SqsKeys:
         self._masters = dict(masters)
 
     def replace(self, masters: Mapping[str, bytes]) -> None:
-        """Seal and open by these from now on."""
+        """Replace the master keys."""
         self._masters = dict(masters)
 
     def create(
         self, project: str, actions: Sequence[str] | None = None, days: int | None = None, plain: bool = False
     ) -> Made:
-        """Make a key, which lives for so many ``days``; None = until it is deleted.
+        """Create a key that expires in ``days``; None = never.
 
-        Raises ``QuotaExceeded``, and ``Invalid`` where nothing seals it and it is not to be ``plain``.
+        Raises ``QuotaExceeded``, and ``Invalid`` if there is no master key and the secret must not be ``plain``.
         """
         now = self._clock.now()
         id = PREFIX + b32encode(os.urandom(12)).decode()[:ID_LENGTH]
@@ -136,14 +142,14 @@ class SqsKeys:
         return Made(SqsKey(id, stored), secret)
 
     def get(self, id: str) -> SqsKey:
-        """The key. Raises ``NotFound``."""
+        """Return the key. Raises ``NotFound``."""
         document = self._documents.get(DocumentRef("", KEY, id), self._clock.now())
         if document is None:
             raise NotFound("There is no key of SQS of this id.")
         return SqsKey(id, _decode(document.value))
 
     def list(self, project: str, after: str, limit: int) -> Page[SqsKey]:
-        """Keys of the project, or with "" of all, by their ids, behind ``after``."""
+        """Return keys of the project (of all projects for ""), ordered by id, from ``after`` on."""
         page = self._documents.list(project, KEY, "", after, limit, self._clock.now())
         if not project:
             return Page([SqsKey(entry.ref.name, _decode(entry.value)) for entry in page.items], page.next)
@@ -156,7 +162,7 @@ class SqsKeys:
         return Page(keys, page.next)
 
     def disable(self, id: str, disabled: bool = True) -> SqsKey:
-        """Have every server refuse the key within a second, or take it again. Raises ``NotFound``."""
+        """Disable or enable the key on every server within a second. Raises ``NotFound``."""
         for _ in range(TRIES):
             now = self._clock.now()
             document = self._documents.get(DocumentRef("", KEY, id), now)
@@ -169,13 +175,13 @@ class SqsKeys:
         raise MetadataConflict("Others change the key at the same time. Try again.")
 
     def delete(self, id: str) -> None:
-        """End the key, on every server within a second. Raises ``NotFound``."""
+        """Delete the key; every server refuses it within a second. Raises ``NotFound``."""
         project, now = self.get(id).stored.project, self._clock.now()
         for owner in ("", project):
             self._documents.delete(DocumentRef(owner, KEY, id), now)
 
     def holder(self, id: str) -> Holder | None:
-        """Whom the key is of; None if it is unknown, disabled, expired, or cannot be opened here."""
+        """Return the holder of the key; None if it is unknown, disabled or expired, or its secret cannot be opened."""
         now = self._clock.now()
         document = self._documents.get(DocumentRef("", KEY, id), now)
         if document is None:
@@ -187,7 +193,7 @@ class SqsKeys:
         return holder if secret and holder.lives(now) else None
 
     def _sealed(self, id: str, project: str, secret: str) -> tuple[bytes, str]:
-        """The sealed secret, and the id of the key of the file."""
+        """Return the sealed secret, and the id of its master key."""
         if not self._masters:
             raise Invalid(f"{OPTION} is not set: nothing seals the secret of this key. It can be made plain only.")
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -197,7 +203,7 @@ class SqsKeys:
         return nonce + AESGCM(derived(key, LABEL)).encrypt(nonce, secret.encode(), _bound_to(id, project)), master
 
     def _opened(self, id: str, stored: Stored) -> str:
-        """The secret; "" if no key of the file opens it, which the log tells."""
+        """Return the secret. If no master key opens it, log that and return ""."""
         key, sealed = self._masters.get(stored.master), stored.sealed
         if key is not None:
             from cryptography.exceptions import InvalidTag
@@ -215,7 +221,7 @@ class SqsKeys:
 
 
 class SqsKeyLookup:
-    """Finds keys for requests, remembers each for a second, and looks nothing up for an address that guesses."""
+    """The lookup of keys for requests, with a cache of a second and a limit on addresses that guess."""
 
     def __init__(self, keys: SqsKeys, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
@@ -225,15 +231,15 @@ class SqsKeyLookup:
         # Ids of keys that were valid when they were looked up last.
         self._valid: FIFOCache[str, None] = FIFOCache(MOST_REMEMBERED)
         self.failures = FailureLimit(monotonic)
-        """Of addresses: they have named keys that are not valid."""
+        """The failures of addresses that named invalid keys."""
 
     def known(self, id: str) -> bool | None:
-        """Whether there is such a key, counting nothing; None if the store must be asked."""
+        """Return whether the key is valid, by the cache alone; None if it is not cached. Counts no failure."""
         with self._lock:
             return self._known[id] is not None if id in self._known else None
 
     def find(self, id: str, peer: str) -> Holder:
-        """Whom the key is of. Raises ``Refusal``, ``TooManyRequests``, ``Unavailable``."""
+        """Return the holder of the key. Raises ``Refusal``, ``TooManyRequests``, ``Unavailable``."""
         with self._lock:
             found, known, was_valid = self._known.get(id), id in self._known, id in self._valid
         if not known:
@@ -255,5 +261,5 @@ _decode: Final = msgspec.json.Decoder(Stored).decode
 
 
 def _bound_to(id: str, project: str) -> bytes:
-    """What the tag of a sealed secret covers besides."""
+    """Return the associated data of a sealed secret."""
     return f"{id}\x00{project}".encode()

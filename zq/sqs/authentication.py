@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who calls: callers prove it by a signature (``[sqs] auth = sigv4``), or are believed (``none``).
+"""The authentication of SQS requests: by their signatures (``[sqs] auth = sigv4``), or not at all (``none``).
 
-Of a signature, form, key and moment are judged by the head alone, before a body is read; engines ask the same first, so
-that a body of a stranger is never taken. The signature itself needs the body, whose hash it covers.
+Form, key and time of a signature are checked with the head of the request, before its body is read. The server's edge
+makes the same check, so that it never reads the body of an unknown client. The signature itself covers the hash of the
+body.
 """
 
 import re
@@ -14,18 +15,19 @@ from urllib.parse import quote, unquote, urlsplit
 
 import falcon
 
-from zq.auth import sigv4
-from zq.auth.sigv4 import Claim, Head, Refusal
-from zq.auth.sqs_keys import Holder, SqsKeyLookup
-from zq.core.accounts import ACCOUNT
 from zq.errors import NotAuthorized, TooManyRequests, Unavailable
 from zq.http.admission import CROSS_SITE
 from zq.http.authentication import peer_of
-from zq.http.sqs.call import Authenticate, Who
-from zq.http.sqs.errors import SqsError
 from zq.http.tenant import PRESENTED
 from zq.model import Seconds
-from zq.model.sqs import SqsOptions
+from zq.sqs import sigv4
+from zq.sqs.accounts import ACCOUNT
+from zq.sqs.call import Who
+from zq.sqs.errors import SqsError
+from zq.sqs.keys import Holder, SqsKeyLookup
+from zq.sqs.recognition import is_sqs
+from zq.sqs.settings import SqsOptions
+from zq.sqs.sigv4 import Claim, Head, Refusal
 
 # Headers that WSGI has under names of its own.
 BARE: Final = {"CONTENT_TYPE": "content-type", "CONTENT_LENGTH": "content-length"}
@@ -37,17 +39,19 @@ OLD_KEY: Final = re.compile(r"AWSAccessKeyId=([0-9]{12})(?:&|$)", re.ASCII)
 
 
 class SignedCallers:
-    """Tells who has signed a request. It is the engines' ``Judge`` of such requests, too."""
+    """The authentication of requests by their signatures."""
 
     def __init__(self, keys: SqsKeyLookup, now: Callable[[], Seconds], behind_proxy: bool) -> None:
-        """``now``: the store's time; ``behind_proxy``: the last ``X-Forwarded-For`` is the caller."""
+        """``now`` returns the store's time. ``behind_proxy``: the last ``X-Forwarded-For`` is the client."""
         self._keys = keys
         self._now = now
         self._behind_proxy = behind_proxy
 
     def __call__(self, req: falcon.Request) -> Callable[[bytes], Who]:
-        """Judge the head; what is returned judges the body. Raises ``SqsError``, ``TooManyRequests``,
-        ``Unavailable``."""
+        """Check the head, and return a function that checks the body and returns the caller.
+
+        Raises ``SqsError``, ``TooManyRequests``, ``Unavailable``.
+        """
         head = head_of(req.env)
         with _translated():
             claim = sigv4.read(head)
@@ -55,8 +59,12 @@ class SignedCallers:
             self._check(claim, head)
         return lambda body: _signed(head, claim, holder, body)
 
+    def applies(self, env: Mapping[str, Any]) -> bool:
+        """Return whether a request with this head is an SQS request."""
+        return is_sqs(env)
+
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Whether a request of this head is to have its body read; None if the store must be asked."""
+        """Return whether the body of a request with this head may be read; None if the store must be asked."""
         claim = self._claim(env)
         return claim is not None and self._keys.known(claim.key)
 
@@ -71,7 +79,7 @@ class SignedCallers:
             return None
 
     def _claim(self, env: Mapping[str, Any]) -> Claim | None:
-        """What the head says of its signature; None if that is right with no key."""
+        """Return the signature's claim in the head; None if it is wrong with any key."""
         head = head_of(env)
         try:
             claim = sigv4.read(head)
@@ -86,7 +94,7 @@ class SignedCallers:
 
 
 def head_of(env: Mapping[str, Any]) -> Head:
-    """A request's head as it was sent, and signed: also what was put aside since."""
+    """Return a request's head as the client signed it, with the headers that other middleware has set aside."""
     target: str = env.get("RAW_URI") or env.get("REQUEST_URI") or ""
     if not target.startswith("/"):  # a server that does not say how the path was written, or a proxy's form of it
         target = quote(env.get("SCRIPT_NAME", "") + env["PATH_INFO"], safe="/-_.~", encoding="latin-1")
@@ -106,36 +114,49 @@ def _signed(head: Head, claim: Claim, holder: Holder, body: bytes) -> Who:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Raise what is refused as clients of SQS know it."""
+    """Raise each ``Refusal`` as the ``SqsError`` that clients know."""
     try:
         yield
     except Refusal as refusal:
         raise SqsError(refusal.code, refusal.code, refusal.message, refusal.status) from refusal
 
 
-def believed(options: SqsOptions) -> Authenticate:
-    """Return what believes each caller, but a page of another origin, which a browser names in ``Origin``.
+class BelievedCallers:
+    """The authentication that believes every caller except pages of another origin, which browsers name in ``Origin``.
 
-    An access key id that is an account names the project; all others are of the one that the options name.
+    An access key id that is an account names the project. All other requests belong to the project of the options.
     """
 
-    anybody = Who(options.project, "")
+    def __init__(self, options: SqsOptions) -> None:
+        self._options = options
+        self._anybody = Who(options.project, "")
 
-    def authenticate(req: falcon.Request) -> Callable[[bytes], Who]:
+    def __call__(self, req: falcon.Request) -> Callable[[bytes], Who]:
+        """Check the head, and return a function that returns the caller. Raises ``NotAuthorized``."""
         origin = req.env.get("HTTP_ORIGIN")
-        if origin is not None and not _is_own(origin, req, options.public_url):
+        if origin is not None and not _is_own(origin, req, self._options.public_url):
             raise NotAuthorized(CROSS_SITE)
-        said = req.env.get("HTTP_AUTHORIZATION") or unquote(req.query_string)
-        if not said:
-            return lambda _body: anybody
-        found = CREDENTIAL.search(said)
+        credential = req.env.get("HTTP_AUTHORIZATION") or unquote(req.query_string)
+        if not credential:
+            return lambda _body: self._anybody
+        found = CREDENTIAL.search(credential)
         key, region = (found[1], found[2] or "") if found else ("", "")
-        if found is None and (old := OLD_KEY.search(said)):
+        if found is None and (old := OLD_KEY.search(credential)):
             key = old[1]
-        project = key if ACCOUNT.fullmatch(key) else options.project
-        return lambda _body: Who(project, "", region)
+        who = Who(key if ACCOUNT.fullmatch(key) else self._options.project, "", region)
+        return lambda _body: who
 
-    return authenticate
+    def applies(self, env: Mapping[str, Any]) -> bool:
+        """Return whether a request with this head is an SQS request."""
+        return is_sqs(env)
+
+    def known(self, _env: Mapping[str, Any]) -> bool:
+        """Return True: the body of every request may be read."""
+        return True
+
+    def look_up(self, _env: Mapping[str, Any]) -> bool:
+        """Return True: there is no credential."""
+        return True
 
 
 def _is_own(origin: str, req: falcon.Request, public_url: str) -> bool:

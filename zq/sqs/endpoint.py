@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The resource that carries out every SQS request, whichever of the two protocols it is written in."""
+
+from types import ModuleType
+from typing import Final
+
+import falcon
+
+from zq.core.claims import ClaimAnswer
+from zq.core.quotas import check_state
+from zq.core.waiting import Polled, Waiters
+from zq.http import query
+from zq.http.authorization import ACTIVE, Authorization
+from zq.http.tenant import Audience
+from zq.http.waiting import poll
+from zq.model.identity import Identity
+from zq.model.quotas import State
+from zq.sqs import errors, names, query_protocol
+from zq.sqs.call import Authenticate, Call, UseCases, Who
+from zq.sqs.limits import MAX_BODY
+from zq.sqs.messages import Receive
+from zq.sqs.operations import OF_THE_SERVICE, OPERATIONS
+from zq.sqs.permissions import entered
+from zq.sqs.recognition import UNKNOWN, request_id
+from zq.sqs.settings import SqsOptions
+
+# Operations that change nothing.
+READING: Final = frozenset(
+    {
+        *("GetQueueUrl", "ListQueues", "GetQueueAttributes", "ListQueueTags", "ListDeadLetterSourceQueues"),
+        "ListMessageMoveTasks",
+    }
+)
+# Changes that the audit log has, by the rules under which it knows them.
+RULES: Final = {
+    "AddPermission": "queues:update",
+    "RemovePermission": "queues:update",
+    "SetQueueAttributes": "queues:update",
+    "TagQueue": "queues:update",
+    "UntagQueue": "queues:update",
+    "DeleteQueue": "queues:delete",
+    "PurgeQueue": "queues:purge",
+    "StartMessageMoveTask": "messages:delete_all",
+    "CancelMessageMoveTask": "messages:delete_all",
+}
+
+
+class Endpoint:
+    """The resource of all SQS requests."""
+
+    audience = Audience.PROBE
+    open = True
+
+    def __init__(
+        self,
+        use_cases: UseCases,
+        waiters: Waiters,
+        options: SqsOptions,
+        authenticate: Authenticate,
+        authorization: Authorization,
+    ) -> None:
+        self._use_cases = use_cases
+        self._waiters = waiters
+        self._options = options
+        self._authenticate = authenticate
+        self._authorization = authorization
+
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        if not hasattr(req.context, "sqs"):
+            raise falcon.HTTPRouteNotFound
+        authenticated = self._authenticate(req)
+        body = query.body(req, MAX_BODY, form=True)
+        who = authenticated(body)
+        state = self._identified(req, who)
+        protocol = req.context.sqs
+        name, given, params = protocol.read(req, body)
+        self._permit(req, who, name, state)
+        call = self._call(req, who)
+        if req.path != "/":
+            given.setdefault("QueueUrl", req.path)
+        _note_queue(req, str(given.get("QueueUrl") or given.get("QueueName")))
+        answered = OPERATIONS[name](entered(call, name, given), given, params)
+        if isinstance(answered, Receive):
+            self._receive(req, resp, answered, name)
+        else:
+            protocol.answer(req, resp, name, answered, request_id(req))
+
+    on_post = on_get
+
+    def _receive(self, req: falcon.Request, resp: falcon.Response, receive: Receive, name: str) -> None:
+        protocol: ModuleType = req.context.sqs
+
+        def show(outcome: Polled[ClaimAnswer]) -> None:
+            protocol.answer(req, resp, name, receive.answer(outcome), request_id(req))
+
+        poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, paused=True)
+
+    def _identified(self, req: falcon.Request, who: Who) -> State:
+        """Count the request for its project, and return the state of the project."""
+        req.context.identity = Identity(project=who.project, user=who.sender, credential=who.sender)
+        req.context.project = who.project
+        return self._authorization.enter(req, who.project)
+
+    def _permit(self, req: falcon.Request, who: Who, name: str, state: State) -> None:
+        """Raise ``SqsError`` or ``NotAuthorized`` unless there is such an operation, and the caller may do it."""
+        of_queue = req.context.sqs is query_protocol and req.path != "/"
+        if of_queue and not name and req.method == "GET":
+            raise errors.no_operation()
+        if name not in OPERATIONS or (of_queue and name in OF_THE_SERVICE):
+            raise errors.unknown_operation(name)
+        req.context.operation = f"{UNKNOWN}:{name}"
+        if who.actions is not None and name not in who.actions:
+            raise errors.access_denied(f"This access key does not allow {name}.")
+        if self._options.auth == "none" and req.method == "GET" and name not in READING:
+            raise errors.access_denied(f"{name} must be sent by POST, since this server looks at no signature.")
+        if name in RULES:
+            req.context.rule, req.context.audited = RULES[name], True
+        if state is not ACTIVE:
+            check_state(state, name not in READING)
+
+    def _call(self, req: falcon.Request, who: Who) -> Call:
+        options, env = self._options, req.env
+        account = self._use_cases.accounts.of(who.project)
+        host = env.get("HTTP_HOST") or f"{env['SERVER_NAME']}:{env['SERVER_PORT']}"
+        return Call(
+            use_cases=self._use_cases,
+            request=req,
+            options=options,
+            project=who.project,
+            account=account,
+            region=who.region or options.region,
+            base=options.public_url or f"{req.scheme}://{host}",
+            sender=who.sender or account,
+            trace=env.get("HTTP_X_AMZN_TRACE_ID", ""),
+        )
+
+
+def _note_queue(req: falcon.Request, url: str) -> None:
+    """Note the queue of a request, for logs."""
+    _, name, ref = names.named(req.context.project, url)
+    if ref is not None:
+        req.context.queue = ref
+        req.context.params = {"queue": name}

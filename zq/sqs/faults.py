@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers to requests that fail: each error as SQS clients know it."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import ModuleType
+from typing import Any, Final
+
+import falcon
+
+from zq import errors as zq_errors
+from zq.http import faults
+from zq.sqs import errors
+from zq.sqs.recognition import request_id
+
+
+def add_handlers(app: "falcon.App[Any, Any]") -> None:
+    """Answer every error of a recognized request as SQS does, and all others as before."""
+    app.add_error_handler(errors.SqsError, _refused)
+    for kind, native in faults.HANDLERS.items():
+        app.add_error_handler(kind, partial(_answered, native))
+
+
+def _answered(
+    native: Callable[..., None], req: falcon.Request, resp: falcon.Response, error: Exception, params: Any
+) -> None:
+    if hasattr(req.context, "sqs"):
+        _refused(req, resp, _translated(req, error), params)
+    else:
+        native(req, resp, error, params)
+
+
+def _refused(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _params: object) -> None:
+    req.context.why = error.message
+    resp.status = falcon.code_to_http_status(error.status)
+    protocol: ModuleType = req.context.sqs
+    protocol.refuse(req, resp, error, request_id(req))
+
+
+def _translated(req: falcon.Request, error: Exception) -> errors.SqsError:
+    """Return the error of SQS for any other error."""
+    if isinstance(error, zq_errors.ZqError):
+        faults.log_absence(req, error)
+        return next(translate for kind, translate in TRANSLATIONS.items() if isinstance(error, kind))(error)
+    if isinstance(error, falcon.HTTPError):
+        refusal = errors.malformed(error.description or error.title or "")
+        refusal.status = error.status_code
+        return refusal
+    if isinstance(error, RecursionError):
+        return errors.malformed("The body is nested too deeply.")
+    faults.log_failure(req, error)
+    return errors.internal_failure()
+
+
+# The error of SQS for each class of zq's errors; the first class that matches counts.
+TRANSLATIONS: Final[Mapping[type[zq_errors.ZqError], Callable[[zq_errors.ZqError], errors.SqsError]]] = {
+    zq_errors.Unavailable: lambda _error: errors.service_unavailable(),
+    zq_errors.Crowded: lambda _error: errors.service_unavailable(),
+    zq_errors.TooManyRequests: lambda error: errors.request_throttled(str(error)),
+    zq_errors.QuotaExceeded: lambda error: errors.over_limit(str(error)),
+    zq_errors.NotAuthorized: lambda error: errors.access_denied(str(error)),
+    zq_errors.QueueNotFound: lambda _error: errors.queue_does_not_exist(),
+    zq_errors.NotBuilt: lambda error: errors.unsupported_operation(str(error)),
+    zq_errors.Conflict: lambda error: errors.unsupported_operation(str(error)),
+    zq_errors.ZqError: lambda error: errors.invalid_parameter(str(error)),
+}

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations on access keys in OpenAPI; the protocol of SQS itself has no OpenAPI document."""
+
+from typing import Final
+
+from zq.http.openapi.access import IDS, object_of
+from zq.http.openapi.operations import (
+    TEXT,
+    Json,
+    answer,
+    body,
+    in_path,
+    integer,
+    operation,
+    query,
+    reference,
+)
+from zq.limits import DEFAULT_PAGE
+from zq.sqs.key_resources import MAX_DAYS, MOST, PATH
+from zq.sqs.operations import OPERATIONS
+
+# The parameters of the paths.
+PATH_PARAMETERS: Final[dict[str, Json]] = {
+    "key": in_path("key", TEXT | {"pattern": "^[^/?#]+$", "maxLength": 256}, "The id of an access key of SQS."),
+}
+
+
+def operations() -> Json:
+    """Return the operations on access keys by path and method."""
+    project = query("project", TEXT, "Whose keys; all, if it is absent.")
+    page = [
+        query("marker", TEXT, "List ids after this one."),
+        query("limit", integer(1, MOST, default=DEFAULT_PAGE), "Keys in the page."),
+    ]
+    one = answer("The key, without its secret.", "SqsKey")
+    made = answer("With its secret, this once.", "MadeSqsKey", "Location")
+    return {
+        PATH: {
+            "get": operation(
+                "list_sqs_keys",
+                "Access keys of SQS",
+                {200: answer("A page.", "SqsKeyPage")},
+                parameters=[*page, project],
+            ),
+            "post": operation(
+                "create_sqs_key",
+                "Make an access key of SQS",
+                {201: made},
+                parameters=[query("project", IDS, "Whose key it is to be.", required=True)],
+                body=body("SqsKeyTerms", required=False),
+            ),
+        },
+        f"{PATH}/{{key}}": {
+            "get": operation("get_sqs_key", "An access key of SQS", {200: one}, errors=[404]),
+            "put": operation(
+                "change_sqs_key",
+                "Disable an access key of SQS, or enable it",
+                {200: one},
+                body=body("SqsKeyChange", required=True),
+                errors=[404, 409],
+            ),
+            "delete": operation("delete_sqs_key", "End an access key of SQS", {204: answer("Ended.")}, errors=[404]),
+        },
+    }
+
+
+def schemas() -> Json:
+    """Return the schemas of their bodies."""
+    actions = {"type": ["array", "null"], "minItems": 1, "items": {"type": "string", "enum": sorted(OPERATIONS)}}
+    moment = TEXT | {"format": "date-time"}
+    flag = {"type": "boolean"}
+    shown = {"id": TEXT, "project": IDS, "actions": actions, "created": moment, "plain": flag, "disabled": flag}
+    shown["expires"] = {"type": ["string", "null"], "format": "date-time"}
+    return {
+        "SqsKey": object_of(shown),
+        "MadeSqsKey": object_of(shown | {"secret": TEXT}),
+        "SqsKeyPage": object_of(
+            {
+                "keys": {"type": "array", "items": reference("schemas", "SqsKey")},
+                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
+            }
+        ),
+        "SqsKeyTerms": {
+            "type": "object",
+            "properties": {"actions": actions, "days": integer(1, MAX_DAYS), "plain": {"type": "boolean"}},
+        },
+        "SqsKeyChange": object_of({"disabled": {"type": "boolean"}}),
+    }
