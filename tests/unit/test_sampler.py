@@ -16,8 +16,8 @@ from zq.core import Broker
 from zq.errors import Unavailable
 from zq.figures import Figures
 from zq.figures.counting import REST, Counts
-from zq.figures.exchange import MOST_BYTES, Record, Server, Span, encoded
-from zq.figures.ranking import MOST_ROWS, Ranking
+from zq.figures.exchange import MAX_RECORD_SIZE, Record, Server, Span, encode_record
+from zq.figures.ranking import MAX_CACHED_ROWS, Ranking
 from zq.figures.sampler import TICK
 from zq.figures.series import CLOSE, FINE, Ring, Series, Window
 from zq.model import QueueRef
@@ -115,7 +115,7 @@ def test_a_store_that_does_not_answer_leaves_no_zeros(store: Counting, figures: 
 
 def test_sweeps_rest_in_proportion(store: Counting, figures: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that take long come less often, though somebody looks."""
-    monkeypatch.setattr("zq.figures.sampler.AT_MOST", 1e9)
+    monkeypatch.setattr("zq.figures.sampler.SWEEP_INTERVAL_FACTOR", 1e9)
     figures.sampler.look("acme")
     before = store.sweeps
     within(3.0, lambda: figures.sampler.look("acme"), 1)
@@ -140,7 +140,7 @@ def test_rates_of_a_minute_are_the_mean_of_what_is_known() -> None:
     """Of six spans that make a minute, those that were heard of; among points of two seconds each stands five times."""
     series = Series(600.0)
     for slot, rate in ((60, 2.0), (61, 4.0)):
-        series.went(slot, [rate, 0, 0, 0])
+        series.add_rates(slot, [rate, 0, 0, 0])
     known = frozenset({60, 61})
     assert series.rates(FINE, 629.0, known)["posted"][-3:] == [2, 4, None]
     assert series.rates(Window(60, 180), 659.0, known)["posted"][-1] == 3
@@ -152,8 +152,8 @@ def test_a_record_is_bounded() -> None:
     """Older spans go first, and then those with the least become the rest of their projects; no sum changes."""
     rows = [(f"p{number % 3}", f"{number:04}" + "n" * 60, number, 0, 0, 0) for number in range(1000)]
     spans = {slot: Span(10.0, rows, []) for slot in (1, 2, 3)}
-    value = encoded(SERVER, spans)
-    assert len(value) <= MOST_BYTES
+    value = encode_record(SERVER, spans)
+    assert len(value) <= MAX_RECORD_SIZE
     record = msgspec.json.decode(value, type=Record)
     assert list(record.spans) == [3]
     kept = record.spans[3].queues
@@ -172,7 +172,7 @@ def test_orders_are_remembered_within_a_bound() -> None:
     now[0] = 61.0
     rest = ranking.page("acme", lambda: figures, "desc", first.next, 100)
     assert sorted([*first.names, *rest.names]) == sorted(figures)
-    large = dict.fromkeys(map(str, range(MOST_ROWS)), 0.0)
+    large = dict.fromkeys(map(str, range(MAX_CACHED_ROWS)), 0.0)
     for _ in range(3):
         ranking.page("acme", lambda: large, "names", "", 1)
     assert len(ranking._orders) == 1

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of queues and servers that people look at: kept by each process, so that a chart has a past when it
-opens and a hundred viewers cost what one costs (decision 0108).
+"""Time series of queues and servers for charts and dashboards (decision 0108).
 
-``counting`` counts what goes through this process. ``exchange`` tells the other processes of the store, and hears of
-theirs. ``series`` keeps points, ``sampler`` takes them, ``ranking`` sorts and pages queues, ``reports`` answers.
+Each process samples continuously, independent of the number of viewers: a chart has history when it opens.
+``counting`` counts the messages and requests of this process. ``exchange`` shares the counts among the processes of a
+store. ``series`` stores points, ``sampler`` takes them, ``ranking`` sorts and pages queues, ``reports`` builds the
+answers.
 """
 
 from zq.figures.reports import Figures

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes through this process, by queue and by topic, and how long its requests take."""
+"""Counters of this process: messages by queue and by topic, and a histogram of request durations."""
 
 import threading
 from bisect import bisect_left
@@ -12,23 +12,23 @@ from zq.events import Events
 from zq.model import Claim, Draft, Messages, Outcome, QueueRef, Seconds
 from zq.model.topics import Entry, TopicRef
 
-# What is counted of a queue, in the order of their figures; of a topic only the first.
+# The counters of a queue, in order. A topic has only the first.
 RATES: Final = ("posted", "claimed", "finished", "lapsed")
-# Names that are counted by themselves between two drains; the others of a project are counted as ``REST``.
-MOST_NAMES: Final = 1000
-# Names besides these, of which each is the rest of a project.
-MOST_RESTS: Final = 1000
-# Stands for queues and topics without figures of their own.
+# The largest number of names with counters of their own between two drains. ``REST`` counts a project's other names.
+MAX_NAMES: Final = 1000
+# The largest number of projects with a ``REST`` counter of their own.
+MAX_RESTS: Final = 1000
+# The name that stands for queues and topics without counters of their own.
 REST: Final = "*"
-# Upper bounds in seconds of the classes that requests are counted in; the last class has none.
+# Upper bounds in seconds of the histogram's buckets. The last bucket has no bound.
 BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
-# (project, name) -> as ``RATES``.
+# The counters in the order of ``RATES``, by project and name.
 Tally = dict[tuple[str, str], list[int]]
 
 
-class Drained(Struct, frozen=True):
-    """What was counted since the last drain. ``times``: requests by the classes of ``BOUNDS``."""
+class IntervalCounts(Struct, frozen=True):
+    """The counts since the last drain. ``times``: number of requests in each bucket of ``BOUNDS``."""
 
     queues: Tally
     topics: Tally
@@ -36,12 +36,12 @@ class Drained(Struct, frozen=True):
 
     @property
     def requests(self) -> int:
-        """How many were answered, but for those that waited for messages."""
+        """The number of answered requests, without long polls."""
         return sum(self.times)
 
     @property
     def p95(self) -> Seconds | None:
-        """Within how many seconds 19 of 20 requests were answered, by the bounds of classes; None without requests."""
+        """The 95th percentile of request durations, as the bound of its bucket; None without requests."""
         wanted, seen = 0.95 * self.requests, 0
         for bound, count in zip((*BOUNDS, BOUNDS[-1]), self.times, strict=True):
             seen += count
@@ -51,7 +51,7 @@ class Drained(Struct, frozen=True):
 
 
 class Counts(Events):
-    """A listener: each event costs a lock and a sum."""
+    """An event listener that counts. Each event costs one lock and one addition."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -63,10 +63,10 @@ class Counts(Events):
         self._topics: Tally = {}
         self._times = [0] * (len(BOUNDS) + 1)
 
-    def drain(self) -> Drained:
-        """What was counted since the last call."""
+    def drain(self) -> IntervalCounts:
+        """Return the counts since the last call, and reset them."""
         with self._lock:
-            drained = Drained(self._queues, self._topics, self._times)
+            drained = IntervalCounts(self._queues, self._topics, self._times)
             self._begin()
         return drained
 
@@ -92,7 +92,7 @@ class Counts(Events):
 
     def published(self, topic: TopicRef, entries: Sequence[Entry]) -> None:
         with self._lock:
-            _of(self._topics, topic)[0] += len(entries)
+            _counters(self._topics, topic)[0] += len(entries)
 
     def waiting(self, change: int) -> None:
         with self._lock:
@@ -104,14 +104,14 @@ class Counts(Events):
 
     def _add(self, queue: QueueRef, rate: int, count: int) -> None:
         with self._lock:
-            _of(self._queues, queue)[rate] += count
+            _counters(self._queues, queue)[rate] += count
 
 
-def _of(tally: Tally, name: tuple[str, str]) -> list[int]:
-    """The figures of that name, or of the rest that it is part of."""
+def _counters(tally: Tally, name: tuple[str, str]) -> list[int]:
+    """Return the counters of a name, or of the ``REST`` entry that covers it."""
     found = tally.get(name)
     if found is None:
-        if len(tally) >= MOST_NAMES:
-            name = (name[0], REST) if len(tally) < MOST_NAMES + MOST_RESTS else ("", REST)
+        if len(tally) >= MAX_NAMES:
+            name = (name[0], REST) if len(tally) < MAX_NAMES + MAX_RESTS else ("", REST)
         found = tally.setdefault(tuple(name), [0] * len(RATES))  # type: ignore[arg-type]
     return found

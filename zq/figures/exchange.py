@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes tell each other: a record each, by which rates are those of all, whichever is asked.
+"""Exchange of counts among the processes of a store, so that every process reports the rates of all of them.
 
-A record has what went through its process in the last few spans of ten seconds, which are counted from the epoch, so
-that those of all processes are the same. A reader that comes late finds the span before, too.
+Each process publishes one record, a document with its counts of the last few intervals of ten seconds. Intervals are
+aligned to the epoch, so they are equal in all processes. A late reader still finds the previous interval.
 """
 
 import os
@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from zq import __version__
-from zq.figures.counting import MOST_NAMES, REST, Drained
+from zq.figures.counting import MAX_NAMES, REST, IntervalCounts
 from zq.model import Seconds
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
@@ -23,17 +23,17 @@ from zq.storage.api import DocumentController
 T = TypeVar("T", bound=tuple[Any, ...])
 # The kind of the documents.
 KIND: Final = "server"
-# Seconds for which a record is of a process that lives.
-LIFE: Final = 60.0
-# Bytes of a record, and spans that it has at most.
-MOST_BYTES: Final = 64 << 10
-MOST_SPANS: Final = 3
-# Processes of which one hears.
-MOST_PROCESSES: Final = 256
+# Seconds after which the record of a process expires.
+RECORD_TTL: Final = 60.0
+# The largest size of a record in bytes, and the largest number of its intervals.
+MAX_RECORD_SIZE: Final = 64 << 10
+MAX_SPANS: Final = 3
+# The largest number of records that a process reads.
+MAX_PROCESSES: Final = 256
 
 
 class Span(Struct, frozen=True):
-    """What went through in some seconds: project, name, and figures as ``RATES``."""
+    """The counts of one interval: rows of project, name and counters in the order of ``RATES``."""
 
     seconds: float
     queues: list[tuple[str, str, int, int, int, int]]
@@ -41,10 +41,10 @@ class Span(Struct, frozen=True):
 
 
 class Server(Struct, frozen=True):
-    """What a process says of itself. ``server``: machine and port, which the processes of one server have in common.
+    """The status report of a process. ``server``: host and port, which the processes of one server share.
 
-    ``requests`` are those a second; ``p95`` is None without any. ``sweep_lag``: for how many seconds the first message
-    that expired waits to be removed; None = the store does not tell.
+    ``requests``: requests per second. ``p95``: None without requests. ``sweep_lag``: seconds since the oldest expired
+    message became due for removal; None if the store does not report it.
     """
 
     server: str
@@ -65,7 +65,7 @@ class Server(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """A process's document. ``spans``: by their slots of ``FINE``."""
+    """The document of a process. ``spans``: intervals by their slots of ``FINE``."""
 
     about: Server
     spans: dict[int, Span]
@@ -75,7 +75,7 @@ _decoder: Final = msgspec.json.Decoder(Record)
 
 
 class About(Struct, frozen=True):
-    """What does not change about this process."""
+    """The constant properties of this process."""
 
     store: str = ""
     engine: str = ""
@@ -85,7 +85,7 @@ class About(Struct, frozen=True):
 
 
 class State(Struct, frozen=True):
-    """What changes about it, besides what goes through: as ``Server`` has it."""
+    """The variable properties of this process, besides its counts. The fields are the same as in ``Server``."""
 
     waiters: int
     streams: int
@@ -94,28 +94,30 @@ class State(Struct, frozen=True):
 
 
 class Exchange:
-    """This process's record, and what was last heard of all."""
+    """The publisher of this process's record and the reader of all records."""
 
     def __init__(self, documents: DocumentController, about: About, began: Seconds) -> None:
         self._documents = documents
         self._about = about
         self._began = began
-        self._told_at = began
+        self._published_at = began
         self._server = f"{socket.gethostname()}:{about.port}"
         self._ref = DocumentRef("", KIND, uuid4().hex)
         self._spans: dict[int, Span] = {}
         self._merged: dict[str, set[int]] = {}
         self.servers: Sequence[Server] = ()
-        """What was heard last, by server and process."""
+        """The latest status reports, sorted by server and process."""
 
-    def publish(self, slot: int, drained: Drained, state: State, now: Seconds) -> None:
-        """Write the record. ``drained``: what went through since the last call, which is told as that of the slot.
-        Raises ``Unavailable``; what could not be written is so the next time."""
-        seconds, self._told_at = max(1.0, now - self._told_at), now
+    def publish(self, slot: int, drained: IntervalCounts, state: State, now: Seconds) -> None:
+        """Write the record. ``drained``: the counts since the last call, which are published as the slot's.
+
+        Raise ``Unavailable``; the next call then writes these counts too.
+        """
+        seconds, self._published_at = max(1.0, now - self._published_at), now
         queues = [(*name, *figures) for name, figures in drained.queues.items()]
         topics = [(*name, figures[0]) for name, figures in drained.topics.items()]
         self._spans[slot] = Span(seconds, queues, topics)  # type: ignore[arg-type]
-        self._spans = dict(sorted(self._spans.items())[-MOST_SPANS:])
+        self._spans = dict(sorted(self._spans.items())[-MAX_SPANS:])
         server = Server(
             server=self._server,
             process=os.getpid(),
@@ -130,46 +132,52 @@ class Exchange:
             max_streams=self._about.max_streams,
             **msgspec.structs.asdict(state),
         )
-        self._documents.put(self._ref, encoded(server, self._spans), now, expires=now + LIFE)
+        self._documents.put(self._ref, encode_record(server, self._spans), now, expires=now + RECORD_TTL)
 
-    def hear(self, now: Seconds, went: Callable[[int, Span], object]) -> None:
-        """Read all records; what was not heard before is given to ``went``. Raises ``Unavailable``."""
-        page = self._documents.list("", KIND, "", "", MOST_PROCESSES, now)
-        heard = {document.ref.name: _decoder.decode(document.value) for document in page.items}
-        for name, record in heard.items():
+    def read(self, now: Seconds, add: Callable[[int, Span], object]) -> None:
+        """Read all records, and call ``add`` with each interval not read before. Raise ``Unavailable``."""
+        page = self._documents.list("", KIND, "", "", MAX_PROCESSES, now)
+        records = {document.ref.name: _decoder.decode(document.value) for document in page.items}
+        for name, record in records.items():
             merged = self._merged.get(name, set())
             for slot, span in record.spans.items():
                 if slot not in merged:
-                    went(slot, span)
+                    add(slot, span)
             self._merged[name] = set(record.spans)
-        self._merged = {name: slots for name, slots in self._merged.items() if name in heard}
-        self.servers = sorted((record.about for record in heard.values()), key=lambda one: (one.server, one.process))
+        self._merged = {name: slots for name, slots in self._merged.items() if name in records}
+        self.servers = sorted((record.about for record in records.values()), key=lambda one: (one.server, one.process))
 
     def leave(self, now: Seconds) -> None:
-        """This process ends. Raises ``Unavailable``."""
+        """Delete the record, because this process ends. Raise ``Unavailable``."""
         self._documents.delete(self._ref, now)
 
 
-def encoded(server: Server, spans: Mapping[int, Span]) -> bytes:
-    """A record of at most ``MOST_BYTES``: older spans are left out of one that would be larger, and then the queues and
-    topics with the least are told as the rest of their projects."""
-    kept, most = dict(spans), MOST_NAMES
-    while len(value := msgspec.json.encode(Record(server, kept))) > MOST_BYTES and (len(kept) > 1 or most):
+def encode_record(server: Server, spans: Mapping[int, Span]) -> bytes:
+    """Return an encoded record of at most ``MAX_RECORD_SIZE``.
+
+    If the record is too large, older intervals are left out. If it is still too large, the queues and topics with the
+    lowest counts are merged into the ``REST`` entries of their projects.
+    """
+    kept, most = dict(spans), MAX_NAMES
+    while len(value := msgspec.json.encode(Record(server, kept))) > MAX_RECORD_SIZE and (len(kept) > 1 or most):
         if len(kept) > 1:
             del kept[min(kept)]
         else:
             most = most * 3 // 4
-            kept = {slot: _folded(span, most) for slot, span in kept.items()}
+            kept = {slot: _fold(span, most) for slot, span in kept.items()}
     return value
 
 
-def _folded(span: Span, most: int) -> Span:
-    """The same with ``most`` names of each kind, and what the others have in all."""
+def _fold(span: Span, most: int) -> Span:
+    """Return the interval with ``most`` queues and topics each, and the others merged into ``REST``."""
     return Span(span.seconds, _first(span.queues, most), _first(span.topics, most))
 
 
 def _first(rows: list[T], most: int) -> list[T]:
-    """Those with the most, and the sum of the others of each project; of all projects, where these are many."""
+    """Return the rows with the highest counts, and one ``REST`` row for the others of each project.
+
+    If the others belong to more than ``most`` projects, one row covers all of them.
+    """
     ranked = sorted(rows, key=lambda row: sum(row[2:]), reverse=True)
     rest: dict[tuple[str, str], tuple[int, ...]] = {}
     others = ranked[most:]

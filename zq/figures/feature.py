@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class FiguresFeature(Feature):
-    """The routes ``/v2/figures…`` and ``/v2/servers``, and the thread that samples. ``figures`` None: they are off."""
+    """The routes ``/v2/figures…`` and ``/v2/servers``, and the sampling thread. ``figures``: None if disabled."""
 
     tags: Mapping[str, str] = {
         "figures": "What queues hold and what goes through them, now and before: for people and dashboards."
@@ -64,7 +64,7 @@ def figures_feature(
     topics: Topics,
     quotas: Quotas | None,
 ) -> FiguresFeature:
-    """Return the feature of a server, and count its events from now on. ``about``: its entry of /v2/servers."""
+    """Create the feature and start to count the server's events. ``about``: the server's entry in /v2/servers."""
     if not enabled:
         return FiguresFeature(None)
     counts = Counts()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures that people look at."""
+"""Operations and schemas of ``/v2/figures…`` and ``/v2/servers`` in OpenAPI."""
 
 from typing import Any, Final
 
 from zq.figures.counting import RATES
 from zq.figures.reports import SORTS, TOPIC_SORTS
-from zq.figures.resources import MOST
+from zq.figures.resources import MAX_PAGE
 from zq.figures.series import DEPTHS, WINDOWS
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, integer, operation, query, reference
 from zq.limits import DEFAULT_PAGE
@@ -17,8 +17,8 @@ NUMBER: Final[Json] = {"type": "number"}
 UNKNOWN: Final[Json] = {"type": ["number", "null"]}
 FLAG: Final[Json] = {"type": "boolean"}
 MOMENT: Final[Json] = {"type": "string", "format": "date-time"}
-# What a member's name does not say.
-SAID: Final = {
+# Descriptions of members whose names are not self-explanatory.
+DESCRIPTIONS: Final = {
     "at_least": "A state has more messages than are counted.",
     "oldest_ready": "For how many seconds the first ready message could have been claimed.",
     "growth": "Messages more in a second, over the last minute or two.",
@@ -35,7 +35,7 @@ SAID: Final = {
 
 
 def figures() -> Json:
-    """By path and method."""
+    """Return the operations by path and method."""
     window = query("window", {"enum": list(WINDOWS), "default": 600}, "Seconds that the points go back.")
     sorts = sorted({*SORTS, *TOPIC_SORTS})
     paging = [
@@ -44,7 +44,7 @@ def figures() -> Json:
         query("order", {"enum": ["asc", "desc"]}, "Without: names ascend, all else descends."),
         query("name", TEXT, "List names that contain this."),
         query("marker", TEXT, "As a link of a page has it: the next one in the order of the first."),
-        query("limit", integer(1, MOST, default=DEFAULT_PAGE), "Rows in the page."),
+        query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Rows in the page."),
     ]
     off = "400 where the server takes none: [console] enabled is false."
     page, points = answer(f"A page. {off}", "FiguresPage"), answer(f"Points; null where nobody looked. {off}", "Points")
@@ -64,7 +64,7 @@ def _get(name: str, summary: str, found: Json, parameters: list[Json]) -> Json:
 
 
 def schemas() -> Json:
-    """The bodies of these."""
+    """Return the schemas of response bodies."""
     depth = dict.fromkeys(DEPTHS[:3], COUNT) | {"oldest_ready": UNKNOWN, "at_least": FLAG}
     rates = dict.fromkeys(("in", "out"), UNKNOWN)
     letters = {"dead_letter_queue": _or_null(TEXT), "dead": _or_null(COUNT)}
@@ -113,7 +113,7 @@ def _object(**members: Json) -> Json:
 
 
 def _description(name: str) -> Json:
-    return {"description": SAID[name]} if name in SAID else {}
+    return {"description": DESCRIPTIONS[name]} if name in DESCRIPTIONS else {}
 
 
 def _list(items: Json) -> Json:

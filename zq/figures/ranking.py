@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues of a project as rows, and their order by a figure, page by page, each of them once.
+"""Ranking of a project's queues by a figure, with stable pagination.
 
-An order that has more than one page is remembered for a minute under an id, which the marker carries, and a page is the
-next of its names: however their figures change meanwhile, none comes twice or never. The marker carries the figure and
-the name of the last row as well. A process that does not know the id, as another worker of the server, or after that
-minute, goes on behind that row in the order of its own snapshot: of those that have changed places meanwhile one may
-come twice or not at all, and in the order of names none does.
+An order with more than one page is cached for a minute under an id, which the marker contains. While it is cached, the
+pages neither skip nor repeat a queue, even if figures change. The marker also contains the figure and the name of the
+last row. If the process does not have the id, because another worker created it or the minute has passed, the listing
+continues after that row in the process's own snapshot. Queues whose rank changed may then be skipped or repeated. A
+listing by name never skips or repeats a queue.
 """
 
 import base64
@@ -21,34 +21,34 @@ import msgspec
 
 from zq.errors import InvalidParameter
 from zq.figures.counting import RATES
-from zq.figures.sampler import Rates, Said, Sampler, total
+from zq.figures.sampler import MetadataSummary, Rates, Sampler, total
 from zq.figures.series import FINE
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
 
 Json = dict[str, Any]
 
-# Rows of each list of an overview.
-MOST_LISTED: Final = 10
-# Points of a row's own small chart: half a minute each.
+# The largest number of rows in each list of an overview.
+MAX_LISTED: Final = 10
+# The number of points in a row's sparkline, each of half a minute.
 RECENT: Final = 20
-# What is less than every figure.
-LEAST: Final = -1e18
-# Seconds for which an order is remembered.
-REMEMBERED: Final = 60.0
-# Rows in all orders that are remembered together: 50 MB at the most.
-MOST_ROWS: Final = 500_000
-# The order of names from the last to the first.
-BACKWARDS: Final = "-names"
+# The sort key of an unknown figure, below every figure.
+LOWEST: Final = -1e18
+# Seconds for which an order is cached.
+ORDER_TTL: Final = 60.0
+# The largest number of rows in all cached orders together, at most 50 MB.
+MAX_CACHED_ROWS: Final = 500_000
+# The order by name, descending.
+NAMES_DESC: Final = "-names"
 
-# A figure, negative where the highest comes first, and a name.
+# The sort key, negated in descending order, and the name.
 _Row = tuple[float, str]
 _Marker = tuple[str, int, float, str]
 _decoder: Final[msgspec.json.Decoder[_Marker]] = msgspec.json.Decoder(_Marker)
 
 
-class Ranked(NamedTuple):
-    """A page of names; ``next``: the marker of the one after it."""
+class RankedPage(NamedTuple):
+    """A page of names. ``next``: the marker of the next page."""
 
     names: Sequence[str]
     next: str | None
@@ -61,7 +61,7 @@ class _Order(NamedTuple):
 
 
 class Ranking:
-    """The orders of one process. Any thread may ask."""
+    """The cached orders of one process; thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -70,43 +70,45 @@ class Ranking:
 
     def page(
         self, project: str, figures: Callable[[], Mapping[str, float]], order: str, marker: str, limit: int
-    ) -> Ranked:
-        """Names by their figures; equal ones by their names. ``order``: ``desc`` has the highest first, ``names`` goes
-        by names alone, and ``-names`` backwards. Raises ``InvalidParameter``."""
-        id, start, after, last = _read(marker) if marker else ("", 0, 0.0, "")
+    ) -> RankedPage:
+        """Return a page of names, sorted by figure and then by name. Raise ``InvalidParameter``.
+
+        ``order``: ``asc``, ``desc``, ``names`` (by name only) or ``-names`` (by name, descending).
+        """
+        id, start, after, last = _decode_marker(marker) if marker else ("", 0, 0.0, "")
         known = self._orders.get(id)
         if known is None or known.project != project or known.until < self._monotonic():
-            rows = _sorted(figures(), order)
+            rows = _sort(figures(), order)
             if marker:
-                rows = [row for row in rows if (row < (after, last) if order == BACKWARDS else row > (after, last))]
+                rows = [row for row in rows if (row < (after, last) if order == NAMES_DESC else row > (after, last))]
             id, start, known = "", 0, _Order(rows, project, 0.0)
         page, end = known.rows[start : start + limit], start + limit
         names = [name for _, name in page]
         if end >= len(known.rows):
-            return Ranked(names, None)
-        told = msgspec.json.encode((id or self._remember(project, known.rows), end, *page[-1]))
-        return Ranked(names, base64.urlsafe_b64encode(told).decode().rstrip("="))
+            return RankedPage(names, None)
+        next_marker = msgspec.json.encode((id or self._cache_order(project, known.rows), end, *page[-1]))
+        return RankedPage(names, base64.urlsafe_b64encode(next_marker).decode().rstrip("="))
 
-    def _remember(self, project: str, rows: Sequence[_Row]) -> str:
+    def _cache_order(self, project: str, rows: Sequence[_Row]) -> str:
         now, id = self._monotonic(), secrets.token_urlsafe(6)
         with self._lock:
-            self._orders[id] = _Order(rows, project, now + REMEMBERED)
+            self._orders[id] = _Order(rows, project, now + ORDER_TTL)
             while self._orders:
                 oldest = next(iter(self._orders))
                 held = sum(len(order.rows) for order in self._orders.values())
-                if self._orders[oldest].until >= now and (held <= MOST_ROWS or len(self._orders) == 1):
+                if self._orders[oldest].until >= now and (held <= MAX_CACHED_ROWS or len(self._orders) == 1):
                     break
                 del self._orders[oldest]
         return id
 
 
-def _sorted(figures: Mapping[str, float], order: str) -> list[_Row]:
+def _sort(figures: Mapping[str, float], order: str) -> list[_Row]:
     if order.endswith("names"):
-        return sorted(((0.0, name) for name in figures), reverse=order == BACKWARDS)
+        return sorted(((0.0, name) for name in figures), reverse=order == NAMES_DESC)
     return sorted((-figure if order == "desc" else figure, name) for name, figure in figures.items())
 
 
-def _read(marker: str) -> _Marker:
+def _decode_marker(marker: str) -> _Marker:
     try:
         return _decoder.decode(base64.urlsafe_b64decode(marker + "=" * (-len(marker) % 4)))
     except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
@@ -114,34 +116,34 @@ def _read(marker: str) -> _Marker:
 
 
 class ProjectRows:
-    """One project's queues in the last snapshot. ``visible``: None = all; of others no row tells anything."""
+    """The queues of one project in the last snapshot. ``visible``: a filter of dead-letter queues; None shows all."""
 
     def __init__(self, sampler: Sampler, project: str, visible: Callable[[str], bool] | None) -> None:
         self._sampler, self._project, self._visible = sampler, project, visible
         self.rows, self.as_of = sampler.snapshot.of(project), sampler.snapshot.as_of
         self._rates = latest_rates(sampler)
         self._former = sampler.former.of(project)
-        self._passed = self.as_of - sampler.former.as_of
+        self._elapsed = self.as_of - sampler.former.as_of
         self._known = frozenset(sampler.known)
-        self._said = sampler.said.get(project, (0.0, {}))[1]
-        self.receivers = frozenset(said.dead_letter_queue for said in self._said.values())
-        """Queues for the dead letters of others."""
+        self._summaries = sampler.summaries.get(project, (0.0, {}))[1]
+        self.receivers = frozenset(summary.dead_letter_queue for summary in self._summaries.values())
+        """The dead-letter queues of other queues."""
 
     def about(self) -> Json:
         return {"as_of": self.as_of, "complete": self._sampler.snapshot.complete}
 
     def age(self, name: str) -> Seconds | None:
-        """For how many seconds the first ready message waits."""
+        """Return the age in seconds of the oldest ready message."""
         return age_of(self.rows[name], self.as_of)
 
     def rate(self, name: str, way: str) -> float | None:
-        """Messages in a second: posted, or finished."""
+        """Return the rate of posted (``way`` is ``in``) or finished (``out``) messages per second."""
         if self._rates is None:
             return None
         return self._rates.queues.get((self._project, name), [0.0] * len(RATES))[0 if way == "in" else 2]
 
     def sum(self, names: Iterable[str] | None, way: str) -> float | None:
-        """The rates of these queues together; None: of all of the project, those without figures of their own too."""
+        """Return the sum of the rates of queues. ``names``: None sums all rates of the project, including ``REST``."""
         if self._rates is None:
             return None
         if names is None:
@@ -149,12 +151,14 @@ class ProjectRows:
         return round(sum(self.rate(name, way) or 0.0 for name in names), 3)
 
     def growth(self, name: str) -> float | None:
-        """Messages more in a second, over the last minute or two; None where nobody looked, or it was not there."""
+        """Return the growth in messages per second over the last minute or two; None without an earlier sample."""
         before = self._former.get(name)
-        return None if before is None or self._passed <= 0 else (total(self.rows[name]) - total(before)) / self._passed
+        return (
+            None if before is None or self._elapsed <= 0 else (total(self.rows[name]) - total(before)) / self._elapsed
+        )
 
     def keys(self, names: Iterable[str], sort: str) -> dict[str, float]:
-        """By what these are sorted; what is not known is the least."""
+        """Return the sort keys of queues; an unknown figure sorts lowest."""
         of: Mapping[str, Callable[[str], float | None]] = {
             "oldest": self.age,
             "growth": self.growth,
@@ -162,30 +166,30 @@ class ProjectRows:
             "out": lambda name: self.rate(name, "out"),
         }
         figure = of.get(sort) or (lambda name: getattr(self.rows[name], sort, 0))
-        return {name: LEAST if (value := figure(name)) is None else float(value) for name in names}
+        return {name: LOWEST if (value := figure(name)) is None else float(value) for name in names}
 
     def row(self, name: str) -> Json:
-        """What a list shows of a queue."""
-        letters, paused = self._said.get(name, Said())
+        """Return a queue's row of a list."""
+        dead_letter_queue, paused = self._summaries.get(name, MetadataSummary())
         rates = {way: _rounded(self.rate(name, way)) for way in ("in", "out")}
         return {
             "name": name,
             **shown(self.rows[name], self.as_of, self._sampler.most()),
             **rates,
             "growth": _rounded(self.growth(name)),
-            "dead_letter_queue": letters,
-            "dead": self._dead(letters),
+            "dead_letter_queue": dead_letter_queue,
+            "dead": self._dead(dead_letter_queue),
             "paused": paused,
             "recent": self._recent(name),
         }
 
-    def _dead(self, letters: str | None) -> int | None:
-        if letters is None or (self._visible and not self._visible(letters)):
+    def _dead(self, dead_letter_queue: str | None) -> int | None:
+        if dead_letter_queue is None or (self._visible and not self._visible(dead_letter_queue)):
             return None
-        return total(self.rows.get(letters, Depth()))
+        return total(self.rows.get(dead_letter_queue, Depth()))
 
     def lists(self, names: Sequence[str], living: Sequence[str]) -> Json:
-        """The first of several orders."""
+        """Return the top queues of the overview: oldest, deepest, growing, and dead-letter queues."""
         rows = self.rows
         growing = [name for name in living if (self.growth(name) or 0.0) > 0]
         return {
@@ -200,7 +204,7 @@ class ProjectRows:
         }
 
     def _first(self, names: Iterable[str], key: Callable[[str], float]) -> list[Json]:
-        return [self.row(name) for name in sorted(names, key=lambda name: (key(name), name))[:MOST_LISTED]]
+        return [self.row(name) for name in sorted(names, key=lambda name: (key(name), name))[:MAX_LISTED]]
 
     def _recent(self, name: str) -> list[float | None] | None:
         series = self._sampler.kept.get(QueueRef(self._project, name))
@@ -213,7 +217,7 @@ class ProjectRows:
 
 
 def latest_rates(sampler: Sampler) -> Rates | None:
-    """What went through in the last span that is known, if that is not long ago."""
+    """Return the rates of the latest known interval; None if it is older than four intervals."""
     spans = dict(sampler.spans)
     now = int(sampler.clock.now() // FINE.step)
     latest = max((slot for slot in spans if now - 4 <= slot < now), default=None)

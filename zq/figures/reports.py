@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is answered of the figures: pages of queues, the points of one queue or of a project, the servers."""
+"""Answers of the routes: pages of queues and topics, time series of a queue or project, and the list of servers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -13,52 +13,52 @@ from zq.core.quotas import Quotas
 from zq.core.topics import Topics
 from zq.figures.counting import Counts
 from zq.figures.exchange import About, Server
-from zq.figures.ranking import BACKWARDS, MOST_LISTED, ProjectRows, Ranking, latest_rates, shown
+from zq.figures.ranking import MAX_LISTED, NAMES_DESC, ProjectRows, Ranking, latest_rates, shown
 from zq.figures.sampler import NOTHING, Sampler, Snapshot, summed
 from zq.figures.series import CLOSE, FINE, WINDOWS, Series, Window
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
 from zq.storage.api import Storage
 
-# What queues can be sorted by, and topics.
+# The sort keys of queues and of topics.
 SORTS: Final = ("oldest", "ready", "delayed", "claimed", "in", "out", "growth", "name")
 TOPIC_SORTS: Final = ("in", "name")
-# A quota of which this part is used is near its end.
-NEAR: Final = 0.8
-# Answers that are remembered of one snapshot.
-MOST_COMMON: Final = 100
-# Seconds after which a server that told nothing is not counted any more.
-SILENT: Final = 30.0
+# The used share from which a quota is listed as nearly exhausted.
+QUOTA_WARNING_SHARE: Final = 0.8
+# The largest number of cached answers of one snapshot.
+MAX_CACHED_ANSWERS: Final = 100
+# Seconds without a status report after which a server is not counted.
+SERVER_TIMEOUT: Final = 30.0
 
 Visible = Callable[[str], bool] | None
 Json = dict[str, Any]
 
 
-class Asked(Struct, frozen=True):
-    """Which names, in which order, and which page of them."""
+class RankingQuery(Struct, frozen=True):
+    """The query of a ranked list: filter, sort key, order and page."""
 
     sort: str
     order: str
     """``asc`` or ``desc``."""
-    part: str = ""
+    name_filter: str = ""
     marker: str = ""
     limit: int = 10
     visible: Visible = None
 
     @property
     def ranking(self) -> str:
-        """The order as ``Ranking`` has it."""
+        """The ``order`` argument of ``Ranking.page``."""
         if self.sort != "name":
             return self.order
-        return "names" if self.order == "asc" else BACKWARDS
+        return "names" if self.order == "asc" else NAMES_DESC
 
     def shows(self, name: str) -> bool:
-        """Whether the name is among those asked for."""
-        return self.part in name and (self.visible is None or self.visible(name))
+        """Return whether the name matches the filter and is visible."""
+        return self.name_filter in name and (self.visible is None or self.visible(name))
 
 
 class Figures:
-    """The figures as this process has them. Each method may raise ``Unavailable``: the store does not answer now."""
+    """The reports of this process. Each method raises ``Unavailable`` if the store does not answer."""
 
     def __init__(
         self,
@@ -76,37 +76,37 @@ class Figures:
         self._clock = clock
         self.sampler = Sampler(storage, clock, counts, about, lambda: queues.max_counted)
         self._ranking = Ranking()
-        self._common: tuple[Snapshot, dict[object, Json]] = NOTHING, {}
-        """What was answered of a snapshot to those who may see all: many viewers ask the same."""
+        self._answers: tuple[Snapshot, dict[object, Json]] = NOTHING, {}
+        """Cached answers of a snapshot to callers who may see everything, because many viewers send equal requests."""
 
-    def queues(self, project: str, asked: Asked) -> Json:
-        """A page of the project's queues; ``next``: the marker of the next one. Raises ``InvalidParameter``."""
+    def queues(self, project: str, query: RankingQuery) -> Json:
+        """Return a page of the project's queues; ``next`` is the next page's marker. Raise ``InvalidParameter``."""
         self.sampler.look(project)
-        if asked.visible is not None or asked.marker:
-            return self._page(project, asked)
-        return self._once((project, asked), lambda: self._page(project, asked))
+        if query.visible is not None or query.marker:
+            return self._page(project, query)
+        return self._cached_answer((project, query), lambda: self._page(project, query))
 
-    def _page(self, project: str, asked: Asked) -> Json:
-        view = ProjectRows(self.sampler, project, asked.visible)
-        listed = [name for name in view.rows if asked.shows(name)]
+    def _page(self, project: str, query: RankingQuery) -> Json:
+        view = ProjectRows(self.sampler, project, query.visible)
+        listed = [name for name in view.rows if query.shows(name)]
         page = self._ranking.page(
-            project, lambda: view.keys(listed, asked.sort), asked.ranking, asked.marker, asked.limit
+            project, lambda: view.keys(listed, query.sort), query.ranking, query.marker, query.limit
         )
-        rows = [view.row(name) for name in page.names if name in view.rows and asked.shows(name)]
+        rows = [view.row(name) for name in page.names if name in view.rows and query.shows(name)]
         return view.about() | {"total": len(listed), "queues": rows, "next": page.next}
 
-    def topics(self, project: str, asked: Asked) -> Json:
-        """The same of topics, of which it is known what was published in a second."""
+    def topics(self, project: str, query: RankingQuery) -> Json:
+        """Return a page of the project's topics with their publish rates. Raise ``InvalidParameter``."""
         self.sampler.look(project)
         rates, now = latest_rates(self.sampler), self._clock.now()
-        names = list(self._topic_names(project, asked))
+        names = list(self._topic_names(project, query))
         known = {name: rates.topics.get((project, name), [0.0])[0] if rates else 0.0 for name in names}
-        page = self._ranking.page(project, lambda: known, asked.ranking, asked.marker, asked.limit)
+        page = self._ranking.page(project, lambda: known, query.ranking, query.marker, query.limit)
         rows = [{"name": name, "in": round(known[name], 3) if rates else None} for name in page.names if name in known]
         return {"as_of": now, "complete": True, "total": len(names), "topics": rows, "next": page.next}
 
     def queue(self, queue: QueueRef, seconds: int) -> Json:
-        """The points of a queue within so many seconds, a key of ``WINDOWS``."""
+        """Return the time series of a queue. ``seconds``: a key of ``WINDOWS``."""
         sampler, window = self.sampler, WINDOWS[seconds]
         sampler.look(queue.project)
         sampler.watch(queue)
@@ -116,17 +116,17 @@ class Figures:
         return self._points(sampler.kept.get(queue), window, now) | {"as_of": as_of, "now": self._state(depth, as_of)}
 
     def project(self, project: str, seconds: int, visible: Visible) -> Json:
-        """The project's points, which are None for one who may not see all of its queues, and what matters of it."""
+        """Return the overview of a project. Its time series are None for a caller who may not see all queues."""
         sampler, window = self.sampler, WINDOWS[seconds]
         sampler.look(project)
         now = self._clock.now()
         points = self._points(sampler.projects.get(project), window if window is not CLOSE else FINE, now)
         if visible is not None:
-            return points | dict.fromkeys(("depth", "rates")) | self._matters(project, visible)
-        return points | self._once(project, lambda: self._matters(project, None))
+            return points | dict.fromkeys(("depth", "rates")) | self._overview(project, visible)
+        return points | self._cached_answer(project, lambda: self._overview(project, None))
 
-    def _matters(self, project: str, visible: Visible) -> Json:
-        """The sums of what is seen of the project, and the lists."""
+    def _overview(self, project: str, visible: Visible) -> Json:
+        """Return the sums over the visible queues, and the lists."""
         view = ProjectRows(self.sampler, project, visible)
         names = [name for name in view.rows if visible is None or visible(name)]
         living = [name for name in names if name not in view.receivers]
@@ -143,24 +143,24 @@ class Figures:
             "sweep_lag": max(lags, default=None),
         }
 
-    def _once(self, key: object, make: Callable[[], Json]) -> Json:
-        """What was made under the key of this snapshot."""
-        snapshot, made = self._common
-        if snapshot is not self.sampler.snapshot or len(made) >= MOST_COMMON:
-            self._common = _, made = self.sampler.snapshot, {}
+    def _cached_answer(self, key: object, make: Callable[[], Json]) -> Json:
+        """Return the cached answer of the current snapshot, or make and cache it."""
+        snapshot, made = self._answers
+        if snapshot is not self.sampler.snapshot or len(made) >= MAX_CACHED_ANSWERS:
+            self._answers = _, made = self.sampler.snapshot, {}
         found = made.get(key)
         if found is None:
             made[key] = found = make()
         return dict(found)
 
     def servers(self) -> Sequence[Server]:
-        """What each process of the deployment has said of itself within a minute."""
+        """Return the latest status report of each process of the deployment, at most one minute old."""
         self.sampler.look("")
         return self.sampler.exchange.servers
 
     def _points(self, series: Series | None, window: Window, now: Seconds) -> Json:
         found = series or Series(now)
-        servers = {one.server for one in self.sampler.exchange.servers if one.as_of > now - SILENT}
+        servers = {one.server for one in self.sampler.exchange.servers if one.as_of > now - SERVER_TIMEOUT}
         return {
             "step": window.step,
             "since": (int(now // window.step) - window.points + 1) * window.step,
@@ -172,15 +172,15 @@ class Figures:
     def _state(self, depth: Depth, now: Seconds) -> Json:
         return shown(depth, now, self.sampler.most())
 
-    def _topic_names(self, project: str, asked: Asked) -> Iterable[str]:
+    def _topic_names(self, project: str, query: RankingQuery) -> Iterable[str]:
         after: str | None = ""
         while after is not None:
             page = self._topics.stored(project, after)
-            yield from (topic.ref.name for topic in page.items if asked.shows(topic.ref.name))
+            yield from (topic.ref.name for topic in page.items if query.shows(topic.ref.name))
             after = page.next if page.items else None
 
     def _near_quotas(self, project: str) -> list[Json]:
-        """Return the quotas of which the project has used most, the largest share first."""
+        """Return the nearly exhausted quotas of the project, the largest used share first."""
         quotas = self._quotas
         if quotas is None:
             return []
@@ -190,5 +190,5 @@ class Figures:
         near = [
             {"name": name, "used": count, "limit": bounds[name]} for name, count in used.items() if bounds.get(name)
         ]
-        near = [one for one in near if one["used"] >= NEAR * one["limit"]]
-        return sorted(near, key=lambda one: -one["used"] / one["limit"])[:MOST_LISTED]
+        near = [one for one in near if one["used"] >= QUOTA_WARNING_SHARE * one["limit"]]
+        return sorted(near, key=lambda one: -one["used"] / one["limit"])[:MAX_LISTED]

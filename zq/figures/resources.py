@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/figures`` and below, and ``/v2/servers``: the figures that people look at (decision 0108)."""
+"""The resources ``/v2/figures…`` and ``/v2/servers`` (decision 0108)."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from zq import limits, wire
 from zq.errors import InvalidParameter, NotBuilt
 from zq.figures import Figures
-from zq.figures.reports import SORTS, TOPIC_SORTS, Asked
+from zq.figures.reports import SORTS, TOPIC_SORTS, RankingQuery
 from zq.figures.series import WINDOWS
 from zq.http import query
 from zq.http.tenant import Audience
@@ -18,13 +18,13 @@ from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers
 
-# Queues in one page.
-MOST: Final = 100
+# The largest number of rows in one page.
+MAX_PAGE: Final = 100
 OFF: Final = "This server takes no figures: [console] enabled is false."
 
 
 class _Reports:
-    """``figures`` None: they are off."""
+    """A resource of figures. ``figures``: None if they are disabled."""
 
     def __init__(self, figures: Figures | None) -> None:
         self._given = figures
@@ -37,7 +37,7 @@ class _Reports:
 
 
 class QueueFigures(_Reports):
-    """``/v2/figures/queues``: all queues of the project with their figures, or all topics."""
+    """``/v2/figures/queues``: a page of the project's queues or topics with their figures."""
 
     policy = {"GET": "queues:get_all"}
 
@@ -46,18 +46,24 @@ class QueueFigures(_Reports):
         allowance: Allowance = req.context.allowance
         if kind == "topics" and not allowance.permits("topics:get_all"):
             raise allowance.refusal("topics:get_all")
-        asked = _asked(req, TOPIC_SORTS if kind == "topics" else SORTS, allowance)
+        ranking = _ranking_query(req, TOPIC_SORTS if kind == "topics" else SORTS, allowance)
         report = self._figures.topics if kind == "topics" else self._figures.queues
-        found = report(req.context.project, asked)
+        found = report(req.context.project, ranking)
         links = []
         if (marker := found.pop("next")) is not None:
-            given = {"kind": kind, "sort": asked.sort, "order": asked.order, "name": asked.part, "limit": asked.limit}
+            given = {
+                "kind": kind,
+                "sort": ranking.sort,
+                "order": ranking.order,
+                "name": ranking.name_filter,
+                "limit": ranking.limit,
+            }
             links = [answers.next_link("/v2/figures/queues", query.repeated(given) | {"marker": marker})]
         resp.data = wire.encode(_dated(found) | {"links": links})
 
 
 class QueuePoints(_Reports):
-    """``/v2/queues/{queue}/figures``: the past of one queue."""
+    """``/v2/queues/{queue}/figures``: the time series of one queue."""
 
     policy = {"GET": "queues:stats"}
 
@@ -66,7 +72,7 @@ class QueuePoints(_Reports):
 
 
 class ProjectFigures(_Reports):
-    """``/v2/figures``: the past of the project, and what matters in it."""
+    """``/v2/figures``: the time series and the overview of the project."""
 
     policy = {"GET": "queues:get_all"}
 
@@ -76,7 +82,7 @@ class ProjectFigures(_Reports):
 
 
 class ServerCollection(_Reports):
-    """``/v2/servers``: what each process of the deployment says of itself."""
+    """``/v2/servers``: the status reports of all processes of the deployment."""
 
     audience = Audience.OPERATOR
     policy = {"GET": "admin:server"}
@@ -85,18 +91,18 @@ class ServerCollection(_Reports):
         resp.data = wire.encode({"servers": [_dated(asdict(server)) for server in self._figures.servers()]})
 
 
-def _asked(req: falcon.Request, sorts: Sequence[str], allowance: Allowance) -> Asked:
+def _ranking_query(req: falcon.Request, sorts: Sequence[str], allowance: Allowance) -> RankingQuery:
     sort = _one_of(req, "sort", sorts)
     order = _one_of(req, "order", ("asc", "desc") if sort == "name" else ("desc", "asc"))
     given = query.integer(req, "limit")
-    limit = limits.DEFAULT_PAGE if given is None else limits.within("limit", given, 1, MOST)
+    limit = limits.DEFAULT_PAGE if given is None else limits.within("limit", given, 1, MAX_PAGE)
     kind = Kind.TOPIC if sorts is TOPIC_SORTS else Kind.QUEUE
     visible = allowance.visible(Verb.OBSERVE, kind)
-    return Asked(sort, order, query.text(req, "name"), query.text(req, "marker"), limit, visible)
+    return RankingQuery(sort, order, query.text(req, "name"), query.text(req, "marker"), limit, visible)
 
 
 def _one_of(req: falcon.Request, name: str, words: Sequence[str]) -> str:
-    """One of some words; the first, if none is given."""
+    """Return a parameter that must be one of ``words``; the first one by default. Raise ``InvalidParameter``."""
     given = query.text(req, name) or words[0]
     if given not in words:
         raise InvalidParameter(f"{name} must be one of {', '.join(words)}.")
@@ -111,6 +117,6 @@ def _window(req: falcon.Request) -> int:
 
 
 def _dated(found: dict[str, Any]) -> dict[str, Any]:
-    """The same with its moments as the extensions write them."""
+    """Return the answer with formatted timestamps."""
     moments = {name: answers.timestamp(found[name]) for name in ("as_of", "since") if name in found}
     return found | moments

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that takes the points: all queues in a sweep, and each two seconds those that somebody looks at."""
+"""The sampling thread: it samples all queues in sweeps, and watched queues every two seconds."""
 
 import heapq
 import logging
@@ -26,68 +26,68 @@ from zq.model.stats import Depth
 from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
-# Seconds between two looks at watched queues.
+# Seconds between two samples of watched queues.
 TICK: Final = 2.0
-# Seconds between two sweeps, while nobody looks; while somebody does, it is ``TICK``.
+# Seconds between two sweeps without viewers. With viewers the interval is ``TICK``.
 SWEEP: Final = 10.0
-# The next sweep comes so many times as long after the last one as that took: it costs 2.5 % of the time at most.
-AT_MOST: Final = 40
-# The same of looks at metadata: 1 %.
-METADATA_AT_MOST: Final = 100
-# Seconds that who begins to look waits for a sweep.
-FRESH: Final = 0.5
-# Seconds for which somebody who has asked looks.
-LOOKS: Final = 10.0
-# Queues that are watched at once, that a sweep has, and that have points; half of these have the most messages, half
-# the oldest.
-MOST_WATCHED: Final = 64
-MOST_SWEPT: Final = 200_000
-MOST_KEPT: Final = 1000
-# Seconds into a span after which other processes have told of the one before.
-TOLD: Final = 4.0
-# Seconds for which it is known what the metadata of a project's queues say, and projects of which it is.
+# The interval between two sweeps is at least this multiple of a sweep's duration: at most 2.5 % of the time.
+SWEEP_INTERVAL_FACTOR: Final = 40
+# The corresponding multiple for reading metadata, which takes at most 1 % of the time.
+METADATA_INTERVAL_FACTOR: Final = 100
+# Seconds that a new viewer waits for a sweep.
+VIEWER_PATIENCE: Final = 0.5
+# Seconds after a request for which its caller counts as a viewer.
+VIEWER_TTL: Final = 10.0
+# The largest numbers of watched queues, of queues in a sweep, and of queues with a time series. Of the latter, half
+# are the deepest queues, and half have the oldest messages.
+MAX_WATCHED: Final = 64
+MAX_SWEPT: Final = 200_000
+MAX_SERIES: Final = 1000
+# Seconds into an interval after which all processes have published the previous interval.
+READ_DELAY: Final = 4.0
+# Seconds for which the metadata of a project's queues are cached, and the largest number of cached projects.
 METADATA_AGE: Final = 4.0
-MOST_PROJECTS: Final = 100
-# Queues whose metadata are asked for at once: they may be large; and what is in those that matter.
+MAX_PROJECTS: Final = 100
+# Queues read at a time, few because metadata may be large; and a pattern of the metadata that must be parsed.
 PAGE: Final = 100
-MENTIONS: Final = re.compile(b'"_dead_letter_queue"|"_paused"')
-# Seconds between two snapshots by which a queue grows.
-GROWTH: Final = 60.0
+RELEVANT: Final = re.compile(b'"_dead_letter_queue"|"_paused"')
+# Seconds between the two snapshots that growth is computed from.
+GROWTH_INTERVAL: Final = 60.0
 
 Rows = Mapping[str, Mapping[str, Depth]]
 
 
 class Snapshot(Struct, frozen=True):
-    """What a sweep found: by project and name. ``complete``: it is all queues of the store."""
+    """The result of a sweep, by project and name. ``complete``: whether it has all queues of the store."""
 
     rows: Rows
     as_of: Seconds
     complete: bool
 
     def of(self, project: str) -> Mapping[str, Depth]:
-        """The queues of a project."""
+        """Return the queues of a project."""
         return self.rows.get(project, {})
 
 
 NOTHING: Final = Snapshot({}, 0.0, True)
 
 
-class Said(NamedTuple):
-    """What the metadata of a queue say: where its dead letters go, and what of it is paused."""
+class MetadataSummary(NamedTuple):
+    """The dead-letter queue and the paused operations that a queue's metadata declare."""
 
     dead_letter_queue: str | None = None
     paused: str | None = None
 
 
 class Rates(Struct, frozen=True):
-    """What went through all processes in one second of a span."""
+    """The rates per second of one interval, summed over all processes."""
 
     queues: dict[tuple[str, str], list[float]]
     topics: dict[tuple[str, str], list[float]]
 
 
 class Sampler:
-    """``start`` and ``stop`` it; without, who asks has it ``tick``."""
+    """The sampler of one process. Without ``start``, each request runs ``tick`` in its own thread."""
 
     def __init__(
         self,
@@ -98,102 +98,102 @@ class Sampler:
         most: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``most``: messages of each state that are counted of a queue now."""
+        """``most`` returns the number up to which the messages of a queue's state are counted."""
         self._storage, self.clock, self._counts, self._monotonic, self.most = storage, clock, counts, monotonic, most
         began = clock.now()
         self.exchange = Exchange(storage.documents, about, began)
-        self._told = self._heard = int(began // FINE.step)
-        """The slots that were told of and heard of last, or are not to be."""
-        self.snapshot = self.former = self._nearer = NOTHING
-        """The last one, and one of a minute or two before, which is followed by the one between."""
+        self._published_slot = self._read_slot = int(began // FINE.step)
+        """The last published and the last read slot."""
+        self.snapshot = self.former = self._newer = NOTHING
+        """The latest snapshot, one that is a minute or two older, and one in between that replaces the older one."""
         self.failing = False
-        """Whether the store did not answer the last time."""
+        """Whether the store was unavailable in the last round."""
         self.spans: dict[int, Rates] = {}
-        """What went through, by slots of ``FINE``; the last few."""
+        """The rates of the latest intervals, by slots of ``FINE``."""
         self.known: set[int] = set()
         self.kept: OrderedDict[QueueRef, Series] = OrderedDict()
         self.projects: OrderedDict[str, Series] = OrderedDict()
         self.watched: dict[QueueRef, float] = {}
-        """Until when."""
+        """The watched queues, and the moments until which they are watched."""
         self.present: dict[QueueRef, tuple[Depth, Seconds]] = {}
-        """What was seen last in each watched queue."""
-        self.said: OrderedDict[str, tuple[float, Mapping[str, Said]]] = OrderedDict()
-        """Of each project that somebody looks at, until when it holds, and what is said of which queue."""
-        self._looked = self._asked = -math.inf
-        """When somebody looked last, and when the last sweep began."""
-        self._took, self._recorded = 0.0, -1
+        """The latest sample of each watched queue."""
+        self.summaries: OrderedDict[str, tuple[float, Mapping[str, MetadataSummary]]] = OrderedDict()
+        """The cached metadata by project: the moment of expiry, and the summaries by queue."""
+        self._viewed_at = self._swept_at = -math.inf
+        """The moments of the last request, and of the start of the last sweep."""
+        self._sweep_seconds, self._recorded_slot = 0.0, -1
         self._lock = threading.Lock()
         self._wake, self._stopping = threading.Event(), threading.Event()
-        self._swept = threading.Condition()
+        self._sweep_ended = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Go on by itself."""
+        """Start the sampling thread."""
         self._thread = threading.Thread(target=self._run, name="zq-figures", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread, before the store is closed."""
+        """Stop the thread. Call this before the store is closed."""
         self._stopping.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
     def look(self, project: str) -> None:
-        """Somebody looks at the queues of a project. Raises ``Unavailable`` while the store does not answer."""
+        """Register a viewer of a project, and refresh stale samples. Raise ``Unavailable`` if the store is down."""
         now = self._monotonic()
-        awake, self._looked = now - self._looked < LOOKS, now
+        awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now
         with self._lock:
-            until, _ = self.said.setdefault(project, (-1.0, {}))
-            self.said.move_to_end(project)
+            until, _ = self.summaries.setdefault(project, (-1.0, {}))
+            self.summaries.move_to_end(project)
         if self._thread is None:
-            self._asked = -math.inf
+            self._swept_at = -math.inf
             self.tick()
         elif not awake or until < 0:
             self._wake.set()
-            self._await(now)
+            self._await_sweep(now)
         if self.snapshot is NOTHING:
             raise Unavailable("The queues were not counted yet.")
         if self.failing:
             raise Unavailable("The store did not answer when the queues were to be counted.")
 
-    def _await(self, now: float) -> None:
-        """Give a sweep that is due a moment, so that who begins to look sees no old snapshot."""
-        before = self._asked
-        if self.snapshot is NOTHING or now >= before + AT_MOST * self._took:
-            patience = TICK if self.snapshot is NOTHING else FRESH
-            with self._swept:
-                self._swept.wait_for(lambda: self._asked != before, patience)
+    def _await_sweep(self, now: float) -> None:
+        """Wait a moment for a sweep that is due, so that a new viewer does not get a stale snapshot."""
+        before = self._swept_at
+        if self.snapshot is NOTHING or now >= before + SWEEP_INTERVAL_FACTOR * self._sweep_seconds:
+            patience = TICK if self.snapshot is NOTHING else VIEWER_PATIENCE
+            with self._sweep_ended:
+                self._sweep_ended.wait_for(lambda: self._swept_at != before, patience)
 
     def watch(self, queue: QueueRef) -> None:
-        """Somebody looks at this queue; nothing, if too many are watched."""
+        """Watch this queue, unless ``MAX_WATCHED`` queues are watched."""
         now = self._monotonic()
         with self._lock:
             new = queue not in self.watched
-            if new and len(self.watched) >= MOST_WATCHED:
+            if new and len(self.watched) >= MAX_WATCHED:
                 return
-            self.watched[queue] = now + LOOKS
+            self.watched[queue] = now + VIEWER_TTL
         if self._thread is None:
             self.tick()
         elif new:
             self._wake.set()
-            with self._swept:
-                self._swept.wait_for(lambda: queue in self.present, FRESH)
+            with self._sweep_ended:
+                self._sweep_ended.wait_for(lambda: queue in self.present, VIEWER_PATIENCE)
 
     def tick(self) -> None:
-        """One round. Raises ``Unavailable``."""
+        """Run one round. Raise ``Unavailable``."""
         try:
-            self._watch()
-            if self._monotonic() >= self._due():
+            self._sample_watched()
+            if self._monotonic() >= self._next_sweep():
                 self._sweep()
-            self._find_metadata()
+            self._refresh_metadata()
             self._exchange()
         except Unavailable:
             self.failing = True
             raise
         self.failing = False
 
-    def _watch(self) -> None:
+    def _sample_watched(self) -> None:
         now = self._monotonic()
         with self._lock:
             self.watched = {queue: until for queue, until in self.watched.items() if until > now}
@@ -202,43 +202,43 @@ class Sampler:
             moment = self.clock.now()
             depth = self._storage.depth(queue, moment, self.most())
             self.present[queue] = depth, moment
-            self._series(queue, moment).watched(depth, moment)
-        with self._swept:
+            self._get_series(queue, moment).record_watched(depth, moment)
+        with self._sweep_ended:
             self.present = {queue: seen for queue, seen in self.present.items() if queue in self.watched}
-            self._swept.notify_all()
+            self._sweep_ended.notify_all()
 
-    def _due(self) -> float:
-        pace = TICK / 2 if self._monotonic() - self._looked < LOOKS else SWEEP - TICK / 2
-        return self._asked + max(pace, AT_MOST * self._took)
+    def _next_sweep(self) -> float:
+        pace = TICK / 2 if self._monotonic() - self._viewed_at < VIEWER_TTL else SWEEP - TICK / 2
+        return self._swept_at + max(pace, SWEEP_INTERVAL_FACTOR * self._sweep_seconds)
 
     def _sweep(self) -> None:
-        asked, now = self._monotonic(), self.clock.now()
-        found = self._storage.depths(now, MOST_SWEPT, self.most())
+        began, now = self._monotonic(), self.clock.now()
+        found = self._storage.depths(now, MAX_SWEPT, self.most())
         rows: dict[str, dict[str, Depth]] = {}
         for queue, depth in found:
             if not queue.name.startswith(HIDDEN):
                 rows.setdefault(queue.project, {})[queue.name] = depth
-        self.snapshot = Snapshot(rows, now, len(found) < MOST_SWEPT)
-        if now - self._nearer.as_of >= GROWTH:
-            first = self._nearer is NOTHING
-            self.former, self._nearer = (self.snapshot if first else self._nearer), self.snapshot
-        if int(now // FINE.step) != self._recorded:
-            self._recorded = int(now // FINE.step)
+        self.snapshot = Snapshot(rows, now, len(found) < MAX_SWEPT)
+        if now - self._newer.as_of >= GROWTH_INTERVAL:
+            first = self._newer is NOTHING
+            self.former, self._newer = (self.snapshot if first else self._newer), self.snapshot
+        if int(now // FINE.step) != self._recorded_slot:
+            self._recorded_slot = int(now // FINE.step)
             self._record(now)
-        with self._swept:
-            self._asked, self._took = asked, self._monotonic() - asked
-            self._swept.notify_all()
+        with self._sweep_ended:
+            self._swept_at, self._sweep_seconds = began, self._monotonic() - began
+            self._sweep_ended.notify_all()
 
     def _record(self, now: Seconds) -> None:
-        """A point of each project, and of those queues that have points."""
+        """Add a point to the time series of each project and of the chosen queues."""
         for project, queues in self.snapshot.rows.items():
             series = self.projects.setdefault(project, Series(now))
-            series.saw(summed(queues.values()), now)
+            series.record(summed(queues.values()), now)
             self.projects.move_to_end(project)
-        while len(self.projects) > MOST_KEPT:
+        while len(self.projects) > MAX_SERIES:
             self.projects.popitem(last=False)
         for queue in self._chosen():
-            self._series(queue, now).saw(self.snapshot.rows[queue.project][queue.name], now)
+            self._get_series(queue, now).record(self.snapshot.rows[queue.project][queue.name], now)
 
     def _chosen(self) -> set[QueueRef]:
         rows = [
@@ -246,9 +246,9 @@ class Sampler:
             for project, its in self.snapshot.rows.items()
             for name, depth in its.items()
         ]
-        if len(rows) <= MOST_KEPT:
+        if len(rows) <= MAX_SERIES:
             return {queue for queue, _ in rows}
-        half = MOST_KEPT // 2
+        half = MAX_SERIES // 2
         deepest = heapq.nlargest(half, rows, key=lambda row: total(row[1]))
         waiting = [row for row in rows if row[1].oldest_ready is not None]
         oldest = heapq.nsmallest(half, waiting, key=lambda row: row[1].oldest_ready or 0.0)
@@ -256,65 +256,65 @@ class Sampler:
             queue for queue in self.watched if queue.name in self.snapshot.of(queue.project)
         }
 
-    def _series(self, queue: QueueRef, now: Seconds) -> Series:
-        """The points of a queue; those go that were not among the chosen for longest."""
+    def _get_series(self, queue: QueueRef, now: Seconds) -> Series:
+        """Return the time series of a queue, created on first use. The least recently used ones are evicted."""
         series = self.kept.get(queue)
         if series is None:
             self.kept[queue] = series = Series(now)
             for slot, rates in self.spans.items():
                 if (each := rates.queues.get(queue)) is not None:
-                    series.went(slot, each)
+                    series.add_rates(slot, each)
         self.kept.move_to_end(queue)
-        while len(self.kept) > MOST_KEPT + MOST_WATCHED:
+        while len(self.kept) > MAX_SERIES + MAX_WATCHED:
             self.kept.popitem(last=False)
         return series
 
-    def _find_metadata(self) -> None:
+    def _refresh_metadata(self) -> None:
         now = self._monotonic()
-        if now - self._looked >= LOOKS:
+        if now - self._viewed_at >= VIEWER_TTL:
             return
         with self._lock:
-            while len(self.said) > MOST_PROJECTS:
-                self.said.popitem(last=False)
-            project, (until, _) = next(reversed(self.said.items()), ("", (now + 1, {})))
+            while len(self.summaries) > MAX_PROJECTS:
+                self.summaries.popitem(last=False)
+            project, (until, _) = next(reversed(self.summaries.items()), ("", (now + 1, {})))
         if until <= now:
-            found = self._metadata(project)
+            found = self._read_metadata(project)
             took = self._monotonic() - now
             with self._lock:
-                self.said[project] = now + max(METADATA_AGE, METADATA_AT_MOST * took), found
+                self.summaries[project] = now + max(METADATA_AGE, METADATA_INTERVAL_FACTOR * took), found
 
-    def _metadata(self, project: str) -> dict[str, Said]:
-        """Of the queues of the project, those of which something is said."""
-        found: dict[str, Said] = {}
+    def _read_metadata(self, project: str) -> dict[str, MetadataSummary]:
+        """Read the metadata summaries of the project's queues, without empty ones."""
+        found: dict[str, MetadataSummary] = {}
         after: str | None = ""
         while after is not None:
             page = self._storage.queues.list(project, after, PAGE)
             for queue in page.items:
-                if MENTIONS.search(queue.metadata):
+                if RELEVANT.search(queue.metadata):
                     metadata = wire.json_object(queue.metadata)
-                    found[queue.ref.name] = Said(metadata.get("_dead_letter_queue"), metadata.get("_paused"))
+                    found[queue.ref.name] = MetadataSummary(metadata.get("_dead_letter_queue"), metadata.get("_paused"))
             after = page.next if page.items else None
         return found
 
     def _exchange(self) -> None:
-        """Tell at the end of each span, and hear a few seconds later."""
+        """Publish counts at the end of each interval, and read all records a few seconds later."""
         now = self.clock.now()
         slot = int(now // FINE.step)
-        if slot > self._told:
-            self._told = slot
+        if slot > self._published_slot:
+            self._published_slot = slot
             lag = next((one.value for one in self._storage.measures(now) if one.name == "sweep_lag_seconds"), None)
             state = State(self._counts.waiters, self._counts.open_streams, round(self.clock.drift(), 3), lag)
             self.exchange.publish(slot - 1, self._counts.drain(), state, now)
-        if slot > self._heard and now % FINE.step >= TOLD:
-            self.exchange.hear(now, self._went)
-            self._heard = slot
+        if slot > self._read_slot and now % FINE.step >= READ_DELAY:
+            self.exchange.read(now, self._add_span)
+            self._read_slot = slot
             oldest = slot - COARSE.points * COARSE.step // FINE.step
             self.known = {known for known in self.known if known >= oldest}
             while len(self.spans) > FINE.points:
                 del self.spans[min(self.spans)]
 
-    def _went(self, slot: int, span: Span) -> None:
-        """This went through a process. What a clock that is ahead tells of the future is not believed."""
+    def _add_span(self, slot: int, span: Span) -> None:
+        """Add the counts of a process. Ignore an interval in the future, published by a process with a fast clock."""
         if slot >= self.clock.now() // FINE.step:
             return
         rates = self.spans.get(slot)
@@ -324,9 +324,9 @@ class Sampler:
             each = [count / span.seconds for count in counts]
             _add(rates.queues, (project, name), each)
             if (series := self.kept.get(QueueRef(project, name))) is not None:
-                series.went(slot, each)
+                series.add_rates(slot, each)
             if (series := self.projects.get(project)) is not None:
-                series.went(slot, each)
+                series.add_rates(slot, each)
         for project, name, count in span.topics:
             _add(rates.topics, (project, name), [count / span.seconds])
         self.known.add(slot)
@@ -349,12 +349,12 @@ def _add(rates: dict[tuple[str, str], list[float]], name: tuple[str, str], more:
 
 
 def total(depth: Depth) -> int:
-    """All messages that have not expired."""
+    """Return the number of messages that have not expired."""
     return depth.ready + depth.delayed + depth.claimed
 
 
 def summed(depths: Iterable[Depth]) -> Depth:
-    """The messages of several queues, and the oldest of them."""
+    """Return the sum of the depths, with the oldest ready message of all queues."""
     found = list(depths)
     oldest = min((depth.oldest_ready for depth in found if depth.oldest_ready is not None), default=None)
     ready, delayed, claimed = (sum(getattr(depth, name) for depth in found) for name in ("ready", "delayed", "claimed"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Points in time, kept in rings of a fixed size: 8 kB for each queue."""
+"""Time series in ring buffers of fixed size: 8 kB for each queue."""
 
 from array import array
 from collections.abc import Sequence
@@ -10,27 +10,27 @@ from zq.figures.counting import RATES
 from zq.model import Seconds
 from zq.model.stats import Depth
 
-# What is kept of a queue's messages, in this order; the rates come after them.
+# The columns of a queue's depth, in order. The columns of ``RATES`` follow them.
 DEPTHS: Final = ("ready", "delayed", "claimed", "oldest_ready")
 WIDTH: Final = len(DEPTHS) + len(RATES)
 
 
 class Window(NamedTuple):
-    """A span of time, and how many seconds one point of it is."""
+    """The resolution of a time series. ``step``: seconds between two points; ``points``: number of points."""
 
     step: int
     points: int
 
 
-# By its seconds. The first is kept of watched queues alone, and without rates, which are those of the second.
+# The windows by length in seconds. Only watched queues have the first one, and it takes its rates from the second.
 WINDOWS: Final = {300: Window(2, 150), 600: Window(10, 60), 10_800: Window(60, 180)}
 CLOSE, FINE, COARSE = WINDOWS.values()
-# Slots of ``FINE`` before the first point whose rates are added all the same: they come later than the points.
+# Slots of ``FINE`` before a series began whose rates count as known, because rates arrive later than depths.
 BEFORE: Final = 2
 
 
 class Ring:
-    """The latest points of several figures. A slot is a point's moment, in steps since the epoch."""
+    """A ring buffer of points with several columns. A slot is the moment of a point, in steps since the epoch."""
 
     def __init__(self, window: Window, width: int) -> None:
         self._size, self._width = window.points, width
@@ -38,13 +38,13 @@ class Ring:
         self._last: int | None = None
 
     def put(self, slot: int, first: int, values: Sequence[float]) -> None:
-        """Set the figures from the number ``first`` on."""
+        """Set the columns of a slot from the number ``first`` on."""
         at = self._at(slot)
         if at is not None:
             self._values[at + first : at + first + len(values)] = array("f", values)
 
     def add(self, slot: int, first: int, values: Sequence[float]) -> None:
-        """Add to these figures."""
+        """Add values to the columns of a slot from the number ``first`` on."""
         at = self._at(slot)
         if at is not None:
             for number, value in enumerate(values, at + first):
@@ -52,7 +52,7 @@ class Ring:
                 self._values[number] = value if isnan(former) else former + value
 
     def column(self, number: int, end: int) -> list[float | None]:
-        """One figure at each slot up to ``end``; None where nothing was put."""
+        """Return one column up to the slot ``end``; None at each slot without a value."""
         first, last = end - self._size + 1, self._last
         if last is None:
             return [None] * self._size
@@ -64,7 +64,7 @@ class Ring:
         return found
 
     def _at(self, slot: int) -> int | None:
-        """Where the slot's figures begin, after those in between were forgotten; None for one that is too old."""
+        """Return the index of a slot, after clearing the slots before it; None if the slot is too old."""
         last = self._last
         if last is None or slot > last:
             for passed in range(slot if last is None else max(last + 1, slot - self._size + 1), slot + 1):
@@ -77,40 +77,40 @@ class Ring:
 
 
 class Series:
-    """The points of one queue, or of one project."""
+    """The time series of one queue or project."""
 
     def __init__(self, now: Seconds) -> None:
         self.began = now
         self._rings = {FINE: Ring(FINE, WIDTH), COARSE: Ring(COARSE, WIDTH)}
         self.close: Ring | None = None
-        """What was seen every two seconds; None: it was not watched."""
+        """The points of a watched queue, every two seconds; None before it is watched."""
 
-    def saw(self, depth: Depth, now: Seconds) -> None:
-        """So it is now."""
+    def record(self, depth: Depth, now: Seconds) -> None:
+        """Record the current depth."""
         values = _values(depth, now)
         for window, ring in self._rings.items():
             ring.put(int(now // window.step), 0, values)
 
-    def watched(self, depth: Depth, now: Seconds) -> None:
-        """So it is now, of a watched queue."""
+    def record_watched(self, depth: Depth, now: Seconds) -> None:
+        """Record the current depth of a watched queue."""
         if self.close is None:
             self.close = Ring(CLOSE, len(DEPTHS))
         self.close.put(int(now // CLOSE.step), 0, _values(depth, now))
 
-    def went(self, bucket: int, rates: Sequence[float]) -> None:
-        """Add so much a second, in a slot of ``FINE``."""
+    def add_rates(self, bucket: int, rates: Sequence[float]) -> None:
+        """Add rates per second to a slot of ``FINE``."""
         self._rings[FINE].add(bucket, len(DEPTHS), rates)
         self._rings[COARSE].add(bucket * FINE.step // COARSE.step, len(DEPTHS), rates)
 
     def depths(self, window: Window, now: Seconds) -> dict[str, list[float | None]]:
-        """By the names of ``DEPTHS``."""
+        """Return the columns of depths by the names of ``DEPTHS``."""
         end = int(now // window.step)
         ring = self.close if window is CLOSE else self._rings[window]
         columns = [[None] * window.points if ring is None else ring.column(i, end) for i in range(len(DEPTHS))]
         return {name: _rounded(column) for name, column in zip(DEPTHS, columns, strict=True)}
 
     def rates(self, window: Window, now: Seconds, known: frozenset[int]) -> dict[str, list[float | None]]:
-        """By the names of ``RATES``. ``known``: slots of ``FINE`` of which it is known what went through."""
+        """Return the columns of rates by the names of ``RATES``. ``known``: slots of ``FINE`` with known rates."""
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
         began = int(self.began // FINE.step) - BEFORE
@@ -124,13 +124,13 @@ class Series:
 
 
 def _known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
-    """Of how many slots of ``FINE`` that lie in this one it is known what went through."""
+    """Return how many slots of ``FINE`` within this slot have known rates."""
     each = window.step // FINE.step
     return sum(began <= fine and fine in known for fine in range(slot * each, (slot + 1) * each))
 
 
 def _repeated(rates: Sequence[float | None], now: Seconds) -> list[float | None]:
-    """Each once for every point of ``CLOSE``."""
+    """Return the rates at the points of ``CLOSE``, each repeated as often as it covers points."""
     end, last = int(now // CLOSE.step), int(now // FINE.step)
     slots = [slot * CLOSE.step // FINE.step for slot in range(end - CLOSE.points + 1, end + 1)]
     return [rates[slot - last - 1] for slot in slots]
