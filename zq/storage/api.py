@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage interface: what every driver promises. Here: what a first driver needs, that is the store, queues,
-messages, claims and documents; ``capabilities`` has what it may leave out.
+"""The storage interface, the contract of every driver: store, queues, messages, claims and documents.
 
-A driver knows no default, checks no limit, reads no clock (``Storage.now`` excepted) and makes no policy.
-Each verb is atomic: wholly (post, commit), or message by message (claim, renew, release, settle, move, bulk delete),
-for any number of threads and processes on one store. A verb returns when its effect is as durable as the driver is
-configured to make it.
-Messages that have expired (``expires <= now``) exist for no verb. Every verb may raise ``Unavailable``.
+``capabilities`` has the optional parts of the contract. The laws L1 to L10 in ``api-ref/laws.md`` bind every driver;
+``zq/conformance`` tests them.
 
-Four arguments mean the same wherever they stand. ``history``: seconds for which the queue keeps a record of each
-message that finishes in this step; 0 = none. ``idempotency_key``: if the queue knows the key already, nothing is done,
-and ``Repeated`` (with what the verb answered the first time) or ``KeyReused`` (for another digest) is raised; else the
-key is remembered in the same step as the effect. ``fence``: raises ``Fenced``, and nothing is done, unless its epoch is
-the last one given out. ``most_bytes``: where the bodies of what is returned would have more of them together, the
-verb ends before, as if its limit were reached; it never ends before the first message.
-The laws L1 to L10 that all this must keep are in ``api-ref/laws.md``; ``zq/conformance`` proves them.
+- A driver has no defaults, limits or policies, and reads no clock except in ``Storage.now``.
+- Each verb is atomic for any number of threads and processes on one store: as a whole (post, commit), or message by
+  message (claim, renew, release, settle, move, bulk delete).
+- A verb returns when its effect is as durable as the driver is configured to make it.
+- Expired messages (``expires <= now``) do not exist for any verb.
+- Every verb may raise ``Unavailable``.
+
+Arguments that several verbs share:
+
+- ``history``: seconds for which the queue keeps an entry of each message that finishes in this step; 0 keeps none.
+- ``idempotency_key``: if the queue knows the key, the verb changes nothing. It raises ``Repeated`` with the first
+  result, or ``KeyReused`` for another digest. Otherwise the key is stored in the same step as the effect.
+- ``fence``: the verb changes nothing and raises ``Fenced``, unless the epoch is the last one granted.
+- ``most_bytes``: the largest total size of the returned bodies. The verb stops before it exceeds the size, as if its
+  limit were reached, but returns at least one message.
 """
 
 from collections.abc import Callable, Sequence
@@ -63,44 +67,44 @@ class QueueController(Protocol):
     """Queues and their metadata."""
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue; False, and nothing changed, if it exists. ``grouping`` is for good."""
+        """Create the queue. Return False, without a change, if it exists. ``grouping`` cannot be changed later."""
 
     def get(self, queue: QueueRef) -> Queue | None:
-        """The queue, or None."""
+        """Return the queue, or None if it does not exist."""
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
-        """Replace the metadata if they still are ``expected``; False if not, or if there is no such queue."""
+        """Replace the metadata if they equal ``expected``. Return False if they differ, or the queue does not exist."""
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
-        """Queues with names greater than ``after``, ascending in byte order; ``next`` is the last name."""
+        """Return queues with names greater than ``after``, ascending in byte order; ``next`` is the last name."""
 
     def count(self, project: str) -> int:
-        """How many queues the project has. A driver may inherit this: it pages through ``list``."""
+        """Return the number of queues of the project. A driver may inherit this, which pages through ``list``."""
         return sum(1 for _ in browsing.queues(self, project))
 
     def delete(self, queue: QueueRef) -> None:
-        """Remove the queue with all messages, claims, history and known keys. A missing queue is fine.
+        """Delete the queue with its messages, claims, history and idempotency keys, if it exists.
 
-        Decided in one step, which every post is wholly before or after; when the verb returns, nothing is left. Readers
-        may see a part of the messages until then.
+        The deletion takes effect in one step: each post is entirely before or after it. When the verb returns, nothing
+        is left. Until then, readers may see a part of the messages.
         """
 
     def purge(self, queue: QueueRef) -> None:
-        """Remove all messages and claims, as ``delete`` does; metadata and history stay. A missing queue is fine."""
+        """Remove all messages and claims, as ``delete`` does, but keep metadata and history. Ignore a missing queue."""
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
-        """Counts and landmarks; zeros for a missing queue."""
+        """Return message counts and the oldest and newest message; zeros for a missing queue."""
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
-        """How many messages are ready, counted up to ``most``, which may be 0, and when the next one will be. In a
-        grouped queue those are ready that a claim would find.
+        """Return the number of ready messages, counted up to ``most``, and when the next message becomes ready.
 
-        That moment is a hint for whoever waits: it may be one of a message that expires before.
+        ``most`` may be 0. In a grouped queue, only messages that a claim would return are ready. The moment is a hint
+        for waiting consumers: that message may expire before it.
         """
 
 
 class MessageController(Protocol):
-    """Messages, by observers and owners."""
+    """Messages of queues, for observers and owners."""
 
     def post(
         self,
@@ -112,19 +116,24 @@ class MessageController(Protocol):
         copies: Copies | None = None,
         create: bool = True,
     ) -> bytes | None:
-        """Store all drafts in array order, or none; a missing queue is created, without metadata, in the same step, or
-        ``QueueNotFound`` is raised if the post may not ``create`` it.
+        """Store all drafts in array order, or none.
 
-        Without delay a message is available at the larger of ``now`` and the queue's last such moment (L5).
-        Where the queue's metadata are not the ``expected`` ones, no message is stored, and the metadata are the answer
-        (``b"{}"`` for a missing queue); otherwise the answer is None. A known ``idempotency_key`` goes before that;
-        what it repeats is the list of the first drafts' ids. So do keys of drafts: where any are known, nothing is
-        stored, and ``DraftsRepeated`` is raised, or ``KeyReused`` if one of them has another digest. ``copies`` are
-        posted in the same step, or not at all, to their own queue, which is another one.
+        A missing queue is created in the same step, without metadata. If ``create`` is False, ``QueueNotFound`` is
+        raised instead. Without delay, a message is available at the later of ``now`` and the queue's last available-at
+        moment (L5).
+
+        ``expected``: if the queue's metadata differ from it, no message is stored, and the metadata are returned
+        (``b"{}"`` for a missing queue). Otherwise None is returned.
+
+        ``idempotency_key`` is checked before ``expected``; the result that it repeats is the list of message ids. Keys
+        of drafts are also checked before: if any is known, nothing is stored, and ``DraftsRepeated`` is raised, or
+        ``KeyReused`` if one has another digest.
+
+        ``copies`` are posted to another queue in the same step, or not at all.
         """
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
-        """Those of the ids that are in this queue, in the order asked for, each once."""
+        """Return the messages of these ids that are in the queue, in the order of ``ids``, without repetitions."""
 
     def list(
         self,
@@ -136,28 +145,32 @@ class MessageController(Protocol):
         most_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
-        """Messages of sequence above ``marker`` that the filter lets through, in sequence; ``next`` is the last one's.
+        """Return messages with sequences above ``marker`` that match the filter, in sequence.
 
-        ``expected``: as for ``post``; what differs is the page's ``metadata``.
+        ``next`` is the sequence of the last message. ``expected``: if the queue's metadata differ from it, they are the
+        page's ``metadata``.
         """
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
     ) -> Browsed:
-        """Messages of one state behind a position: ready, delayed in the order of claims, claimed in sequence. Pages
-        neither skip nor repeat what stays in its state; one may end early, but not without any if there are any.
-        A driver may inherit this: it walks over the whole queue.
+        """Return messages of one state after a position.
+
+        Ready and delayed messages are in the order of claims, claimed ones in sequence. Pages neither skip nor repeat a
+        message that stays in its state. A page may end early, but is empty only if there are no more messages. A driver
+        may inherit this method, which scans the whole queue.
         """
         return browsing.browse(self, queue, state, after, limit, now, most_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
-        """Remove messages by id. Missing ones are fine, whatever the claims (contract 7.6).
+        """Delete messages by id. Ignore missing messages, whatever the claims (contract 7.6).
 
-        ``claims``: those of the caller. None = it stands above claims: messages go whoever holds them. Otherwise each
-        must be held by one of them or, if there are none of them (``()``), by nobody; else nothing goes, and the first
-        such message decides: ``MessageClaimed`` if another claim holds it, ``ClaimNotHeld`` if none does.
+        ``claims``: the claims of the caller. With None, claimed messages are deleted too. Otherwise each message must
+        be held by one of these claims, or be unclaimed if there are none (``()``). If a message is not, nothing is
+        deleted, and the first such message decides the error: ``MessageClaimed`` if another claim holds it,
+        ``ClaimNotHeld`` if no claim does.
         """
 
     def pop(
@@ -171,44 +184,46 @@ class MessageController(Protocol):
     ) -> Messages:
         """Remove and return up to ``limit`` ready messages in the order of (available, sequence).
 
-        Where the queue's metadata are not the ``expected`` ones, none is removed, and ``OtherMetadata`` is raised; if
-        none is ready, a driver need not look.
+        If the queue's metadata differ from ``expected``, nothing is removed, and ``OtherMetadata`` is raised. If no
+        message is ready, a driver need not compare the metadata.
         """
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
-        """Move those of the messages that are ready, each in one step (L7); their ids, in the order of ``moves``.
+        """Move the ready ones of the messages, each in one step (L7), and return their ids in the order of ``moves``.
 
-        They join the other queue's order as a fresh post does, in this order; a missing queue is created, without
-        metadata. Moving into the queue where it is gives a message a new position there.
+        The messages join the order of the other queue as new posts do, in this order. A missing queue is created
+        without metadata. A message that is moved into its own queue gets a new position there.
         """
 
 
 class ClaimController(Protocol):
-    """Claims: one live claim at most holds a message (L2)."""
+    """Claims on messages. At most one live claim holds a message (L2)."""
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
         """Claim up to ``request.limit`` ready messages in the order of (available, sequence).
 
-        Claimed messages live as ``Lease.extend`` says and count one claim more. They are available at the claim's end +
-        ``request.wait(count)``; that wait stays theirs until the next claim. Messages among these that were handed out
-        ``request.max_claims`` times are left as they are, and their ids are returned (``Claimed.spent``).
-        With ``request.named``, any number of callers under one id make one claim. Raises ``Fenced``.
+        ``Lease.extend`` determines the expiry of claimed messages, and their claim counts increase by one. They become
+        available at the end of the claim plus ``request.wait(count)``, a delay that stays until the next claim.
+        Messages that were claimed ``request.max_claims`` times are not changed, and their ids are returned
+        (``Claimed.spent``). With ``request.named``, all callers with one id share one claim. Raise ``Fenced``.
         """
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
-        """The live claim with all messages it holds, in sequence. Raises ``ClaimNotFound``."""
+        """Return the live claim with all messages that it holds, in sequence. Raise ``ClaimNotFound``."""
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """Live claims of a project, or of one queue, in the driver's order; ``after``: the last page's ``next``.
-        A page may end early, or have none, though there are more: its work is bounded. A driver may inherit a refusal.
+        """Return live claims of a project, or of one queue, in the driver's order.
+
+        ``after``: ``next`` of the previous page. A page may be short or empty although there are more claims, because
+        its work is bounded. A driver without this capability inherits a refusal.
         """
         return capabilities.NO_CLAIM_LISTS.list()
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
-        """Start ``lease.claim`` anew, with the lease's terms. Raises ``ClaimNotFound``."""
+        """Renew ``lease.claim`` with the terms of the lease. Raise ``ClaimNotFound``."""
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
-        """Give back what the claim holds, as ``Release`` says of one message. An unknown claim is fine."""
+        """Release all messages of the claim, as ``Release`` does with one message. Ignore an unknown claim."""
 
     def settle(
         self,
@@ -219,55 +234,57 @@ class ClaimController(Protocol):
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
     ) -> Settled:
-        """End the claim's work on the named messages, in one round trip; each message in one step.
+        """Settle the named messages of the claim in one round trip, each message in one step.
 
-        Only what the live claim holds is touched. Moved messages join their queues in the order of ``settlement.move``,
-        as ``MessageController.move`` has it. Raises ``ClaimNotFound`` if the claim holds nothing; what
-        ``idempotency_key`` repeats is the ``Settled``.
+        Only messages that the live claim holds are changed. Moved messages join their queues in the order of
+        ``settlement.move``, as with ``MessageController.move``. Raise ``ClaimNotFound`` if the claim holds no message.
+        The result that ``idempotency_key`` repeats is the ``Settled``.
         """
 
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[Handled]:
-        """Delete messages by the claims that handed them out, or let these end at other moments.
+        """Delete claimed messages, or change the ends of their claims, and return the outcome of each in order.
 
-        The driver does so one by one in order, each in one step, and returns what became of each, in order. ``Grip``
-        has the rules. Claim and count must be those of the message. ``late``: its last holder counts though its time
-        is up; else that is ``EXPIRED``. A hold beyond ``Grip.max_hold`` is ``TOO_LONG``.
+        The driver handles the messages in order, each in one step, by the rules of ``Grip``. The claim and the claim
+        count of a grip must be those of the message. ``late``: whether an expired claim still counts if it is the
+        message's last one; otherwise the outcome is ``EXPIRED``. A hold beyond ``Grip.max_hold`` is ``TOO_LONG``.
 
-        A message that stays is available at its new end + its redelivery delay, never lives longer for it, and still
-        knows its holder; its claim count stays.
+        A message that is not deleted is available at the new end plus its redelivery delay. Its expiry is not extended,
+        and it keeps its claim and claim count.
         """
 
 
 class DocumentController(Protocol):
-    """Small documents of any kind, each changed as a whole: topics' metadata, subscriptions, pools ...
+    """Small documents of any kind, each replaced as a whole: metadata of topics, subscriptions, pools ...
 
-    One that has expired (``Document.expires <= now``) exists for no verb.
+    An expired document (``Document.expires <= now``) does not exist for any verb.
     """
 
     def get(self, ref: DocumentRef, now: Seconds) -> Document | None:
-        """The document, or None."""
+        """Return the document, or None if it does not exist."""
 
     def put(
         self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
     ) -> bool:
-        """Store the value, in one step, if the document's version is ``expected``; False, and nothing changed, if not.
+        """Store the value in one step, under a new version, if the document's version is ``expected``.
 
-        ``expected``: "" = there must be no such document; None = whatever there is. ``expires``: None = never. The
-        document has a new version then.
+        Return False, without a change, if the version differs. ``expected``: "" if the document must not exist; None to
+        store unconditionally. ``expires``: None for never.
         """
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
-        """Documents of a kind whose names begin with ``prefix`` and are greater than ``after``, ascending in byte
-        order; ``next`` is the last name."""
+        """Return documents of a kind, in ascending byte order of names; ``next`` is the last name.
+
+        Their names begin with ``prefix`` and are greater than ``after``.
+        """
 
     def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
-        """Remove the document; False if there is none, or none of the ``expected`` version."""
+        """Delete the document. Return False if it does not exist, or its version is not ``expected``."""
 
 
 class Storage(Protocol):
-    """An open store. ``connect`` in ``zq.storage`` makes one."""
+    """An open store. ``zq.storage.connect`` opens one."""
 
     @property
     def queues(self) -> QueueController: ...
@@ -292,64 +309,73 @@ class Storage(Protocol):
 
     @property
     def prompt(self) -> bool:
-        """Whether short verbs may run on the event loop's thread now: they wait for memory only, and leave the wait for
-        the disk to ``zq.storage.inline.Ticket``."""
+        """Whether short verbs may run on the event loop's thread now.
+
+        They then access memory only, and leave the wait for the disk to ``zq.storage.inline.Ticket``.
+        """
 
     def now(self) -> Seconds:
-        """The store's own time, by which all its servers judge."""
+        """Return the store's own time, which all servers of the store use."""
 
     def doubted(self) -> Seconds:
-        """How far ahead of ``now`` the clock of the store's machine has leapt and is not believed yet; else 0."""
+        """Return how many seconds the clock of the store's machine is ahead of ``now`` after a leap, or 0.
+
+        After a leap forward, ``now`` does not follow the clock at once.
+        """
 
     def ping(self) -> None:
-        """Return if the store can read and write; raises ``Unavailable``."""
+        """Raise ``Unavailable`` if the store cannot read and write."""
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
-        """One round of giving space back, step by step as ``pace`` says (None: ``Steps()``); how many expired messages
-        went. Called every few seconds, by one thread of each server; servers that share a store share the work.
+        """Run one round of reclaiming space, and return the number of expired messages removed.
 
-        ``expiry``: the options from now on, for what reads of expired messages too; None = those of before. No verb
-        that is under way fails for a change.
+        One thread of each server calls this every few seconds. Servers that share a store share the work. ``pace``
+        divides the round into steps (None: ``Steps()``). ``expiry``: new options from now on, also for reads of expired
+        messages; None keeps the current ones. A change does not make a running verb fail.
         """
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        """What the project's queues and stages hold; None = not known. Costs as much as the project has queues.
+        """Return the messages and bytes in the project's queues and stages; None if unknown.
 
-        What has expired counts until it is removed. Messages that were stored by versions of the driver that did not
-        count bytes are of none.
+        The cost grows with the number of queues. Expired messages count until they are removed. Messages stored by a
+        version of the driver that did not count bytes have none.
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """The first ``queues`` queues of all projects, and what is in each, counted up to ``most`` of each state.
+        """Return the first ``queues`` queues of all projects with their depths, counted up to ``most`` in each state.
 
-        A hint where ``most`` or more are in a state: the counts of others may be short then.
+        If a state has ``most`` messages or more, the depth is a hint: the counts of the other states may be too low.
         """
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """What is in one queue, counted up to ``most`` of each state or further, but for ``expired``, which may be 0;
-        zeros for a missing queue."""
+        """Return the depth of one queue, counted up to ``most`` in each state or further; zeros for a missing queue.
+
+        ``expired`` may be 0 instead of its count.
+        """
 
     def locate(self, project: str, message: str, now: Seconds) -> Located | None:
-        """In which queue of the project the message of this id is, or, if it lives in none, its latest record."""
+        """Return the queue of the project that has the message, or its latest history entry if no queue has it."""
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """What this store has to be watched, besides its queues: ``api-ref/metrics.md`` tells each. Costs little."""
+        """Return the store's own metrics, without its queues; cheap. ``api-ref/metrics.md`` describes them."""
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        """From now on tell the listener of every queue that a message was given to or back to (post, release, move,
-        publishing …; for now or for later), by whatever process, within milliseconds.
+        """Notify the listener within milliseconds of each queue that gains a message, in any process of the store.
 
-        It is called from any thread and returns at once; a later listener replaces it. A call may be lost, or come for
-        nothing. What becomes ready by the passing of time brings no call: see ``QueueController.ready``.
+        Posts, releases, moves and publishes notify, with or without delay. The listener may be called from any thread
+        and must return at once; a later listener replaces it. A call may be lost or spurious. A message that becomes
+        ready by the passing of time causes no call: see ``QueueController.ready``.
         """
 
     def close(self) -> None:
-        """Release the store; no verb may follow."""
+        """Close the store. Call no verb afterwards."""
 
 
 class Defaults:
-    """What a driver may leave out and inherit: capabilities that it does not have, hints and figures that it does not
-    give. A server answers a request for such a capability as for all that is not built (decision 0046)."""
+    """Defaults that a driver inherits for optional capabilities, hints and figures.
+
+    A server refuses requests that need a missing capability (decision 0046).
+    """
 
     history: HistoryController = cast(HistoryController, capabilities.NO_HISTORY)
     transactions: TransactionController = cast(TransactionController, capabilities.NO_TRANSACTIONS)
@@ -357,30 +383,30 @@ class Defaults:
     prompt = False
 
     def doubted(self) -> Seconds:
-        """The machine's clock is believed."""
+        """Return 0: ``now`` always follows the clock of the store's machine."""
         return 0.0
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        """It is not known, so that quotas of what is stored do not bind."""
+        """Return None: the usage is unknown, and quotas of stored messages and bytes are not enforced."""
         return None
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """None."""
+        """Return an empty sequence."""
         return ()
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """By the statistics, which cost as much as the queue has messages, and without the oldest."""
+        """Compute the depth from the statistics, whose cost grows with the messages; without ``oldest_ready``."""
         queues = cast(Storage, self).queues
         stats, ready = queues.stats(queue, now), queues.ready(queue, most, now).count
         return Depth(ready, max(0, stats.free - ready) if ready < most else 0, stats.claimed)
 
     def locate(self, project: str, message: str, now: Seconds) -> Located | None:
-        """By all queues of the project."""
+        """Search all queues of the project."""
         return browsing.locate(cast(Storage, self), project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """None."""
+        """Return an empty sequence."""
         return ()
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        """All calls are lost: a request that waits looks again every few seconds."""
+        """Ignore the listener: a waiting request queries the store again every few seconds."""
