@@ -21,7 +21,7 @@ from zq.wire import answers
 
 
 class Change(msgspec.Struct):
-    """The body of a PUT. Absent fields do not change."""
+    """The body of a PUT. Absent fields are not changed."""
 
     limits: dict[str, Any] | UnsetType = UNSET
     state: State | UnsetType = UNSET
@@ -43,7 +43,7 @@ class _Projects:
 
 
 class ProjectCollection(_Projects):
-    """``/v2/admin/projects``: all projects that have created something or have quotas of their own."""
+    """``/v2/admin/projects``: a page of the projects that have data or quotas of their own."""
 
     audience = Audience.OPERATOR
     policy = {"GET": "admin:projects"}
@@ -58,7 +58,7 @@ class ProjectCollection(_Projects):
 
 
 class ProjectItem(_Projects):
-    """``/v2/admin/project?project=<id>``"""
+    """``/v2/admin/project?project=<id>``: one project."""
 
     audience = Audience.OPERATOR
     policy = {"GET": "admin:project", "PUT": "admin:project_update", "DELETE": "admin:project_delete"}
@@ -80,7 +80,7 @@ class ProjectItem(_Projects):
         self._show(resp, project, stored)
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Begin to delete all that the project has. The server continues step by step."""
+        """Begin the deletion of the project's data, which the server continues in the background."""
         project = _named(req)
         self._removal.begin(self._quotas, project)
         self._show(resp, project, self._quotas.read(project))
@@ -91,7 +91,7 @@ class ProjectItem(_Projects):
 
 
 class Rekeying:
-    """``/v2/admin/rekey``"""
+    """``/v2/admin/rekey``: rewrapping of all encryption keys with the first master key."""
 
     audience = Audience.OPERATOR
     policy = {"POST": "admin:rekey"}

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The web console as a feature of the server: a page in the browser, and a client of the HTTP interface like any other.
+"""The web console as a feature of the server.
 
-``static`` has the files of the page; the modules here serve them.
+The console is a single-page application that uses only the public HTTP API. ``static`` has its files, and the modules
+of this package serve them.
 """

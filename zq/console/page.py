@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources of the console: ``/console/``, the only document, and its files below a path with their version.
+"""The resources of the console: the document at ``/console/``, and its files below a path that contains the version.
 
-The files are read and compressed once. All addresses within are relative, so the console works below any path of a
-proxy. Modules are served as they are written, except for their comments, whose lines become empty (decision 0114).
+The files are read and compressed once. All URLs in them are relative, so the console works behind a proxy that adds a
+path prefix. Modules are served without a build step; only the lines of comments are emptied (decision 0114).
 """
 
 import base64
@@ -29,13 +29,13 @@ MEDIA: Final = {
     ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# The path of vendored files, which are served byte for byte.
+# The path prefix of vendored files, which are served unchanged.
 VENDORED: Final = "vendor/"
-# Whole lines of comments in a module, except the first line, which names the licence.
+# Comments that fill whole lines of a module, except for the first line, which has the licence.
 COMMENT: Final = re.compile(rb"(?!\A)^[ ]*(?://[^\n]*|/\*\*(?:[^*]|\*(?!/))*\*/)$", re.MULTILINE)
 # The number of hexadecimal digits of a version.
 DIGITS: Final = 12
-# Headers that isolate the page from others and send no referrer, besides the content security policy.
+# Security headers of the page, in addition to the content security policy.
 HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -55,12 +55,12 @@ IMPORTS: Final = {
     "preact/hooks": "vendor/hooks.mjs",
     "htm": "vendor/htm.mjs",
 }
-# Cache-Control of a file whose path has its version: a year.
+# Cache-Control of a file whose path contains its version: one year.
 FOREVER: Final = "public, max-age=31536000, immutable"
 
 
 class File(NamedTuple):
-    """A file of the console. ``packed`` is compressed by gzip."""
+    """A file of the console. ``packed``: its content compressed by gzip."""
 
     media: str
     raw: bytes
@@ -68,7 +68,7 @@ class File(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """All files by their paths. ``version`` changes with each change of a file."""
+    """All files by path. ``version``: a hash of their contents."""
 
     version: str
     document: str
@@ -101,7 +101,7 @@ class _Static:
 
 
 class Moved(_Static):
-    """``/console``: a redirect to ``/console/``, relative so that it works below any path of a proxy."""
+    """``/console``: a redirect to ``/console/``. It is relative, so it works behind a proxy that adds a path prefix."""
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.status = falcon.HTTP_308
@@ -111,7 +111,7 @@ class Moved(_Static):
 
 
 class Document(_Static):
-    """``/console/``"""
+    """``/console/``: the document of the console."""
 
     def __init__(self, tree: Tree, read_only: bool, grafana: str) -> None:
         imports = json.dumps({"imports": {name: f"./{tree.version}/{path}" for name, path in IMPORTS.items()}})
@@ -141,7 +141,7 @@ class Document(_Static):
 
 
 class Files(_Static):
-    """``/console/{tree}/…``. For a page of another server, whose tree differs, it serves this server's file."""
+    """``/console/{tree}/…``: a file. If a page of another version requests it, this server's version is served."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree

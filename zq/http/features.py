@@ -100,7 +100,7 @@ class SocketHandler(Protocol):
         ...
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, from the acceptance of its handshake to its end."""
+        """Accept the handshake and serve the connection until it closes."""
         ...
 
     def end(self) -> None:

@@ -23,7 +23,7 @@ class Wait(Protocol):
     """A place in a wait queue."""
 
     def left(self) -> float:
-        """Return the seconds after which to look again without a notification."""
+        """Return how many seconds to wait for a notification before the next attempt."""
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
@@ -47,7 +47,7 @@ class Feed(Protocol):
         ...
 
     def left(self) -> float:
-        """Return the seconds after which to take another step without a notification."""
+        """Return how many seconds to wait for a notification before the next ``step``."""
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:

@@ -163,7 +163,7 @@ class EventStream:
         return self._piece()
 
     def left(self) -> float:
-        """Return the seconds after which to take another ``step`` without a notification."""
+        """Return how many seconds to wait for a notification before the next ``step``."""
         rest = self._owes() if self._is_held else self._stream.rest()
         return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), rest))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of administrators on pools and flavors (contract 11, 12)."""
+"""Use cases for the administration of pools and flavors (contract 11, 12)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -34,15 +34,15 @@ from zq.storage.api import DocumentController
 # The largest number of characters of the name of a pool or flavor, and of a pool's URI.
 MAX_TEXT: Final = 255
 MAX_WEIGHT: Final = 2**32 - 1
-# The placeholder for the parts of a URI that no answer shows.
+# The placeholder for the parts of a URI that are hidden in answers.
 HIDDEN: Final = "***"
 # The capabilities of a store, as Zaqar names them, in the order of the contract.
 ALL: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
 VOLATILE: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
-# The schemes of stores within a process, which have no host.
+# The schemes of embedded stores, which have no host.
 EMBEDDED: Final = ("memory", "rocksdb")
-# The options that the URI of a pool may have. An administrator of pools need not be one of the server: no option names
-# a file of the server, a host besides those of the URI, or where the server's own credentials come from.
+# The options that the URI of a pool may have. An administrator of pools need not be an administrator of the server, so
+# no option may name a file of the server, a host outside the URI, or a source of the server's own credentials.
 _MONGODB: Final = frozenset(
     {
         *("appname", "authmechanism", "authsource", "compressors", "connecttimeoutms", "directconnection"),
@@ -94,7 +94,7 @@ _new_flavor, _flavor_change = Draft4Validator(NEW_FLAVOR), Draft4Validator(FLAVO
 
 
 class Flavor(Struct, frozen=True):
-    """A flavor with the names and the capabilities of its pools."""
+    """A flavor with the names and common capabilities of its pools."""
 
     name: str
     pools: list[str]
@@ -105,7 +105,7 @@ class Pools:
     """The pools of a deployment and the flavors of its projects.
 
     ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``. ``allowed`` returns
-    the hosts that URIs may name, with or without port, and the schemes, with a colon, of stores without host. ``own``:
+    the allowed hosts of URIs, with or without port, and the allowed schemes of embedded stores, with a colon. ``own``:
     the URI of the catalogue's store.
     """
 
@@ -213,7 +213,7 @@ class Pools:
             self._untag(self._of(name), name)
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
-        """Raise ``PoolRefused`` or ``PoolConflict`` for a pool that cannot be used. ``before``: the stored pool."""
+        """Raise ``PoolRefused`` or ``PoolConflict`` for an unusable pool. ``before``: the stored pool, if it exists."""
         address = _address(_split(pool.uri))
         moves = before is None or _address(_split(before.uri)) != address
         if before is None or before.uri != pool.uri:
@@ -231,7 +231,7 @@ class Pools:
             self._try(pool.uri, embedded_is_open=not moves)
 
     def _check_uri(self, uri: str) -> None:
-        """Raise ``PoolRefused`` for a malformed URI, and for one that names a host or option which is not allowed."""
+        """Raise ``PoolRefused`` for a malformed URI, or for a host or option that is not allowed."""
         parts = _split(uri)
         if HIDDEN in uri:
             raise PoolRefused(f"uri must not hold {HIDDEN}, which stands for what is not shown.")
@@ -330,7 +330,7 @@ def shown_uri(uri: str) -> str:
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return the name of a pool or flavor. Raise ``Invalid``."""
+    """Return the name of a pool or flavor. Raise ``Invalid`` if it is malformed."""
     if not 1 <= len(name) <= MAX_TEXT or not name.isprintable() or "{" in name or "}" in name:
         raise Invalid(f"The name of a {kind} must be 1 to {MAX_TEXT} printable characters, without braces.")
     return name
@@ -342,7 +342,7 @@ def _flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
 
 
 def _checked(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
-    """Return the fields of a body. Raise ``InvalidBody`` for the first field that breaks its rule."""
+    """Return the fields of a body. Raise ``InvalidBody`` for the first invalid field."""
     if not raw:
         raise InvalidBody("The body is missing.")
     given = wire.json_object(raw)
@@ -362,9 +362,9 @@ def _split(uri: str) -> SplitResult:
 
 
 def _check_options(parts: SplitResult) -> None:
-    """Raise ``PoolRefused`` for an option that a pool's URI may not have, and for a fragment.
+    """Raise ``PoolRefused`` for an option that is not allowed in a pool's URI, and for a fragment.
 
-    Names are compared as they are written: an encoded one is refused, whatever a driver reads into it.
+    Names are compared without decoding, so a percent-encoded name is refused.
     """
     if parts.fragment:
         raise PoolRefused("uri must have no #, and so no options behind it.")
@@ -377,7 +377,7 @@ def _check_options(parts: SplitResult) -> None:
 
 
 def _address(parts: SplitResult) -> tuple[str, ...]:
-    """Return the address of a store, without credential and options."""
+    """Return the scheme, hosts and path of a store, without its credential and options."""
     return parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
 
 

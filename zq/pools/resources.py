@@ -22,7 +22,7 @@ class _Resource:
 
 
 class PoolCollection(_Resource):
-    """``/v2/pools``"""
+    """``/v2/pools``: a page of pools."""
 
     policy = {"GET": "pools:get_all"}
 
@@ -36,7 +36,7 @@ class PoolCollection(_Resource):
 
 
 class PoolItem(_Resource):
-    """``/v2/pools/{pool}``"""
+    """``/v2/pools/{pool}``: one pool."""
 
     policy = {"GET": "pools:get", "PUT": "pools:create", "PATCH": "pools:update", "DELETE": "pools:delete"}
 
@@ -57,7 +57,7 @@ class PoolItem(_Resource):
 
 
 class FlavorCollection(_Resource):
-    """``/v2/flavors``"""
+    """``/v2/flavors``: a page of the project's flavors."""
 
     policy = {"GET": "flavors:get_all"}
 
@@ -70,7 +70,7 @@ class FlavorCollection(_Resource):
 
 
 class FlavorItem(_Resource):
-    """``/v2/flavors/{flavor}``"""
+    """``/v2/flavors/{flavor}``: one flavor."""
 
     policy = {"GET": "flavors:get", "PUT": "flavors:create", "PATCH": "flavors:update", "DELETE": "flavors:delete"}
 

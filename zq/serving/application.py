@@ -255,7 +255,7 @@ def make_broker(
     followers: Followers,
     pools: PoolStores | None = None,
 ) -> Broker:
-    """Return the use cases as configured by the settings."""
+    """Create the broker from the settings."""
     return Broker(
         storage,
         clock,

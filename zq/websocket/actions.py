@@ -14,7 +14,7 @@ TYPES: Final = {str: "string", int: "int", bool: "boolean", list: "list", dict: 
 
 
 class Request(Struct, frozen=True):
-    """An HTTP request. ``query`` has only parameters that the client gave; without a body ``document`` is None."""
+    """An HTTP request. ``query``: the parameters from the client. ``document``: the body, or None without a body."""
 
     method: str
     path: str
@@ -32,7 +32,7 @@ class Reply(Struct, frozen=True):
 
 
 def request_of(action: str, body: Body) -> Request | None:
-    """Return the request for an action, or ``None`` if it names no ids. Raise ``Invalid`` for a malformed body."""
+    """Return the request for an action, or ``None`` if its list of ids is empty. Raise ``Invalid`` for a bad body."""
     if action == "queue_list":
         return Request("GET", "/v2/queues", _query(body, marker=str, limit=int, detailed=bool))
     queue = "/v2/queues/" + _segment(body, "queue_name")
@@ -112,7 +112,7 @@ def _given(body: Body, name: str, kind: type) -> Any:
 
 
 def _segment(body: Body, name: str) -> str:
-    """Return a name for one segment of a path. Raise ``Invalid`` if it is absent, empty or has a slash."""
+    """Return a field for use as a path segment. Raise ``Invalid`` if it is absent, empty or contains a slash."""
     value: str | None = _given(body, name, str)
     if value is None:
         raise Invalid(f'Bad request. Missing "{name}" field.')
@@ -193,7 +193,7 @@ def _messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _stats(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return statistics whose oldest and newest message have ids in place of links."""
+    """Return statistics with ids in place of links for the oldest and newest message."""
     counts = dict(document["messages"])
     for name in ("oldest", "newest"):
         if name in counts:

@@ -20,8 +20,8 @@ Application = Callable[..., Iterable[bytes]]
 def call(app: Application, peer: str, headers: Mapping[str, str], asked: Request, connection: str) -> Reply:
     """Send a request to the application and return its response; blocks.
 
-    ``peer``: the address of the client. ``connection``: the id of the connection, which subscriptions without a
-    subscriber name. Raise ``Invalid`` for a text that UTF-8 cannot encode.
+    ``peer``: the address of the client. ``connection``: the id of the connection, which is the subscriber of
+    subscriptions that name none. Raise ``Invalid`` for a text that UTF-8 cannot encode.
     """
     try:
         raw = b"" if asked.document is None else msgspec.json.encode(asked.document)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebSocket connections as coroutines of the server's edge, bounded before their handshake (contract 14)."""
+"""WebSocket connections as coroutines of the server's edge, limited before the handshake (contract 14)."""
 
 import asyncio
 import logging
@@ -16,11 +16,11 @@ from zq.model.addresses import client_network
 from zq.websocket.session import Ended, Service, Session
 
 LOG = logging.getLogger(__name__)
-# Seconds after which a connection is closed whose client reads nothing.
+# Seconds after which the server closes a connection whose client reads nothing.
 SLOW: Final = 30.0
-# Seconds between two checks of a connection's credential, and of whether the server is stopping.
+# Seconds between two checks of a connection's credential and of a stop of the server.
 TICK: Final = 1.0
-# Headers of a handshake that hold for all of its frames.
+# Headers of a handshake that apply to all frames of the connection.
 KEPT: Final = ("Host", "X-Forwarded-For")
 # Headers by which a proxy identifies the client, with the strategy ``proxy``.
 PROXY_HEADERS: Final = ("X-Zq-Proxy-Secret", "X-Project-Id", "X-User-Id", "X-Roles")
@@ -29,13 +29,13 @@ TOO_BIG: Final = 1009
 
 
 class Gone(Exception):
-    """Raised if the client has disconnected, or reads nothing."""
+    """The client has disconnected, or reads nothing."""
 
 
 class Bounds(Struct, frozen=True):
-    """The largest number of connections of one process, of them from one address, and of bytes of a frame.
+    """Limits of one process: connections, connections from one address, and bytes of a frame.
 
-    Connections without a credential get at most half of all places.
+    Connections without a credential may take at most half of ``connections``.
     """
 
     connections: int
@@ -53,7 +53,7 @@ class Connections:
         self._origins = frozenset(allowed_origins)
         self._kept = (*KEPT, *(PROXY_HEADERS if service.strategy == "proxy" else ()))
         self._sessions: dict[Session, bytes] = {}
-        """The sessions, and the networks that their clients connect from."""
+        """The networks of the clients, by session."""
         self._connections: set[Connection] = set()
 
     def refusal(self, scope: Scope) -> HTTPStatus | None:
@@ -75,7 +75,7 @@ class Connections:
         return None
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection, from the acceptance of its handshake to its end."""
+        """Accept the handshake and serve the connection until it closes."""
         peer = scope["client"][0]
         connection = Connection(self._edge, self._bounds.frame, receive, send)
         session = Session(self._service, peer, self._headers(scope), connection.notify)
@@ -97,12 +97,12 @@ class Connections:
             await self._edge.run(session.end)
 
     def end(self) -> None:
-        """Let each connection check at once, not at its next tick, that the server is stopping."""
+        """Wake all connections, so that they notice at once that the server is stopping."""
         for connection in self._connections:
             connection.notify()
 
     def _headers(self, scope: dict[str, Any]) -> dict[str, str]:
-        """Return the headers of a handshake that hold for all frames."""
+        """Return the headers of a handshake that apply to all frames."""
         found: dict[str, str] = {}
         for kept in self._kept:
             values = [value.decode("latin-1") for name, value in scope["headers"] if name.decode() == kept.lower()]
@@ -112,7 +112,7 @@ class Connections:
 
 
 class Connection:
-    """An accepted connection: its frames, and the frames that are pushed to it."""
+    """An accepted connection, which answers frames and sends pushed messages."""
 
     def __init__(self, edge: SocketEdge, max_frame: int, receive: Receive, send: Send) -> None:
         self._edge = edge
@@ -124,7 +124,7 @@ class Connection:
         self._coming: asyncio.Future[dict[str, Any]] | None = None
 
     def notify(self) -> None:
-        """Wake the connection to look for something to send. From any thread."""
+        """Wake the connection to check for pushed messages. Thread-safe."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._stirred.set)
 
@@ -149,7 +149,7 @@ class Connection:
         raise Ended(GOING_AWAY, "The server ends.")
 
     async def _next_message(self) -> dict[str, Any] | None:
-        """Return the next message of the client, or ``None`` after a tick or if there is something to send."""
+        """Return the client's next message, or ``None`` after a tick or a notification."""
         if self._coming is None:
             self._coming = asyncio.ensure_future(_awaited(self._receive()))
             self._coming.add_done_callback(lambda _: self._stirred.set())
@@ -185,7 +185,7 @@ class Connection:
             raise Gone from error
 
     def close(self) -> None:
-        """Receive nothing more of the client."""
+        """Stop receiving from the client."""
         if self._coming is not None:
             self._coming.cancel()
 

@@ -13,7 +13,7 @@ from zq.websocket.session import Places, Service
 from zq.websocket.settings import WebSocketOptions
 
 PATH: Final = "/v2/ws"
-# Bytes that a frame may have besides the largest post: its action, headers and names.
+# Bytes that a frame may have in addition to the largest post, for its action, headers and names.
 ENVELOPE: Final = 16 * 1024
 
 

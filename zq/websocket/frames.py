@@ -23,14 +23,14 @@ NO_REQUEST: Final[dict[str, Any]] = {"action": None, "body": {}, "headers": {}, 
 
 
 class Undecodable(Exception):
-    """Raised for a frame that holds no document."""
+    """The frame does not contain a document."""
 
 
 def decode(frame: str | bytes) -> Any:
     """Return the document of a frame. Raise ``Undecodable``."""
     try:
         document = msgspec.json.decode(frame) if isinstance(frame, str) else msgspec.msgpack.decode(frame)
-        json.dumps(document, allow_nan=False)  # MessagePack has values that a message cannot have
+        json.dumps(document, allow_nan=False)  # MessagePack has values that JSON does not have
     except (ValueError, TypeError, RecursionError) as error:
         kind = "text" if isinstance(frame, str) else "binary"
         raise Undecodable(f"Can't decode {kind} frame: it must be one document, of values that JSON has.") from error
@@ -38,7 +38,7 @@ def decode(frame: str | bytes) -> Any:
 
 
 def encode(document: Any, binary: bool) -> str | bytes:
-    """Return the frame of a document. If MessagePack cannot hold a number of it, return an answer with status 400."""
+    """Return the frame of a document. If MessagePack cannot encode a number in it, return an answer with status 400."""
     if not binary:
         return msgspec.json.encode(document).decode()
     try:

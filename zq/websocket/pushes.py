@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of queues that a connection has subscribed to, as frames that no request precedes (contract 14)."""
+"""Unsolicited frames with the messages of queues that a connection is subscribed to (contract 14)."""
 
 import logging
 import time
@@ -13,7 +13,7 @@ from zq.model import QueueRef
 from zq.websocket import frames
 
 LOG = logging.getLogger(__name__)
-# Seconds between two looks for messages of all subscriptions, since a notice may be lost.
+# Seconds between two polls of all subscriptions, because a notification may be lost.
 LOOK: Final = 5.0
 
 Frame = str | bytes
@@ -23,11 +23,11 @@ class Subscriptions(Protocol):
     """The subscriptions of connections to queues. A subscription is named by the queue and its id."""
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Call ``notify``, from any thread, when there may be a message for the subscription; a notice may be lost."""
+        """Call ``notify``, from any thread, when the subscription may have a message. Notifications may be lost."""
         ...
 
     def forget(self, queue: QueueRef, id: str) -> None:
-        """End ``watch``."""
+        """Stop calling ``notify`` for the subscription."""
         ...
 
     def exists(self, queue: QueueRef, id: str) -> bool:
@@ -41,13 +41,13 @@ class Subscriptions(Protocol):
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
         """Yield all messages for the subscription as JSON documents, batch by batch. Raise ``Unavailable``.
 
-        Asking for the next batch deletes the messages of the last one.
+        Before it yields the next batch, the iterator deletes the messages of the last one.
         """
         ...
 
 
 class NoSubscriptions:
-    """The subscriptions of a server without that feature."""
+    """A stand-in for servers without the feature ``subscriptions``."""
 
     def watch(self, _queue: QueueRef, _id: str, _notify: Callable[[], object]) -> None:
         pass
@@ -69,10 +69,10 @@ NO_SUBSCRIPTIONS: Final[Subscriptions] = NoSubscriptions()
 
 
 class Pusher:
-    """The subscriptions of one connection, and the frames for them. The caller must serialize calls of its methods."""
+    """The subscriptions of one connection, as a source of frames. Not thread-safe."""
 
     def __init__(self, subscriptions: Subscriptions, notify: Callable[[], object]) -> None:
-        """``notify`` is called, from any thread, when there may be something to send."""
+        """``notify`` is called, from any thread, when there may be frames to send."""
         self._subscriptions = subscriptions
         self._notify = notify
         self._formats: dict[tuple[QueueRef, str], bool] = {}
@@ -87,11 +87,11 @@ class Pusher:
         self._wake()
 
     def is_due(self) -> bool:
-        """Return whether there may be something to send."""
+        """Return whether there may be frames to send."""
         return bool(self._formats) and (self._notified or time.monotonic() - self._looked > LOOK)
 
     def batches(self) -> Iterator[Sequence[Frame]]:
-        """Yield the frames to send; blocks. Asking for the next batch deletes the messages of the last one."""
+        """Yield the frames to send, batch by batch; blocks. See ``Subscriptions.batches`` for their deletion."""
         notified, self._notified, self._looked = self._notified, False, time.monotonic()
         try:
             for (queue, id), binary in list(self._formats.items()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A connection with a client: its credential, and the answer to each of its frames."""
+"""Sessions of clients, which authenticate and answer frames."""
 
 import logging
 import threading
@@ -27,9 +27,9 @@ LOG = logging.getLogger(__name__)
 CREDENTIAL_WITHIN: Final = 5.0
 # Seconds between two checks of a credential.
 RECHECK: Final = 10.0
-# Seconds for which a signed request keeps its connection open without a credential.
+# Seconds for which a signed request keeps a connection without a credential open.
 SIGNED_STAYS: Final = 60.0
-# The Client-ID of actions for which contract 14 ignores the client's.
+# The Client-ID of actions for which contract 14 ignores the client's own.
 NO_CLIENT: Final = "0" * 32
 SIGNED: Final = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
 NEEDED: Final = "A credential is needed: the action authenticate."
@@ -40,7 +40,7 @@ TRY_LATER: Final = 1013
 
 
 class Places:
-    """The places that each project has for sessions of this process."""
+    """The limit on sessions per project in this process."""
 
     def __init__(self, per_project: int) -> None:
         self._per_project = per_project
@@ -48,7 +48,7 @@ class Places:
         self._projects: dict[object, str] = {}
 
     def join(self, session: object, project: str) -> bool:
-        """Give a session a place of the project. Return False if all are taken. From any thread."""
+        """Reserve a place of the project for a session. Return False if all are taken. Thread-safe."""
         with self._lock:
             if self._projects.get(session) != project:
                 if Counter(self._projects.values())[project] >= self._per_project:
@@ -77,7 +77,7 @@ class Service(Struct, frozen=True):
 
 
 class Ended(Exception):
-    """Raised to close the connection with a code and a reason."""
+    """The server closes the connection with a code and a reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -86,16 +86,16 @@ class Ended(Exception):
 
 
 class Session:
-    """One connection of a client. ``peer``: its address; ``handshake``: headers that hold for all of its frames."""
+    """The session of one connection. ``peer``: the client's address. ``handshake``: headers for all frames."""
 
     def __init__(self, service: Service, peer: str, handshake: Mapping[str, str], notify: Callable[[], object]) -> None:
-        """``notify`` is called, from any thread, when ``pushes`` may have something to send."""
+        """``notify`` is called, from any thread, when ``pushes`` may have frames to send."""
         self._service = service
         self._id = uuid4().hex
         self._binary = False
         self.pushes = Pusher(service.subscriptions, notify)
         self._subscribed: tuple[QueueRef, str, bool] | None = None
-        """The subscription that the current frame has created, and whether the frame is binary."""
+        """The queue and id of the subscription that the current frame created, and whether the frame is binary."""
         self._peer = peer
         self._handshake = handshake
         self._credential: dict[str, str] = {}
@@ -111,11 +111,11 @@ class Session:
 
     @property
     def is_known(self) -> bool:
-        """Whether the connection has a credential, or needs none."""
+        """Whether the connection has a credential or does not need one."""
         return self._open or bool(self._credential)
 
     def check(self) -> None:
-        """Raise ``Ended`` if no credential has come in time, or it has expired. Call it every second."""
+        """Raise ``Ended`` if the credential is late or has expired. The connection calls this every second."""
         if self._credential:
             if self._expires is not None and self._service.clock.now() >= self._expires:
                 raise Ended(EXPIRED, "The credential has expired.")
@@ -127,18 +127,18 @@ class Session:
         return bool(self._credential) and time.monotonic() >= self._recheck
 
     def recheck(self) -> None:
-        """Check the credential again; blocks. Raise ``Ended`` if it is not valid any more."""
+        """Verify the credential again; blocks. Raise ``Ended`` if it is no longer valid."""
         self._recheck = time.monotonic() + RECHECK
         if self._call(WHO, self._credential).status == 401:
             raise Ended(EXPIRED, "The credential is not valid any more.")
 
     def end(self) -> None:
-        """Delete the subscriptions of the closed connection, including one whose answer was not sent."""
+        """Delete the subscriptions of the closed connection, including one whose answer was never sent."""
         self.answered()
         self.pushes.end()
 
     def answered(self) -> None:
-        """Begin to send the messages of a subscription whose answer has been sent."""
+        """Start the subscription that the last frame created. Call this after its answer has been sent."""
         subscribed, self._subscribed = self._subscribed, None
         if subscribed is not None:
             self.pushes.add(*subscribed)
@@ -186,7 +186,7 @@ class Session:
         if self._open:
             return 200, {"message": "Authentified: no credential is needed here."}
         token, project = headers["X-Auth-Token"], headers["X-Project-ID"]
-        if self._credential:  # a failure gives no more time to a connection that never had one
+        if self._credential:  # a failure must not extend the deadline of a connection that never had a credential
             self._deadline = time.monotonic() + CREDENTIAL_WITHIN
         former, self._credential, self._expires = self._credential, {}, None
         keystone = self._service.strategy == "keystone"
@@ -207,7 +207,7 @@ class Session:
     def _act(self, action: str, headers: Mapping[str, Any], body: dict[str, Any], signed: bool) -> tuple[int, Any]:
         project = headers["X-Project-ID"]
         asked = request_of(action, body)
-        if asked is None:  # without ids there is nothing to read, but the caller needs the right to read
+        if asked is None:  # without ids there is nothing to read, but the read permission is checked
             queue = body["queue_name"]
             asked = Request("GET", f"/v2/queues/{queue}/messages", [("limit", "1")])
             reply = self._call(asked, self._headers(headers, signed))
@@ -229,7 +229,7 @@ class Session:
         return self._shown(action, body, project, reply)
 
     def _shown(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
-        """Return the status and body of the answer to a successful action. Of metadata it shows only stored keys."""
+        """Return the status and body of the answer to a successful action. Metadata has only the stored keys."""
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}
         if action == "subscription_create" and not self._is_new(project, body, reply):
@@ -244,7 +244,10 @@ class Session:
         return reply.status, document
 
     def _is_new(self, project: str, body: dict[str, Any], reply: Reply) -> bool:
-        """Return whether the action created a subscription. Without a subscriber, this connection gets its messages."""
+        """Return whether the action created a subscription.
+
+        If the action names no subscriber, make this connection the subscriber.
+        """
         if body.get("subscriber") is not None:
             return "secret" in reply.document
         queue = QueueRef(project, body["queue_name"])
@@ -256,7 +259,7 @@ class Session:
         return None if stored is None else wire.json_object(stored.metadata)
 
     def _headers(self, headers: Mapping[str, Any], signed: bool, checks_client: bool = True) -> dict[str, str]:
-        """Return the HTTP headers of an action; the credential is the connection's or the frame's signature."""
+        """Return the HTTP headers of an action, with the connection's credential or the frame's signature."""
         given = {"X-Project-ID": headers["X-Project-ID"], "Client-ID": headers["Client-ID"]}
         if not checks_client and not _is_uuid(given["Client-ID"]):
             given["Client-ID"] = NO_CLIENT

@@ -122,7 +122,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def max_body(self) -> int:
-        """Maximum bytes of a body that any route accepts."""
+        """Size in bytes of the largest body that some route accepts."""
         return max(
             *(self.limits.max_messages_post_size, self.limits.max_queue_metadata),
             *(MAX_COMMIT_BODY, MAX_CONTROL_BODY),
