@@ -31,7 +31,7 @@ class Reply(Struct, frozen=True):
     error: str = ""
 
 
-def request_of(action: str, body: Body) -> Request | None:
+def build_request(action: str, body: Body) -> Request | None:
     """Return the request for an action, or ``None`` if its list of ids is empty. Raise ``Invalid`` for a bad body."""
     if action == "queue_list":
         return Request("GET", "/v2/queues", _query(body, marker=str, limit=int, detailed=bool))
@@ -40,7 +40,7 @@ def request_of(action: str, body: Body) -> Request | None:
     return BUILDERS[kind](queue, verb, body)
 
 
-def _of_queue(queue: str, verb: str, body: Body) -> Request:
+def _queue_request(queue: str, verb: str, body: Body) -> Request:
     if verb == "create":
         return Request("PUT", queue, document=_given(body, "metadata", dict))
     if verb == "purge":
@@ -51,13 +51,13 @@ def _of_queue(queue: str, verb: str, body: Body) -> Request:
     return Request("DELETE" if verb == "delete" else "GET", queue)
 
 
-def _of_message(queue: str, verb: str, body: Body) -> Request | None:
+def _message_request(queue: str, verb: str, body: Body) -> Request | None:
     path = f"{queue}/messages"
     if verb == "list":
         flags = {"echo": bool, "include_claimed": bool, "include_delayed": bool}
         return Request("GET", path, _query(body, marker=str, limit=int, **flags))
     if verb == "post":
-        return Request("POST", path, document={"messages": _posted(body)})
+        return Request("POST", path, document={"messages": _drafts(body)})
     if verb == "get_many":
         ids = _ids(body, "message_ids")
         return Request("GET", path, [("ids", each) for each in ids]) if ids else None
@@ -72,7 +72,7 @@ def _of_message(queue: str, verb: str, body: Body) -> Request | None:
     return Request("DELETE", path, _query(body, claim_id=str)) if verb == "delete" else Request("GET", path)
 
 
-def _of_claim(queue: str, verb: str, body: Body) -> Request:
+def _claim_request(queue: str, verb: str, body: Body) -> Request:
     given = {name: _given(body, name, int) for name in ("ttl", "grace")}
     terms = {name: value for name, value in given.items() if value is not None}
     if verb == "create":
@@ -83,7 +83,7 @@ def _of_claim(queue: str, verb: str, body: Body) -> Request:
     return Request("DELETE" if verb == "delete" else "GET", path)
 
 
-def _of_subscription(queue: str, verb: str, body: Body) -> Request:
+def _subscription_request(queue: str, verb: str, body: Body) -> Request:
     path = f"{queue}/subscriptions"
     if verb == "list":
         return Request("GET", path, _query(body, marker=str, limit=int))
@@ -96,10 +96,10 @@ def _of_subscription(queue: str, verb: str, body: Body) -> Request:
 
 
 BUILDERS: Final[dict[str, Callable[[str, str, Body], Request | None]]] = {
-    "queue": _of_queue,
-    "message": _of_message,
-    "claim": _of_claim,
-    "subscription": _of_subscription,
+    "queue": _queue_request,
+    "message": _message_request,
+    "claim": _claim_request,
+    "subscription": _subscription_request,
 }
 
 
@@ -137,7 +137,7 @@ def _ids(body: Body, name: str) -> list[str]:
     return value
 
 
-def _posted(body: Body) -> list[dict[str, Any]]:
+def _drafts(body: Body) -> list[dict[str, Any]]:
     """Return the messages of a post, without their delays, which contract 14 ignores. Raise ``Invalid``."""
     messages = _given(body, "messages", list)
     if messages is None:
@@ -151,7 +151,7 @@ def _posted(body: Body) -> list[dict[str, Any]]:
     return [{name: value for name, value in message.items() if name != "delay"} for message in messages]
 
 
-def shown(action: str, body: Body, reply: Reply) -> Any:
+def answer_body(action: str, body: Body, reply: Reply) -> Any:
     """Return the body of the answer to a successful action."""
     document, queue = reply.document, body.get("queue_name")
     if action == "queue_create":

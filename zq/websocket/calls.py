@@ -17,18 +17,18 @@ from zq.wire import refusals
 Application = Callable[..., Iterable[bytes]]
 
 
-def call(app: Application, peer: str, headers: Mapping[str, str], asked: Request, connection: str) -> Reply:
+def call(app: Application, peer: str, headers: Mapping[str, str], request: Request, connection: str) -> Reply:
     """Send a request to the application and return its response; blocks.
 
     ``peer``: the address of the client. ``connection``: the id of the connection, which is the subscriber of
     subscriptions that name none. Raise ``Invalid`` for a text that UTF-8 cannot encode.
     """
     try:
-        raw = b"" if asked.document is None else msgspec.json.encode(asked.document)
+        raw = b"" if request.document is None else msgspec.json.encode(request.document)
         env: dict[str, Any] = {
-            "REQUEST_METHOD": asked.method,
-            "PATH_INFO": asked.path.encode().decode("latin-1"),
-            "QUERY_STRING": urlencode(asked.query),
+            "REQUEST_METHOD": request.method,
+            "PATH_INFO": request.path.encode().decode("latin-1"),
+            "QUERY_STRING": urlencode(request.query),
             "wsgi.input": BytesIO(raw),
             "REMOTE_ADDR": peer,
             "SERVER_PROTOCOL": "HTTP/1.1",

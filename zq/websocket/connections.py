@@ -13,22 +13,22 @@ from msgspec import Struct
 
 from zq.http.features import Receive, Scope, Send, SocketEdge
 from zq.model.addresses import client_network
-from zq.websocket.session import Ended, Service, Session
+from zq.websocket.session import CloseConnection, Service, Session
 
 LOG = logging.getLogger(__name__)
 # Seconds after which the server closes a connection whose client reads nothing.
-SLOW: Final = 30.0
+SEND_TIMEOUT: Final = 30.0
 # Seconds between two checks of a connection's credential and of a stop of the server.
-TICK: Final = 1.0
+CHECK_INTERVAL: Final = 1.0
 # Headers of a handshake that apply to all frames of the connection.
-KEPT: Final = ("Host", "X-Forwarded-For")
+FORWARDED: Final = ("Host", "X-Forwarded-For")
 # Headers by which a proxy identifies the client, with the strategy ``proxy``.
 PROXY_HEADERS: Final = ("X-Zq-Proxy-Secret", "X-Project-Id", "X-User-Id", "X-Roles")
 GOING_AWAY: Final = 1001
 TOO_BIG: Final = 1009
 
 
-class Gone(Exception):
+class ClientDisconnect(Exception):
     """The client has disconnected, or reads nothing."""
 
 
@@ -51,7 +51,7 @@ class Connections:
         self._service = service
         self._bounds = bounds
         self._origins = frozenset(allowed_origins)
-        self._kept = (*KEPT, *(PROXY_HEADERS if service.strategy == "proxy" else ()))
+        self._kept = (*FORWARDED, *(PROXY_HEADERS if service.strategy == "proxy" else ()))
         self._sessions: dict[Session, bytes] = {}
         """The networks of the clients, by session."""
         self._connections: set[Connection] = set()
@@ -84,10 +84,10 @@ class Connections:
         try:
             await connection.send({"type": "websocket.accept"})
             await connection.converse(session)
-        except Ended as ended:
-            with suppress(Gone, TimeoutError):
+        except CloseConnection as ended:
+            with suppress(ClientDisconnect, TimeoutError):
                 await connection.send({"type": "websocket.close", "code": ended.code, "reason": ended.reason})
-        except Gone:
+        except ClientDisconnect:
             pass
         finally:
             del self._sessions[session]
@@ -120,16 +120,16 @@ class Connection:
         self._receive = receive
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._stirred = asyncio.Event()
-        self._coming: asyncio.Future[dict[str, Any]] | None = None
+        self._wakeup = asyncio.Event()
+        self._receiving: asyncio.Future[dict[str, Any]] | None = None
 
     def notify(self) -> None:
         """Wake the connection to check for pushed messages. Thread-safe."""
         with suppress(RuntimeError):  # the loop has ended
-            self._loop.call_soon_threadsafe(self._stirred.set)
+            self._loop.call_soon_threadsafe(self._wakeup.set)
 
     async def converse(self, session: Session) -> None:
-        """Answer each frame, and send pushed messages. Raise ``Ended``, and ``Gone`` if the client has disconnected."""
+        """Answer each frame, and send pushed messages. Raise ``CloseConnection`` or ``ClientDisconnect``."""
         run = self._edge.run
         await run(session.begin)
         while not self._edge.is_stopping():
@@ -146,22 +146,22 @@ class Connection:
                 while (batch := await run(partial(next, batches, None))) is not None:
                     for frame in batch:
                         await self._send_frame(frame)
-        raise Ended(GOING_AWAY, "The server ends.")
+        raise CloseConnection(GOING_AWAY, "The server ends.")
 
     async def _next_message(self) -> dict[str, Any] | None:
         """Return the client's next message, or ``None`` after a tick or a notification."""
-        if self._coming is None:
-            self._coming = asyncio.ensure_future(_awaited(self._receive()))
-            self._coming.add_done_callback(lambda _: self._stirred.set())
+        if self._receiving is None:
+            self._receiving = asyncio.ensure_future(_await(self._receive()))
+            self._receiving.add_done_callback(lambda _: self._wakeup.set())
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stirred.wait(), TICK)
-        self._stirred.clear()
-        if not self._coming.done():
+            await asyncio.wait_for(self._wakeup.wait(), CHECK_INTERVAL)
+        self._wakeup.clear()
+        if not self._receiving.done():
             return None
-        coming, self._coming = self._coming, None
-        message = coming.result()
+        receiving, self._receiving = self._receiving, None
+        message = receiving.result()
         if message["type"] != "websocket.receive":
-            raise Gone
+            raise ClientDisconnect
         return message
 
     def _frame_of(self, message: dict[str, Any]) -> str | bytes:
@@ -169,7 +169,7 @@ class Connection:
         if frame is None:
             frame = message.get("bytes") or b""
         if len(frame) > self._max_frame:
-            raise Ended(TOO_BIG, f"A frame must have at most {self._max_frame} bytes.")
+            raise CloseConnection(TOO_BIG, f"A frame must have at most {self._max_frame} bytes.")
         return frame
 
     async def _send_frame(self, frame: str | bytes) -> None:
@@ -177,18 +177,18 @@ class Connection:
         await self.send({"type": "websocket.send", kind: frame})
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Send a message. Raise ``Gone`` if the client has disconnected, or reads nothing for ``SLOW`` seconds."""
-        until = self._loop.time() + SLOW
+        """Send a message. Raise ``ClientDisconnect``, also if the client reads nothing for ``SEND_TIMEOUT`` seconds."""
+        until = self._loop.time() + SEND_TIMEOUT
         try:
             await self._edge.bound(self._send(message), lambda: until)
         except (TimeoutError, RuntimeError) as error:  # Granian raises RuntimeError for a client that has disconnected
-            raise Gone from error
+            raise ClientDisconnect from error
 
     def close(self) -> None:
         """Stop receiving from the client."""
-        if self._coming is not None:
-            self._coming.cancel()
+        if self._receiving is not None:
+            self._receiving.cancel()
 
 
-async def _awaited(coming: Any) -> Any:
-    return await coming
+async def _await(receiving: Any) -> Any:
+    return await receiving

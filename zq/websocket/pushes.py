@@ -14,7 +14,7 @@ from zq.websocket import frames
 
 LOG = logging.getLogger(__name__)
 # Seconds between two polls of all subscriptions, because a notification may be lost.
-LOOK: Final = 5.0
+POLL_INTERVAL: Final = 5.0
 
 Frame = str | bytes
 
@@ -78,7 +78,7 @@ class Pusher:
         self._formats: dict[tuple[QueueRef, str], bool] = {}
         """Whether the frames of each subscription are binary."""
         self._notified = False
-        self._looked = 0.0
+        self._polled_at = 0.0
 
     def add(self, queue: QueueRef, id: str, binary: bool) -> None:
         """Send the messages of the subscription from now on."""
@@ -88,11 +88,11 @@ class Pusher:
 
     def is_due(self) -> bool:
         """Return whether there may be frames to send."""
-        return bool(self._formats) and (self._notified or time.monotonic() - self._looked > LOOK)
+        return bool(self._formats) and (self._notified or time.monotonic() - self._polled_at > POLL_INTERVAL)
 
     def batches(self) -> Iterator[Sequence[Frame]]:
         """Yield the frames to send, batch by batch; blocks. See ``Subscriptions.batches`` for their deletion."""
-        notified, self._notified, self._looked = self._notified, False, time.monotonic()
+        notified, self._notified, self._polled_at = self._notified, False, time.monotonic()
         try:
             for (queue, id), binary in list(self._formats.items()):
                 if notified or self._subscriptions.exists(queue, id):

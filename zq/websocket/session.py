@@ -18,22 +18,22 @@ from zq.errors import Invalid, ZqError
 from zq.model import QueueRef
 from zq.storage.api import QueueController
 from zq.websocket import frames
-from zq.websocket.actions import Reply, Request, request_of, shown
+from zq.websocket.actions import Reply, Request, answer_body, build_request
 from zq.websocket.calls import Application, call
 from zq.websocket.pushes import Pusher, Subscriptions
 
 LOG = logging.getLogger(__name__)
 # Seconds within which a client must present a credential.
-CREDENTIAL_WITHIN: Final = 5.0
+CREDENTIAL_TIMEOUT: Final = 5.0
 # Seconds between two checks of a credential.
-RECHECK: Final = 10.0
+RECHECK_INTERVAL: Final = 10.0
 # Seconds for which a signed request keeps a connection without a credential open.
-SIGNED_STAYS: Final = 60.0
+SIGNED_TTL: Final = 60.0
 # The Client-ID of actions for which contract 14 ignores the client's own.
 NO_CLIENT: Final = "0" * 32
 SIGNED: Final = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
-NEEDED: Final = "A credential is needed: the action authenticate."
-WHO: Final = Request("GET", "/v2/whoami")
+CREDENTIAL_NEEDED: Final = "A credential is needed: the action authenticate."
+WHOAMI: Final = Request("GET", "/v2/whoami")
 EXPIRED: Final = 4003
 POLICY: Final = 1008
 TRY_LATER: Final = 1013
@@ -76,7 +76,7 @@ class Service(Struct, frozen=True):
     places: Places
 
 
-class Ended(Exception):
+class CloseConnection(Exception):
     """The server closes the connection with a code and a reason."""
 
     def __init__(self, code: int, reason: str) -> None:
@@ -101,13 +101,13 @@ class Session:
         self._credential: dict[str, str] = {}
         self._expires: float | None = None
         self._open = service.strategy in ("", "proxy")
-        self._recheck = time.monotonic() + RECHECK
-        self._deadline = time.monotonic() + CREDENTIAL_WITHIN
+        self._recheck = time.monotonic() + RECHECK_INTERVAL
+        self._deadline = time.monotonic() + CREDENTIAL_TIMEOUT
 
     def begin(self) -> None:
-        """Raise ``Ended`` if the strategy is ``proxy`` and the handshake did not come through the proxy."""
-        if self._service.strategy == "proxy" and self._call(WHO, {}).status != 200:
-            raise Ended(POLICY, "This connection did not come through the proxy.")
+        """Raise ``CloseConnection`` if the strategy is ``proxy`` and the handshake did not come through the proxy."""
+        if self._service.strategy == "proxy" and self._call(WHOAMI, {}).status != 200:
+            raise CloseConnection(POLICY, "This connection did not come through the proxy.")
 
     @property
     def is_known(self) -> bool:
@@ -115,22 +115,22 @@ class Session:
         return self._open or bool(self._credential)
 
     def check(self) -> None:
-        """Raise ``Ended`` if the credential is late or has expired. The connection calls this every second."""
+        """Raise ``CloseConnection`` if the credential is late or has expired. Call this every second."""
         if self._credential:
             if self._expires is not None and self._service.clock.now() >= self._expires:
-                raise Ended(EXPIRED, "The credential has expired.")
+                raise CloseConnection(EXPIRED, "The credential has expired.")
         elif not self._open and time.monotonic() >= self._deadline:
-            raise Ended(POLICY, "No credential came in time.")
+            raise CloseConnection(POLICY, "No credential came in time.")
 
     def is_recheck_due(self) -> bool:
         """Return whether it is time for ``recheck``."""
         return bool(self._credential) and time.monotonic() >= self._recheck
 
     def recheck(self) -> None:
-        """Verify the credential again; blocks. Raise ``Ended`` if it is no longer valid."""
-        self._recheck = time.monotonic() + RECHECK
-        if self._call(WHO, self._credential).status == 401:
-            raise Ended(EXPIRED, "The credential is not valid any more.")
+        """Verify the credential again; blocks. Raise ``CloseConnection`` if it is no longer valid."""
+        self._recheck = time.monotonic() + RECHECK_INTERVAL
+        if self._call(WHOAMI, self._credential).status == 401:
+            raise CloseConnection(EXPIRED, "The credential is not valid any more.")
 
     def end(self) -> None:
         """Delete the subscriptions of the closed connection, including one whose answer was never sent."""
@@ -144,7 +144,7 @@ class Session:
             self.pushes.add(*subscribed)
 
     def handle(self, frame: str | bytes) -> str | bytes:
-        """Return the answer to a frame, in its format; blocks. Raise ``Ended`` to close the connection."""
+        """Return the answer to a frame, in its format; blocks. Raise ``CloseConnection`` to close the connection."""
         self._binary = binary = isinstance(frame, bytes)
         try:
             document = frames.decode(frame)
@@ -152,7 +152,7 @@ class Session:
             return frames.encode(frames.answer(frames.NO_REQUEST, 400, {"error": str(error)}), binary)
         try:
             status, body = self._answer(document)
-        except Ended:
+        except CloseConnection:
             raise
         except Exception:  # the edge of this connection
             LOG.critical("A frame failed unexpectedly.", exc_info=True)
@@ -172,7 +172,7 @@ class Session:
         if signed and action not in frames.MESSAGES:
             return 403, {"error": "A signature is for messages only."}
         if not signed and not self._open and not self._credential:
-            return 403, {"error": NEEDED}
+            return 403, {"error": CREDENTIAL_NEEDED}
         proxied = self._service.strategy == "proxy" and not signed
         if proxied and headers["X-Project-ID"] != self._handshake.get("X-Project-Id"):
             return 403, {"error": "X-Project-ID must be the project that the proxy said."}
@@ -187,12 +187,12 @@ class Session:
             return 200, {"message": "Authentified: no credential is needed here."}
         token, project = headers["X-Auth-Token"], headers["X-Project-ID"]
         if self._credential:  # a failure must not extend the deadline of a connection that never had a credential
-            self._deadline = time.monotonic() + CREDENTIAL_WITHIN
+            self._deadline = time.monotonic() + CREDENTIAL_TIMEOUT
         former, self._credential, self._expires = self._credential, {}, None
         keystone = self._service.strategy == "keystone"
         given = {"X-Auth-Token": token} if keystone else {"Authorization": f"Bearer {token}"}
         given["X-Project-ID"] = project
-        reply = self._call(WHO, given)
+        reply = self._call(WHOAMI, given)
         if reply.status != 200 or former.get("X-Project-ID") not in (None, project):
             self.pushes.end()
         if reply.status != 200:
@@ -201,40 +201,40 @@ class Session:
         self._credential = given
         until = reply.document["expires"]
         self._expires = None if until is None else moment(until)
-        self._recheck = time.monotonic() + RECHECK
+        self._recheck = time.monotonic() + RECHECK_INTERVAL
         return 200, {"message": "Authentified."}
 
     def _act(self, action: str, headers: Mapping[str, Any], body: dict[str, Any], signed: bool) -> tuple[int, Any]:
         project = headers["X-Project-ID"]
-        asked = request_of(action, body)
-        if asked is None:  # without ids there is nothing to read, but the read permission is checked
+        request = build_request(action, body)
+        if request is None:  # without ids there is nothing to read, but the read permission is checked
             queue = body["queue_name"]
-            asked = Request("GET", f"/v2/queues/{queue}/messages", [("limit", "1")])
-            reply = self._call(asked, self._headers(headers, signed))
+            request = Request("GET", f"/v2/queues/{queue}/messages", [("limit", "1")])
+            reply = self._call(request, self._headers(headers, signed))
             reply = Reply(reply.status, {"messages": []}) if reply.status == 200 else reply
         else:
-            reply = self._call(asked, self._headers(headers, signed, action in ("message_list", "message_post")))
+            reply = self._call(request, self._headers(headers, signed, action in ("message_list", "message_post")))
         if reply.status == 401 or (signed and reply.status == 404 and not reply.error):
             if signed:
                 return 403, {"error": "The signature is not one for this request."}
             if self._credential:
-                raise Ended(EXPIRED, "The credential is not valid any more.")
+                raise CloseConnection(EXPIRED, "The credential is not valid any more.")
             return 403, _failure(reply)
         if reply.status >= 400:
             return reply.status, _failure(reply)
         if signed:
-            self._deadline = time.monotonic() + SIGNED_STAYS
+            self._deadline = time.monotonic() + SIGNED_TTL
         elif not self._credential:
             self._join(project)
-        return self._shown(action, body, project, reply)
+        return self._success(action, body, project, reply)
 
-    def _shown(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
+    def _success(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
         """Return the status and body of the answer to a successful action. Metadata has only the stored keys."""
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}
         if action == "subscription_create" and not self._is_new(project, body, reply):
             return 409, _failure(Reply(409, {"description": "The subscriber is subscribed, and was asked again."}))
-        document = shown(action, body, reply)
+        document = answer_body(action, body, reply)
         if action == "queue_get_stats" and self._stored(project, body["queue_name"]) is None:
             return 404, document
         if action == "queue_list":
@@ -275,11 +275,11 @@ class Session:
 
     def _join(self, project: str) -> None:
         if not self._service.places.join(self, project):
-            raise Ended(TRY_LATER, "The project has as many connections as it may have.")
+            raise CloseConnection(TRY_LATER, "The project has as many connections as it may have.")
 
-    def _call(self, asked: Request, headers: Mapping[str, str]) -> Reply:
+    def _call(self, request: Request, headers: Mapping[str, str]) -> Reply:
         given = {"Client-ID": NO_CLIENT, **self._handshake, **headers}
-        return call(self._service.app, self._peer, given, asked, self._id)
+        return call(self._service.app, self._peer, given, request, self._id)
 
 
 def _failure(reply: Reply) -> dict[str, Any]:
