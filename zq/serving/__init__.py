@@ -6,7 +6,10 @@ import sys
 
 
 def main() -> int:
-    """Run ``zq.serving.server.main``. Return 2 and print a sentence if a required package is not installed."""
+    """Run ``zq.serving.server.main``.
+
+    Print an error message and return 2 if a required package is not installed.
+    """
     # SIGHUP must not end the process during its imports. The server unblocks the signal once it serves.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:

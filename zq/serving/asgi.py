@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's edge: an ASGI application around the WSGI application.
 
-The event loop reads bodies, waits for messages and sends answers, each within a deadline, so that no client holds a
-thread. The WSGI application is called once for each request: a short request on a store of this process runs on the
-loop's thread, every other one in a pool of threads. What an application leaves to the edge is in ``zq.http.pending``.
+The event loop reads bodies, waits for messages and sends answers, each within a deadline, so no client occupies a
+thread. The edge calls the WSGI application once for each request. Short requests on an embedded store run on the loop's
+thread, and all others in a thread pool. ``zq.http.pending`` has the objects by which the application delegates waiting
+and streaming to the edge.
 """
 
 import asyncio
@@ -29,25 +30,26 @@ from zq.serving.fairness import FairQueue
 from zq.serving.pool import Deadlines, Pool, Settling
 from zq.storage.inline import Ticket
 
-# Requests that are answered whatever the load is: nothing is looked up for them. Other methods need a credential.
+# Requests that are served under any load, because they need no lookup. Other methods need a credential.
 ALWAYS: Final = frozenset({("GET", "/healthz"), ("HEAD", "/healthz")})
-# Bytes of an answer that are handed to Granian at a time.
+# Bytes of an answer that Granian gets at a time.
 PIECE: Final = 64 << 10
-# Bytes a second at which a body extends its deadline.
+# Bytes per second at which a body extends its deadline.
 BODY_RATE: Final = 10_000
-# Bytes of bodies that may be in memory together; beyond, requests are turned away.
+# The largest total size of bodies in memory. Beyond it, requests are refused.
 MAX_BODIES: Final = 256 << 20
-# Bytes of long answers that may wait for their readers together.
+# The largest total size of long answers that are being sent.
 MAX_UNSENT: Final = 128 << 20
-# Seconds for which a reader has taken nothing when its answer may be given up in favour of others.
+# Seconds after which a stalled reader's answer may be aborted in favour of others.
 STILL: Final = 1.0
 
 
 class Limits(Struct, frozen=True):
-    """Seconds that clients get, and how much they may send. ``queue``: seconds that a request may wait for a thread.
+    """Timeouts and limits of clients.
 
-    ``requests_per_address``: requests of one address that may be under way; None: any number. ``callers``: the headers
-    by which callers are distinguished, see ``fairness``.
+    ``body``, ``send``: timeouts in seconds. ``queue``: seconds that a request may wait for a thread. ``max_body``: in
+    bytes. ``requests_per_address``: concurrent requests of one address, None for any number. ``callers``: the headers
+    that identify a caller, see ``fairness``.
     """
 
     body: float
@@ -65,18 +67,18 @@ class Answer(Struct):
 
 
 class Unsent(Struct):
-    """A long answer: its size, and when its reader took a piece of it last."""
+    """A long answer: its size, and the moment when its reader last took a piece."""
 
     size: int
     moved: float
 
 
 class Gone(Exception):
-    """The client has disconnected, or its answer is given up."""
+    """The client has disconnected, or its answer was aborted."""
 
 
 class Edge:
-    """The edge of one process. ``app`` is called with each request; ``inner`` is the ``App`` within it."""
+    """The edge of one process. ``app``: the WSGI application. ``inner``: the ``App`` that ``app`` wraps or is."""
 
     def __init__(
         self, app: Callable[..., Iterable[bytes]], inner: App, limits: Limits, threads: int, loop: Any
@@ -89,7 +91,7 @@ class Edge:
         self.settling = Settling(loop)
         self.deadlines = Deadlines(loop)
         self.addresses: Counter[bytes] = Counter()
-        """Requests under way, by the networks that they come from."""
+        """The number of concurrent requests by client network."""
         self.last_request = time.monotonic()
         self.body_bytes = 0
         self._app = app
@@ -107,11 +109,11 @@ class Edge:
         await Exchange(self, scope, receive, send).run()
 
     def caller(self, scope: dict[str, Any]) -> bytes:
-        """Return the caller of a request, as its head names it."""
+        """Return the caller that the head of a request identifies."""
         return fairness.caller(scope, self.limits.callers)
 
     def call(self, environ: dict[str, Any]) -> Answer:
-        """Let the application answer; blocks. The answer means nothing if it has left a pending one or a feed."""
+        """Call the application; blocks. Ignore the answer if the handover has a pending answer or a feed."""
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
         status, headers = begun
@@ -121,7 +123,7 @@ class Edge:
         return Answer(int(status[:3]), encoded, body)
 
     def go_on(self, pending: PendingAnswer) -> Answer | None:
-        """Let a pending request look again; blocks. None if it is still pending."""
+        """Retry a pending request; blocks. Return None if it is still pending."""
         later = self.inner.go_on(pending)
         if later is None:
             return None
@@ -129,13 +131,13 @@ class Edge:
         return Answer(later.status, headers, later.body)
 
     def runs_inline(self, environ: dict[str, Any], body: bytes) -> bool:
-        """Return whether the loop's thread may run the request. What wraps ``inner`` may ask others, so it must not."""
+        """Return whether the loop's thread may run the request: it must be short, without middleware that may block."""
         if self._app is not self.inner or not self.inner.is_short(environ, body):
             return False
         return self.judge is None or self.judge.known(environ) is True
 
     def is_overloaded(self) -> bool:
-        """Return whether a request that comes now would not be served in time."""
+        """Return whether a new request would not be served in time."""
         return self.pool.is_crowded() or self.settling.waits() > self.limits.queue or self.body_bytes > MAX_BODIES
 
     async def pause(self) -> None:
@@ -151,7 +153,7 @@ class Edge:
                 self._pauses -= 1
 
     def has_room_for_long_answers(self) -> bool:
-        """Return whether a long answer may be made. Answers whose readers stand still are given up for it."""
+        """Return whether a long answer may start. Abort answers of stalled readers to make room."""
         if not self._unsent:
             return True
         total = sum(unsent.size for unsent in self._unsent.values())
@@ -168,8 +170,7 @@ class Edge:
         return total <= MAX_UNSENT
 
     async def send_long(self, body: bytes, send: Send) -> None:
-        """Send a long body, piece by piece. Raise ``Gone`` if its reader takes nothing for too long, or it is given
-        up in favour of others."""
+        """Send a long body in pieces. Raise ``Gone`` if its reader stalls, or the answer is aborted for others."""
         task = asyncio.current_task()
         assert task is not None
         self._unsent[task] = unsent = Unsent(len(body), time.monotonic())
@@ -186,7 +187,7 @@ class Edge:
             self._unsent.pop(task, None)
 
     async def send_piece(self, piece: bytes, more: bool, send: Send, patience: Callable[[], float]) -> None:
-        """Hand over one piece of an answer. Raise ``Gone`` if the reader takes nothing for ``patience()`` seconds."""
+        """Send one piece of an answer. Raise ``Gone`` if the reader takes nothing for ``patience()`` seconds."""
         since = time.monotonic()
         handed = send({"type": "http.response.body", "body": piece, "more_body": more})
         try:
@@ -209,12 +210,12 @@ class Exchange:
         self._handover = Handover()
         self._body = b""
         self._closes = False
-        """Whether the connection ends with the answer, since something of the body may be left unread."""
+        """Whether to close the connection after the answer, because a part of the body may be unread."""
         self._watch: asyncio.Task[None] | None = None
         environ[HANDOVER] = self._handover
 
     async def run(self) -> None:
-        """Read the request, have it answered, and send the answer."""
+        """Read the request, call the application, and send the answer."""
         edge, address = self._edge, client_network(self._environ["REMOTE_ADDR"])
         edge.last_request = time.monotonic()
         edge.addresses[address] += 1
@@ -246,11 +247,11 @@ class Exchange:
                 self._watch.cancel()
 
     async def _read(self, size: int | None) -> bool:
-        """Read the body, unless it is not wanted. Return False if the request is refused for it."""
+        """Read the body, unless the application does not need it. Return False if the body is refused."""
         edge, environ = self._edge, self._environ
         self._closes = True
         if heads.REFUSED in environ or (size is not None and size > edge.limits.max_body):
-            return True  # the application refuses it by its head
+            return True  # the application refuses the request by its head
         if edge.judge is not None:
             known = edge.judge.known(environ)
             if known is None:
@@ -270,9 +271,9 @@ class Exchange:
         return True
 
     async def _read_pieces(self, size: int | None) -> bool:
-        """Read the body within its deadline; return whether something of it is left unread.
+        """Read the body within its deadline. Return whether a part of it is unread.
 
-        Raise ``TimeoutError``, and ``Gone`` for a body that ends early.
+        Raise ``TimeoutError``, or ``Gone`` for a body that ends early.
         """
         edge, began, more = self._edge, time.monotonic(), True
         pieces: list[bytes] = []
@@ -349,7 +350,7 @@ class Exchange:
         return self._known_caller
 
     async def _wait(self, waits: PendingAnswer | Feed) -> None:
-        """Return when it is time to look again. Raise ``Gone`` if the client has disconnected."""
+        """Wait until the next attempt is due. Raise ``Gone`` if the client has disconnected."""
         watch, notified = self._watch_client(), _Notification()
         waits.begin(notified)
         try:
@@ -362,7 +363,7 @@ class Exchange:
             raise Gone
 
     async def _feed(self, answer: Answer, feed: Feed) -> None:
-        """Send the parts of a feed as they come."""
+        """Send the parts of a feed as they are produced."""
         self._begin(answer)
         while (part := await self._edge.pool.do(feed.step, caller=self._caller(), patient=True)) is not None:
             for at in range(0, len(part), PIECE):
@@ -376,7 +377,7 @@ class Exchange:
         self._send({"type": "http.response.body", "body": b""})
 
     def _watch_client(self) -> "asyncio.Task[None]":
-        """Return a task that ends when the client has disconnected. What it has not read of the body is lost."""
+        """Return a task that ends when the client has disconnected. It discards the unread part of the body."""
         if self._watch is None:
             self._watch = asyncio.ensure_future(self._until_gone())
         return self._watch
@@ -391,7 +392,7 @@ class Exchange:
         self._refuse(503, reason, "Service unavailable", sentence)
 
     def _refuse(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
-        """Answer in the application's stead."""
+        """Send an error without calling the application."""
         if reason is not None:
             refused(reason)
         body = json.dumps({"title": title, "description": sentence}).encode()
@@ -416,7 +417,7 @@ class Exchange:
 
 
 class _Notification:
-    """Resolves a future of this loop, from any thread."""
+    """A future of this loop that any thread can resolve."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -434,11 +435,11 @@ class _Notification:
 
 
 def _may_be_long(environ: dict[str, Any]) -> bool:
-    """Return whether the answer may be of any length: the request reads or takes what clients wrote."""
+    """Return whether the answer has no fixed bound, because it returns data of clients."""
     path: str = environ["PATH_INFO"]
     method: str = environ["REQUEST_METHOD"]
     if method == "GET":
-        return path.startswith("/v2/")  # not probes and metrics
+        return path.startswith("/v2/")  # except probes and metrics
     if method == "POST" and not path.startswith("/v2/"):
         return True  # a request of another protocol
     return "/claims" in path or (method == "DELETE" and "pop=" in environ["QUERY_STRING"])
@@ -446,5 +447,5 @@ def _may_be_long(environ: dict[str, Any]) -> bool:
 
 @lru_cache(maxsize=256)
 def _header_name(name: str) -> bytes:
-    """Return the name of an answer's header as Granian takes it."""
+    """Return a header name in the format of Granian."""
     return name.lower().encode("latin-1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-deliver``: a process that delivers to subscribers and serves no requests, for a store that servers share."""
+"""``zq-deliver``: a process that only delivers notifications, for a store that several servers share."""
 
 import sys
 from collections.abc import Sequence

@@ -27,7 +27,7 @@ LOG = logging.getLogger(__name__)
 
 
 def run(arguments: Sequence[str], asked: Requests) -> None:
-    """Deliver until ``asked`` to end. Raises ``StartRefused``, ``Unavailable``."""
+    """Deliver until a request to stop arrives in ``asked``. Raise ``StartRefused``, ``Unavailable``."""
     parser = argparse.ArgumentParser(prog="zq-deliver", description="Deliver messages to the subscribers of zq queues.")
     options_of(parser, arguments)
     configuration = Configuration()
@@ -66,7 +66,7 @@ def run(arguments: Sequence[str], asked: Requests) -> None:
 
 
 def _check(chosen: Settings) -> None:
-    """Raise ``StartRefused`` if a separate process cannot deliver with these settings."""
+    """Raise ``StartRefused`` if the settings do not allow delivery by a separate process."""
     if not chosen.shared_store:
         raise StartRefused(
             "zq-deliver needs a store that several processes share. An embedded store is one process's: zq-server, "

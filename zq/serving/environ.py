@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head of a request: from an ASGI scope to the environment of WSGI (PEP 3333), and what is refused of it.
+"""Translation of an ASGI scope into a WSGI environment (PEP 3333), and checks of the request's head.
 
-Heads are judged here by their raw headers, before WSGI merges names. ``zq.http.admission`` refuses the request by the
-sentence that is left in the environment.
+This module checks raw headers, before WSGI merges their names. It stores an error sentence in the environment, with
+which ``zq.http.admission`` refuses the request.
 """
 
 import io
@@ -15,16 +15,16 @@ from zq.http import heads
 
 # Headers whose keys in the environment have no ``HTTP_``.
 PLAIN: Final = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
-# Headers of the connection, not of the request. ``Transfer-Encoding`` stays, for it announces a body that may be empty.
+# Hop-by-hop headers. ``Transfer-Encoding`` is not among them, because it announces a body, which may be empty.
 HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "te", "trailer", "upgrade"})
-# Bytes of a target, or of a header's value.
+# The largest size in bytes of a request target or a header's value.
 MAX_LINE: Final = 8190
-# Names of headers that are remembered, and how long each may be.
+# The largest number and length of cached header names.
 MAX_NAMES: Final = 1024
 MAX_NAME_LENGTH: Final = 64
-# Entries of every environment.
+# Constant entries of every environment.
 CONSTANT: Final[dict[str, Any]] = {
-    # Always empty: neither a client nor a proxy may choose a prefix of the path.
+    # Always empty: neither a client nor a proxy may set a path prefix.
     "SCRIPT_NAME": "",
     "wsgi.version": (1, 0),
     "wsgi.errors": sys.stderr,
@@ -35,7 +35,7 @@ CONSTANT: Final[dict[str, Any]] = {
     "wsgi.input_terminated": True,
 }
 
-# The keys of names that came in heads without fault, none of them with an underscore; see ``_key``.
+# The keys of header names from well-formed heads, none with an underscore; see ``_key``.
 _keys: dict[bytes, str] = {}
 
 
@@ -61,16 +61,16 @@ def environment(scope: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_body(environ: dict[str, Any], body: bytes) -> None:
-    """Add the body, whose length counts also where none was announced."""
+    """Add the body and its length, even if the head did not announce a length."""
     environ["wsgi.input"] = io.BytesIO(body)
     if body:
         environ["CONTENT_LENGTH"] = str(len(body))
 
 
 def announced_size(environ: dict[str, Any]) -> int | None:
-    """Return the announced size of the body: 0 without a body, ``None`` if only its end reveals the size.
+    """Return the announced size of the body: 0 without a body, ``None`` if the size is not announced.
 
-    A number with more digits than a size can have counts as one of 20 digits.
+    A number with more than 20 digits is cut to 20 digits, which exceed every limit.
     """
     length = environ.get("CONTENT_LENGTH")
     if length is None:
@@ -79,9 +79,9 @@ def announced_size(environ: dict[str, Any]) -> int | None:
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """Add the headers of a head that is certainly well formed: known names, each of them once, and a host.
+    """Add the headers if they are certainly well formed: known names without repetitions, and a host.
 
-    Return False, and add nothing, for any other head.
+    Otherwise return False, and add nothing.
     """
     found: dict[str, str] = {}
     for name, value in headers:
@@ -115,7 +115,7 @@ def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) ->
 
 
 def _remember(names: list[bytes]) -> None:
-    """Let ``_add_usual`` know these names. A client that sends many others makes it forget them."""
+    """Cache header names for ``_add_usual``. If there are more than ``MAX_NAMES``, clear the cache."""
     if len(_keys) > MAX_NAMES:
         _keys.clear()
     for name in names:
@@ -124,7 +124,7 @@ def _remember(names: list[bytes]) -> None:
 
 
 def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | None:
-    """Return why a head is refused that Granian lets pass, or None."""
+    """Return the error of a malformed head that Granian accepts, or None."""
     if len(environ["RAW_URI"]) > MAX_LINE or any(len(value) > MAX_LINE for _, value in headers):
         return f"A line of the head must be at most {MAX_LINE} bytes."
     if "HTTP_HOST" not in environ and environ["SERVER_PROTOCOL"] == "HTTP/1.1":
@@ -137,9 +137,9 @@ def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | N
 
 @lru_cache(maxsize=1024)
 def _key(name: str) -> str:
-    """Return the environment key of a header; "" for a header that is left out.
+    """Return the environment key of a header, or "" for a header that is dropped.
 
-    WSGI cannot distinguish an underscore from a hyphen, so names with an underscore are left out.
+    WSGI cannot distinguish an underscore from a hyphen, so names with an underscore are dropped.
     """
     if "_" in name or name in HOP_BY_HOP:
         return ""

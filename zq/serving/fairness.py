@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fair queueing among callers: in what order requests that come together take their steps on the event loop's thread.
+"""Fair queueing of requests among callers on the event loop's thread.
 
-A caller is a credential or a project, as text of the request's head: see ``caller``. Clients of one caller that are
-answered together ask again together. In order of arrival all of them would be served before another caller's request.
+A caller is a credential or a project, as text of the request's head: see ``caller``. Clients of one caller that receive
+answers together send their next requests together. In order of arrival, another caller would wait for all of them.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from typing import Any, Final
 
 from zq.model.addresses import client_network
 
-# Steps of one caller in one iteration of the event loop.
+# The largest number of steps of one caller in one iteration of the event loop.
 MAX_STEPS: Final = 4
-# Seconds for which the event loop's thread leaves the interpreter to others after an iteration with several steps.
-# Granian's thread, which receives requests, waits for the interpreter meanwhile. The kernel adds about 50 µs.
+# Seconds for which the event loop's thread releases the interpreter after an iteration with several steps, so that
+# Granian's thread can receive requests. The kernel adds about 50 µs.
 PAUSE: Final = 0.0002
-# Headers that name a project, for servers where callers have no credential of their own.
+# Headers that name a project, for servers whose callers have no credentials of their own.
 PROJECTS: Final = frozenset({b"x-project-id"})
 # Headers that hold a credential.
 CREDENTIALS: Final = frozenset({b"authorization", b"url-signature", b"x-auth-token"})
@@ -27,30 +27,30 @@ CREDENTIALS: Final = frozenset({b"authorization", b"url-signature", b"x-auth-tok
 def caller(scope: dict[str, Any], headers: frozenset[bytes]) -> bytes:
     """Return the values of ``headers`` in a request's head, or the network of its client if it has none of them.
 
-    A signature of AWS is different in each request, so only what stands before the first comma counts.
+    AWS signatures differ in each request, so only the text before the first comma counts.
     """
     found = b" ".join(value.partition(b",")[0] for name, value in scope["headers"] if name in headers)
     return found or client_network(scope["client"][0])
 
 
 class FairQueue:
-    """Steps on the event loop's thread: of one caller, ``MAX_STEPS`` in an iteration of the loop; others wait.
+    """A queue that allows each caller ``MAX_STEPS`` steps in one iteration of the event loop.
 
-    The first steps of an iteration are not counted by caller, so a request that comes alone costs one comparison. All
-    methods are called in the loop.
+    The first steps of an iteration are not counted by caller, so a single request costs one comparison. Call all
+    methods in the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, has_company: Callable[[], bool]) -> None:
-        """``has_company`` returns whether several projects have sent requests lately."""
+        """``has_company`` returns whether several projects have recently sent requests."""
         self._loop = loop
         self._has_company = has_company
         self._uncounted = MAX_STEPS
-        """Steps that may still be taken in this iteration without being counted by caller."""
+        """The number of remaining steps in this iteration that are not counted by caller."""
         self._taken: Counter[bytes] = Counter()
         self._waiting: dict[bytes, deque[asyncio.Future[None]]] = {}
 
     def begin_step(self) -> bool:
-        """Begin a step unless this iteration has had several; if it returns False, call ``wait`` first."""
+        """Begin a step if the iteration has uncounted steps left. If it returns False, await ``wait`` first."""
         if self._uncounted > 1:
             self._uncounted -= 1
             return True
@@ -61,7 +61,7 @@ class FairQueue:
         return False
 
     async def wait(self, name: bytes) -> None:
-        """Return when this caller may take a step."""
+        """Wait until this caller may take a step."""
         if self._taken[name] < MAX_STEPS and name not in self._waiting:
             self._taken[name] += 1
             return
@@ -70,7 +70,7 @@ class FairQueue:
         await turn
 
     def _begin_iteration(self) -> None:
-        """Let the next requests of each caller go on, and count from zero."""
+        """Reset the counts, and let the next requests of each caller continue."""
         if self._has_company():
             time.sleep(PAUSE)
         self._taken.clear()

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The features of a server. To ship zq without a feature, delete its folder and its lines here.
+"""The features of a server.
 
-``python -m zq.serving.features`` prints the OpenAPI document of a server with every feature and default.
+To ship zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``.
+
+``python -m zq.serving.features`` prints the OpenAPI document of a server with all features and default settings.
 """
 
 import json
@@ -42,22 +44,22 @@ from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
 from zq.websocket.settings import SECTION as WEBSOCKET
 
-# Functions of features that postpone the expiries in their documents; see ``postponed``.
+# Functions that postpone the expiries in the documents of features; see ``postponed``.
 POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
     subscriptions_postponed,
 ]
-# Rules that features add to those of the core.
+# Extensions of the core's rules by features.
 EXTENSIONS: Final[list[Extension]] = [
     SQS_EXTENSION,
 ]
-# Commands of ``zq-server`` that administer credentials of features.
+# Commands of ``zq-server`` that administer the credentials of features.
 COMMANDS: Final[list[Command]] = [
     SQS_KEY_COMMAND,
 ]
 
 
 def followers_of(chosen: Settings, storage: Storage, clock: Clock) -> Followers:
-    """Return the followers of queues and topics."""
+    """Create the followers of queues and topics."""
     followers = Followers()
     followers = Subscribers(storage, clock, chosen.of(SUBSCRIPTIONS).keep)
     return followers
@@ -71,7 +73,7 @@ def features_of(
     documents: DocumentController,
     probe: Callable[[str], None],
 ) -> list[Feature]:
-    """Return the features of a server with this configuration. ``strategy``: the authentication strategy.
+    """Create the features of a server with this configuration. ``strategy``: the authentication strategy.
 
     ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``.
     """
@@ -121,9 +123,9 @@ def features_of(
 
 
 def command_features(core: Broker, chosen: Settings | None = None) -> list[Feature]:
-    """Return the features whose routes the commands of ``zq-server`` need, even on a store that no server has open.
+    """Create the features whose routes the commands of ``zq-server`` use, with or without a running server.
 
-    ``chosen``: the settings of the server; None stands for defaults.
+    ``chosen``: the settings of the server, None for defaults.
     """
     behind_proxy = chosen is not None and chosen.behind_proxy
     return [
@@ -133,7 +135,7 @@ def command_features(core: Broker, chosen: Settings | None = None) -> list[Featu
 
 
 def described_features(core: Broker) -> list[Feature]:
-    """Return all features that have operations in the OpenAPI document."""
+    """Create all features that have operations in the OpenAPI document."""
     return [
         *command_features(core),
         FiguresFeature(None),
@@ -143,7 +145,7 @@ def described_features(core: Broker) -> list[Feature]:
 
 
 def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Return a feature's document with its expiries later by ``seconds``; None for a document without expiries."""
+    """Return a feature's document with its expiries postponed by ``seconds``, or None if it has no expiries."""
     for postpone in POSTPONEMENTS:
         if (document := postpone(kind, stored, seconds)) is not None:
             return document

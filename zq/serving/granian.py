@@ -30,19 +30,19 @@ from zq.serving.settings import Settings
 from zq.serving.sockets import Sockets
 
 LOG = logging.getLogger(__name__)
-# Seconds for which a worker that ends still answers the clients that are connected, at the most.
+# The longest time in seconds for which a stopping worker serves connected clients after the drain.
 LINGER: Final = 2.0
-# Seconds without a request after which no client is taken to be sending one.
+# Seconds without a request after which a stopping worker assumes that no client is sending one.
 QUIET: Final = 0.3
-# Seconds between two looks.
+# Seconds between two checks of a stopping worker for recent requests.
 LOOK: Final = 0.05
 
 
 class Serving(Struct, frozen=True):
-    """What a worker serves. ``app`` is called with each request; ``inner`` is the ``App`` within it.
+    """The application of a worker. ``app``: the WSGI application. ``inner``: the ``App`` that ``app`` wraps or is.
 
-    ``end_waiting`` answers all requests that wait, and ends all streams. ``reload`` reads the options again, and
-    returns whether they were taken over.
+    ``end_waiting`` answers all waiting requests and ends all streams. ``reload`` reads the options again, and returns
+    whether it has applied them.
     """
 
     app: Callable[..., Iterable[bytes]]
@@ -53,7 +53,7 @@ class Serving(Struct, frozen=True):
 
 
 def serve(chosen: Settings, open_app: Callable[[], Serving]) -> int:
-    """Serve until a signal ends this process; return the exit code. Raise what ``open_app`` raises."""
+    """Serve until a signal ends this process, and return the exit code. Raise the errors of ``open_app``."""
     _allow_connections()
     sys.setswitchinterval(turns.SWITCH)
     opened = open_app()
@@ -63,7 +63,7 @@ def serve(chosen: Settings, open_app: Callable[[], Serving]) -> int:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop where it is installed, which takes a third less time for an empty request."""
+    """Return uvloop's event loop if installed: it serves an empty request in a third less time."""
     if find_spec("uvloop") is None:
         return None
     import uvloop
@@ -73,13 +73,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class Worker:
-    """The event loop of one process, with its servers: a second one takes over when certificates are read again."""
+    """The event loop of one process and its Granian servers. After a certificate reload, a new server takes over."""
 
     def __init__(self, chosen: Settings, opened: Serving) -> None:
         self._chosen = chosen
         self._opened = opened
         self._address = listening.numeric(chosen.bind)
-        """Resolved once: the name of a host may have no address later, when a certificate or a stop needs it."""
+        """The address, resolved once: the name may not resolve later, when a reload or a stop needs the address."""
         self._edge: Edge
         self._sockets: Sockets
         self._servers: dict[Server, asyncio.Task[None]] = {}
@@ -88,7 +88,7 @@ class Worker:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
-        """Serve until SIGTERM, SIGINT or SIGQUIT, and for SIGTERM drain first."""
+        """Serve until SIGINT, SIGQUIT, or SIGTERM, which drains first."""
         chosen, loop = self._chosen, asyncio.get_running_loop()
         per_address = None if chosen.behind_proxy else chosen.max_connections_per_address
         limits = Limits(
@@ -124,7 +124,7 @@ class Worker:
         task.add_done_callback(self._tasks.discard)
 
     def _start_server(self) -> Server:
-        """Start a server with the certificates as they are now."""
+        """Start a server with the current certificates."""
         chosen = self._chosen
         server = Server(
             self._serve,
@@ -138,7 +138,7 @@ class Worker:
             backpressure=chosen.max_waiters + chosen.max_streams + chosen.max_connections,
             http1_settings=HTTP1Settings(
                 header_read_timeout=int(chosen.head_timeout * 1000),
-                max_buffer_size=PIECE,  # what it holds of an answer, for a reader that does not take it
+                max_buffer_size=PIECE,  # bytes that it buffers of an answer for a slow reader
             ),
             log_level=LogLevels.error,
             **_tls(chosen),
@@ -155,7 +155,7 @@ class Worker:
             former = list(self._servers.items())
             self._start_server()
             await asyncio.sleep(QUIET)
-        for server, task in former:  # each ends with the last of its requests
+        for server, task in former:  # each ends after its last request
             task.add_done_callback(partial(self._forget, server))
             server.stop()  # type: ignore[no-untyped-call]
 
@@ -163,7 +163,7 @@ class Worker:
         self._servers.pop(server, None)
 
     async def _drain(self) -> None:
-        """Serve on for ``drain_delay``, then answer those who are connected, and end."""
+        """Continue to serve for ``drain_delay``, then serve connected clients, and end."""
         if lifecycle.is_stopping():
             return
         chosen = self._chosen
@@ -185,7 +185,7 @@ class Worker:
 
 
 def _tls(chosen: Settings) -> dict[str, Any]:
-    """Return what Granian is given of certificates."""
+    """Return the TLS options of Granian."""
     if not chosen.tls_cert:
         return {}
     return {
@@ -198,7 +198,7 @@ def _tls(chosen: Settings) -> dict[str, Any]:
 
 
 def _allow_connections() -> None:
-    """Open as many files as the system lets this process have."""
+    """Raise the limit of open files to the maximum that the system allows this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gunicorn with its own gthread worker: its options, and its master.
+"""Options and master process of gunicorn with its gthread worker.
 
-gunicorn's worker has a thread for each request, however slowly its client sends or reads. So it stands behind a proxy
-that buffers, as ``etc/nginx.conf`` does; see ``zq.serving.startup.check_exposure``.
+The worker occupies a thread for each request, even if the client sends or reads slowly. It therefore needs a buffering
+proxy in front, as in ``etc/nginx.conf``; see ``zq.serving.startup.check_exposure``.
 """
 
 import logging
@@ -30,14 +30,14 @@ LOG = logging.getLogger(__name__)
 
 
 def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
-    """Refuse a head that could mean two things, before WSGI merges its names."""
+    """Refuse an ambiguous head before WSGI merges its header names."""
     sentence = heads.refusal(request.headers, "")
     if sentence is not None:
         raise InvalidHeader(sentence, request)
 
 
 def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None]) -> dict[str, object]:
-    """Return the options by gunicorn's names; versions that do not know one do without it."""
+    """Return the options by gunicorn's names. The caller skips options that the installed version does not have."""
     options: dict[str, object] = {
         "bind": [listening.authority(chosen.bind, chosen.port)],
         "worker_class": "gthread",
@@ -48,7 +48,7 @@ def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None
         "worker_connections": chosen.max_connections,
         "keepalive": chosen.keepalive,
         "graceful_timeout": chosen.graceful_timeout,
-        # A store may take long to open, and a standby waits for as long as the owner of its store lives.
+        # A store may take long to open, and a standby waits until the owner of its store has ended.
         "timeout": 0,
         "limit_request_line": MAX_LINE,
         "limit_request_field_size": MAX_LINE,
@@ -74,16 +74,16 @@ def run(
     lost: Callable[[int], None],
     tls: ServerTls | None = None,
 ) -> int:
-    """Serve until a signal ends the master; return the exit code. ``load`` makes the application, in the worker."""
+    """Serve until a signal ends the master; return the exit code. ``load`` creates the application in the worker."""
 
     class PlainLogger(Logger):  # type: ignore[misc]
-        """gunicorn's logs, in the server's own format."""
+        """A logger that writes gunicorn's messages in the server's own format."""
 
         def setup(self, cfg: object) -> None:
             self.error_log.propagate = True
 
     class Application(BaseApplication):  # type: ignore[misc]
-        """zq under gunicorn; ``load`` runs in the worker, after the fork."""
+        """The application of gunicorn. ``load`` runs in the worker, after the fork."""
 
         def load_config(self) -> None:
             for name, value in (_options(chosen, tls, lost) | {"logger_class": PlainLogger}).items():
@@ -103,7 +103,7 @@ def run(
 
 
 def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    """Return the application with the client's certificate in the environment of each request."""
+    """Wrap the application to add the client's certificate to the environment of each request."""
 
     def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         connection = environ.get("gunicorn.socket")
@@ -119,9 +119,9 @@ def _master(reload: Callable[[], bool], alone: bool) -> Any:
     """Return the class of the master process. ``alone``: whether it may have only one worker."""
 
     class Master(Arbiter):  # type: ignore[misc]
-        """Reloads options, not workers."""
+        """A master that reloads options without replacing workers."""
 
-        # The master exits with this code if a worker does: a worker that gave up, or that failed unexpectedly at start.
+        # The master exits if a worker exits with this code: the worker gave up, or failed unexpectedly at start.
         WORKER_BOOT_ERROR = lifecycle.GIVEN_UP
 
         def spawn_worker(self) -> int:
@@ -135,7 +135,7 @@ def _master(reload: Callable[[], bool], alone: bool) -> Any:
                 self.kill_workers(lifecycle.RELOAD)
 
     class SingleWorkerMaster(Master):
-        """Ignores the signals that start a second worker: an embedded store has one owner."""
+        """A master that ignores signals to start more workers, because an embedded store has one owner."""
 
         def handle_ttin(self) -> None:
             LOG.warning("Ignored a signal to start more workers: the embedded store allows one. Restart zq-server.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a server listens, whether it can, and how it stops listening without a failed request."""
+"""Listening addresses: format, availability check, and diversion of new connections at shutdown."""
 
 import ctypes
 import errno
@@ -10,7 +10,7 @@ from typing import Final
 
 from zq.errors import StartRefused
 
-# Variables by which a gunicorn or systemd that listens already hands its sockets on.
+# Environment variables with which gunicorn or systemd passes listening sockets to this process.
 HANDED_ON: Final = ("GUNICORN_PID", "LISTEN_PID")
 # SO_ATTACH_FILTER and SO_ATTACH_REUSEPORT_CBPF of Linux.
 ATTACH_FILTER: Final = 26
@@ -22,13 +22,13 @@ DROP: Final = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
 def authority(host: str, port: int) -> str:
-    """Return ``host:port`` as URLs have it: an address of IPv6 in brackets; no host is every address."""
-    host = host.strip("[]") or "0.0.0.0"  # noqa: S104  (said, not listened on)
+    """Return ``host:port`` in URL syntax, with an IPv6 address in brackets. No host stands for all addresses."""
+    host = host.strip("[]") or "0.0.0.0"  # noqa: S104  (formatted, not listened on)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def numeric(host: str) -> str:
-    """Return the address of a host, of IPv6 without brackets. Raise ``StartRefused`` if it has none."""
+    """Return the address of a host, without the brackets of IPv6. Raise ``StartRefused`` if it does not resolve."""
     host = host.strip("[]")
     if ":" in host:
         return host
@@ -39,7 +39,7 @@ def numeric(host: str) -> str:
 
 
 def check(host: str, port: int) -> None:
-    """Raise ``StartRefused`` if this process cannot listen on an address, or another one does."""
+    """Raise ``StartRefused`` if this process cannot listen on an address, or another process does."""
     if any(variable in os.environ for variable in HANDED_ON):
         return
     try:
@@ -49,7 +49,7 @@ def check(host: str, port: int) -> None:
 
 
 def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
-    """Return whether two addresses cannot be listened on at once: the same port, and one host or all."""
+    """Return whether two addresses conflict: they have one port, and one host or all addresses."""
     hosts = {one[0].strip("[]"), other[0].strip("[]")}
     return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & EVERYWHERE))
 
@@ -65,7 +65,7 @@ def is_free(host: str, port: int) -> bool:
 
 def _try(host: str, port: int) -> None:
     with socket.socket(_family(host)) as trial:
-        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that have ended do not count
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore closed connections in TIME_WAIT
         trial.bind((host, port))
 
 
@@ -80,11 +80,11 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
-    """Let no new connection reach the sockets that listen on an address, so that they can be closed without a reset.
+    """Divert new connections from the sockets on an address, so that they can be closed without connection resets.
 
-    ``listeners``: how many sockets of this server share the address. The socket that is returned joins them as the last
-    one, and the kernel gives it every new connection, whose handshake it drops. The client repeats the handshake after
-    a second, and is refused then, or connects to the next server. None where the kernel cannot do it.
+    ``listeners``: the number of this server's sockets on the address. The returned socket joins them as the last one.
+    The kernel assigns every new connection to it, and it drops their handshakes. A client repeats the handshake after a
+    second, and is then refused or connects to the next server. Return None if the kernel does not support this.
     """
     sink = socket.socket(_family(address))
     try:

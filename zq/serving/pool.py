@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the event loop waits for: work on threads, changes that become durable, and deadlines."""
+"""Services of the event loop: a thread pool, waits for durable changes, and deadlines."""
 
 import asyncio
 import logging
@@ -16,12 +16,12 @@ from zq.errors import Crowded, Unavailable
 from zq.storage.inline import Ticket
 
 LOG = logging.getLogger(__name__)
-# Seconds between two looks at deadlines.
+# Seconds between two checks of deadlines.
 INTERVAL: Final = 0.25
 
 
 class Job(NamedTuple):
-    """Work for a thread. ``patient``: it waits for a thread for as long as that takes. ``caller``: see ``Pool``."""
+    """Work for a thread. ``patient``: whether it waits for a thread without a timeout. ``caller``: see ``Pool``."""
 
     since: float
     future: "asyncio.Future[Any]"
@@ -31,7 +31,7 @@ class Job(NamedTuple):
 
 
 class Results:
-    """Resolves futures of the event loop from other threads: one wake-up serves all results that come until then."""
+    """A queue that resolves futures of the event loop from other threads, with one wake-up for many results."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -45,7 +45,7 @@ class Results:
         error: BaseException | None = None,
         after: Callable[[], object] | None = None,
     ) -> None:
-        """Resolve a future, and call ``after`` in the loop. From any thread."""
+        """Resolve a future, and call ``after`` in the loop. Thread-safe."""
         self._done.append((future, value, error, after))
         if not self._notified:
             self._notified = True
@@ -67,10 +67,11 @@ class Results:
 
 
 class Pool:
-    """Threads for what would hold up the event loop. A job waits ``timeout`` seconds for a thread, then ``Crowded``.
+    """A thread pool for work that would block the event loop.
 
-    One caller has jobs on at most three quarters of the threads, so that the jobs of another caller find a thread. Jobs
-    of a caller beyond that wait in its own queue; jobs without a caller are not counted.
+    A job that gets no thread within ``timeout`` seconds fails with ``Crowded``. The jobs of one caller run on at most
+    three quarters of the threads, so jobs of other callers find a thread. A caller's further jobs wait in its own
+    queue. Jobs without a caller are not limited.
     """
 
     def __init__(self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop) -> None:
@@ -80,9 +81,9 @@ class Pool:
         self._waiting: deque[Job] = deque()
         self._max_per_caller = max(1, threads - max(1, threads // 4))
         self._started: Counter[bytes] = Counter()
-        """Jobs of each caller that have a thread or are the next for one."""
+        """The number of each caller's jobs that run or wait for the next thread."""
         self._queued: dict[bytes, deque[Job]] = {}
-        """Jobs of callers that have as many started ones as they may."""
+        """Further jobs of callers that have reached ``_max_per_caller``."""
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._idle: set[int] = set()
         self._refuse_late()
@@ -90,20 +91,20 @@ class Pool:
             threading.Thread(target=self._run, args=(number,), name=f"zq-request-{number}", daemon=True).start()
 
     def is_crowded(self) -> bool:
-        """Return whether work that comes now would not find a thread in time."""
+        """Return whether a new job would not get a thread in time."""
         try:
             return bool(self._waiting) and time.monotonic() - self._waiting[0].since > self._timeout
         except IndexError:  # a thread was quicker
             return False
 
     def is_busy(self, caller: bytes) -> bool:
-        """Return whether work of this caller that comes now has to wait for a thread."""
+        """Return whether a new job of this caller would wait for a thread."""
         return len(self._waiting) >= len(self._idle) or caller in self._queued
 
     def do(
         self, work: Callable[[], Any], *, caller: bytes | None = None, patient: bool = False
     ) -> "asyncio.Future[Any]":
-        """Run it on a thread; the future has what it returns or raises. To be called in the loop."""
+        """Run work on a thread, and return a future of its result. Call this in the loop."""
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
         if caller is not None and self._started[caller] >= self._max_per_caller:
             self._queued.setdefault(caller, deque()).append(job)
@@ -118,7 +119,7 @@ class Pool:
         self._tokens.put(None)
 
     def _end(self, caller: bytes) -> None:
-        """Start the next job of a caller, one of whose jobs has ended."""
+        """Record that a job of the caller has ended, and start the caller's next queued job."""
         self._started[caller] -= 1
         queued = self._queued.get(caller)
         while queued:
@@ -138,7 +139,7 @@ class Pool:
                 break
             with suppress(IndexError):  # a thread was quicker
                 late.append(self._waiting.popleft())
-        # Patient jobs keep their places: behind the others they would be overtaken each time.
+        # Patient jobs keep their places. If they were queued again, other jobs would overtake them each time.
         self._waiting.extendleft(job._replace(since=now) for job in reversed(late) if job.patient)
         for job in late:
             if not job.patient and job.caller is not None:
@@ -157,7 +158,7 @@ class Pool:
             self._idle.discard(number)
             try:
                 job = self._waiting.popleft()
-            except IndexError:  # it has been refused
+            except IndexError:  # the job has been refused
                 continue
             value, error = None, None
             try:
@@ -170,7 +171,7 @@ class Pool:
 
 
 class Settling:
-    """Waits until the changes of inline requests are durable: one thread, and one wait for all that have come."""
+    """A thread that waits until changes of inline requests are durable, with one wait for all pending changes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -186,7 +187,7 @@ class Settling:
         return future
 
     def waits(self) -> float:
-        """Return for how many seconds the current wait has lasted."""
+        """Return the duration of the current wait in seconds."""
         began = self._began
         return time.monotonic() - began if began else 0.0
 
@@ -208,14 +209,14 @@ class Settling:
 def _failure(wait: Callable[[], object]) -> Unavailable | None:
     try:
         wait()
-    except Exception as error:  # noqa: BLE001 - whatever it is, no client may take its change for done
+    except Exception as error:  # noqa: BLE001 - after any failure, clients must learn that their changes are not durable
         LOG.error("The store cannot keep what it was given: %r", error.__cause__ or error)
         return Unavailable("The store does not answer. Try again later.")
     return None
 
 
 class Deadlines:
-    """Deadlines of tasks that nearly always end in time: one sweep looks at all of them, four times a second."""
+    """Deadlines of tasks, which are rarely missed. One sweep checks all of them four times a second."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -224,7 +225,7 @@ class Deadlines:
         self._sweep()
 
     async def bound(self, awaited: Any, deadline: Callable[[], float]) -> Any:
-        """Await within the current task. Raise ``TimeoutError`` soon after ``deadline()``, by the monotonic clock."""
+        """Await in the current task. Raise ``TimeoutError`` soon after ``deadline()``, by the monotonic clock."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = deadline

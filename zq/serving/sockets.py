@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebSocket at the server's edge: each handshake goes to the feature that declares its path."""
+"""WebSocket at the server's edge. The feature that declares a path gets its handshakes."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
@@ -12,7 +12,7 @@ from zq.serving.asgi import Edge
 
 
 class Sockets:
-    """The WebSocket connections of one process, and the edge as their handlers know it."""
+    """The WebSocket connections of one process, and the ``SocketEdge`` of their handlers."""
 
     def __init__(self, edge: Edge, app: Callable[..., Iterable[bytes]], features: Sequence[Feature]) -> None:
         self._edge = edge
@@ -26,7 +26,7 @@ class Sockets:
         return bool(self._handlers)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection from its handshake to its end."""
+        """Serve one connection from its handshake until it closes."""
         await receive()  # the handshake
         handler = self._handlers.get(scope["raw_path"])
         headers = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
@@ -40,7 +40,7 @@ class Sockets:
             await handler.serve(scope, receive, send)
 
     def end(self) -> None:
-        """Have all connections closed, since the server is stopping."""
+        """Close all connections, because the server is stopping."""
         for handler in self._handlers.values():
             handler.end()
 
@@ -49,15 +49,15 @@ class Sockets:
         return self._edge.pool.do(work, patient=True)
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await within the current task. Raise ``TimeoutError`` soon after ``deadline()``, by the monotonic clock."""
+        """Await in the current task. Raise ``TimeoutError`` soon after ``deadline()``, by the monotonic clock."""
         return self._edge.deadlines.bound(awaited, deadline)
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        """Call the WSGI application; blocks. From any thread."""
+        """Call the WSGI application; blocks. Thread-safe."""
         return self._app(environ, start)
 
     def is_stopping(self) -> bool:
-        """Return whether the server is about to end."""
+        """Return whether the server is stopping."""
         return lifecycle.is_stopping()
 
 

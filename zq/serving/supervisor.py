@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The master of a server's worker processes: it starts them, hands signals on, and replaces those that were killed.
+"""The master process, which starts workers, forwards signals, and replaces killed workers.
 
-A worker that ends by itself has given up or could not start; the next one would do the same, so that the master ends
-too. SIGHUP changes options, not workers: a store that has one owner cannot have a second worker.
+A worker that exits by itself has given up or failed to start. Its successor would fail too, so the master also exits.
+SIGHUP reloads options without replacing workers, because an embedded store cannot have a second worker.
 """
 
 import ctypes
@@ -20,16 +20,16 @@ from zq.serving import lifecycle
 LOG = logging.getLogger(__name__)
 # PR_SET_PDEATHSIG
 PARENT_DEATH_SIGNAL: Final = 1
-# Seconds between two looks without a signal.
+# Seconds between two checks of the workers without a signal.
 INTERVAL: Final = 1.0
-# Seconds that a worker in the place of another one must have lived to be replaced itself.
+# The shortest life in seconds of a replacement worker that is replaced in turn.
 SHORT_LIFE: Final = 3.0
 # Signals that the master waits for.
 AWAITED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, lifecycle.RELOAD, signal.SIGCHLD)
 
 
 class Supervisor:
-    """``count`` workers, each of which runs ``work`` and exits with what that returns."""
+    """The master of ``count`` workers, each of which runs ``work`` and exits with its result."""
 
     def __init__(
         self,
@@ -39,15 +39,18 @@ class Supervisor:
         lost: Callable[[int], None],
         patience: float,
     ) -> None:
-        """``reload`` reads the options again, and returns whether the workers are to do so. ``lost`` is called with the
-        process id of a worker that was killed. ``patience``: seconds after which workers that do not end are killed."""
+        """``reload`` reads the options again, and returns whether the workers must also reload.
+
+        ``lost`` is called with the process id of each ended worker. ``patience``: seconds after which workers that do
+        not end are killed.
+        """
         self._count = count
         self._work = work
         self._reload = reload
         self._lost = lost
         self._patience = patience
         self._workers: dict[int, float] = {}
-        """When each was started in the place of another one; 0.0 for the first ones."""
+        """The start times of replacement workers by process id; 0.0 for the first workers."""
 
     def run(self) -> int:
         """Supervise the workers until a signal or a worker ends the server; return the exit code."""
@@ -87,14 +90,15 @@ class Supervisor:
         with suppress(OSError, AttributeError):  # a system that is not Linux
             # A worker without a master would keep the store and the port.
             ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGTERM), 0, 0, 0)
-        if os.getppid() != master:  # it has gone before
+        if os.getppid() != master:  # the master ended before prctl
             sys.exit(0)
         sys.exit(self._work())
 
     def _ended(self) -> Iterator[tuple[int, int]]:
-        """Yield the workers that have ended, each with its exit code, negative for a signal.
+        """Yield the ended workers with their exit codes, which are negative for signals.
 
-        One that is not taken is yielded by the next call."""
+        A worker that the caller does not take is yielded by the next call.
+        """
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] in self._workers:
@@ -106,7 +110,7 @@ class Supervisor:
                 os.kill(pid, number)
 
     def _stop(self, code: int) -> int:
-        """End the workers. A second signal ends them at once."""
+        """Stop the workers and return the exit code. A second signal stops them at once."""
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + self._patience
         while True:

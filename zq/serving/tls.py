@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS of the server, and certificates of clients, on Python's ``ssl``."""
+"""Server TLS and client certificates with Python's ``ssl``."""
 
 import os
 import ssl
@@ -45,15 +45,15 @@ def _escaped(value: str) -> str:
 
 
 class ServerTls:
-    """The server's certificate and TLS options. Raises ``StartRefused``."""
+    """The server's certificate and TLS options. The constructor raises ``StartRefused``."""
 
     def __init__(self, chosen: Settings) -> None:
         self._chosen = chosen
         self.context = _context(chosen)
-        """The context for new connections, from the files as last read."""
+        """The context for new connections, from the last read of the files."""
 
     def reload(self) -> None:
-        """Read the files again. Raises ``StartRefused``; then the former context stays in use."""
+        """Read the files again. If they are invalid, raise ``StartRefused`` and keep the former context."""
         self.context = _context(self._chosen)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics that are read from the store when the page is requested: the store's own metrics, and depths of queues."""
+"""A collector that reads the store's own metrics and the depths of queues when the page is requested."""
 
 import threading
 import time
@@ -26,16 +26,16 @@ MEASURES_AGE: Final = 1.0
 DEPTHS_AGE: Final = 10.0
 # An answer is cached for at least this multiple of the time it took, so that reading takes at most 5 % of the time.
 AGE_FACTOR: Final = 20
-# Metadata without this text need not be parsed.
+# Metadata without this text name no dead-letter queue and are not parsed.
 MENTION: Final = b'"_dead_letter_queue"'
-# Queues read at a time; few, because metadata may be large.
+# Number of queues read at a time; small, because metadata may be large.
 PAGE: Final = 100
 # Labels of a queue's message counts, in the order of the counts.
 STATES: Final = ("ready", "delayed", "claimed", "expired")
 
 
 class Cached(Generic[T]):
-    """A cache of the answer of ``ask`` for about ``seconds``. One thread refreshes it while the others wait."""
+    """A cache of the result of ``ask`` for about ``seconds``. One thread refreshes it while the others wait."""
 
     def __init__(self, ask: Callable[[], T], seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -46,7 +46,7 @@ class Cached(Generic[T]):
         self._until = -1.0
 
     def get(self) -> T | None:
-        """Return the answer, or ``None`` if the store is unavailable, which is cached for ``MEASURES_AGE``."""
+        """Return the result, or ``None`` if the store is unavailable. ``None`` is cached for ``MEASURES_AGE``."""
         with self._lock:
             asked = self._monotonic()
             if asked >= self._until:
@@ -60,7 +60,7 @@ class Cached(Generic[T]):
             return self._answer
 
     def forget(self) -> None:
-        """Refresh the answer on the next call."""
+        """Discard the cached result."""
         self._until = -1.0
 
 
@@ -70,7 +70,7 @@ class Depths(Struct, frozen=True):
     rows: Sequence[tuple[QueueRef, Depth]]
     now: Seconds
     dead_letter_queues: frozenset[QueueRef]
-    """The dead-letter queues that some of these queues name."""
+    """The dead-letter queues of these queues."""
 
 
 class StoreCollector(Collector):
@@ -110,9 +110,9 @@ class StoreCollector(Collector):
         return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
 
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
-        """Yield the dead-letter queues that the queues of these rows name.
+        """Yield the dead-letter queues of the queues in these rows.
 
-        Of each project, the rows contain the first queues in the order of names.
+        The rows have the first queues of each project in the order of names.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""
@@ -147,7 +147,7 @@ def _gauges(measures: Sequence[Measure]) -> Iterator[GaugeMetricFamily]:
 
 
 def _queues(depths: Depths, per_queue: bool) -> Iterator[GaugeMetricFamily]:
-    """Yield metrics of queues, with one line for all queues or one for each queue."""
+    """Yield metrics of queues, for all queues together or for each queue."""
     more = PER_QUEUE if per_queue else ()
     counts: dict[tuple[str, ...], list[int]] = {} if per_queue else {(): [0] * len(STATES)}
     names = "queue_oldest_ready_seconds", "queue_oldest_dead_letter_seconds"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counting of events in this process, and the page that Prometheus reads."""
+"""Event counters of this process, and the page that Prometheus scrapes."""
 
 import atexit
 import math
@@ -25,13 +25,13 @@ from zq.storage.api import Storage
 
 # Number of buffered values of one metric after which the buffers are flushed.
 MAX_BUFFERED: Final = 1000
-# Seconds for which a rendered page is cached, because rendering reads all queues.
+# Seconds for which a rendered page is cached. Rendering reads all queues.
 FRESH = 1.0
-# Seconds after which the counts of one process are visible to the others.
+# Seconds between two flushes, after which the other processes see the counts.
 FLUSH_INTERVAL: Final = 1.0
-# Methods that are counted separately.
+# HTTP methods that are counted separately.
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# Label for every other method.
+# Label for all other methods.
 OTHER: Final = "OTHER"
 # Label for the queues beyond ``max_queues``.
 REST: Final = QueueRef("", "")
@@ -40,9 +40,9 @@ Request = tuple[str, str, int, bool]
 
 
 class Buffered:
-    """A buffer in front of a metric: adding one value to a metric takes microseconds, so values are added in batches.
+    """A buffer in front of a metric. Adding a value to a metric takes microseconds, so it adds values in batches.
 
-    ``note`` (one value) and ``extend`` (several) return at once and may be called by any thread.
+    ``note`` (one value) and ``extend`` (several) are fast and thread-safe.
     """
 
     def __init__(self, add: Callable[[list[float]], None]) -> None:
@@ -55,7 +55,7 @@ class Buffered:
         return len(self._values)
 
     def flush(self) -> None:
-        """Add the buffered values to the metric. Only one thread may flush; others may add values at the same time."""
+        """Add the buffered values to the metric. One thread may flush at a time, while others add values."""
         count = len(self._values)
         if count:
             values = self._values[:count]
@@ -89,7 +89,7 @@ def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 class Metrics(Events):
-    """The metrics of one process; created in the process, after the fork."""
+    """The metrics of one process. Create them in the process, after the fork."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class Metrics(Events):
             atexit.register(self._flush)
 
     def _prepare(self) -> None:
-        """Create the buffers that are filled for every request."""
+        """Create the buffers of frequent events."""
         metrics = self._metrics
         self._requests: dict[Request, Buffered] = {}
         self._verbs: dict[str, Buffered] = {}
@@ -152,9 +152,9 @@ class Metrics(Events):
         self._store.configure(options)
 
     def page(self) -> bytes:
-        """Return every metric in Prometheus's text format, without those of the store if it is unavailable.
+        """Return all metrics in Prometheus's text format, without the store's metrics if it is unavailable.
 
-        Concurrent readers are coalesced: one thread renders the page, which is cached for ``FRESH`` seconds.
+        One thread renders the page for all concurrent readers, and it is cached for ``FRESH`` seconds.
         """
         with self._rendering:
             if time.monotonic() - self._rendered >= FRESH:
@@ -285,13 +285,13 @@ class Metrics(Events):
                 self._refused[reason] = count
 
     def _flush_regularly(self) -> None:
-        """Flush regularly, so that other processes' pages include this process."""
+        """Flush regularly, so that the pages of other processes include this process."""
         while True:
             time.sleep(FLUSH_INTERVAL)
             self._flush()
 
     def _tally(self) -> None:
-        """Add the growth of the store's totals to the counters. A total that fell has been reset."""
+        """Add the increases of the store's totals to the counters. A decreased total has been reset to zero."""
         with self._tallying:  # concurrent readers must add their measures in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:

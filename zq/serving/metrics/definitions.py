@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declaration of every metric: name (without the prefix ``zq_``), kind, labels and help. See ``api-ref/metrics.md``."""
+"""Declarations of all metrics: name (without the prefix ``zq_``), kind, labels and help. See ``api-ref/metrics.md``."""
 
 from enum import StrEnum
 from typing import Final
 
 from msgspec import Struct
 
-# Prefix of every name.
+# Prefix of all names.
 PREFIX: Final = "zq_"
 
 
@@ -40,7 +40,7 @@ def _histogram(help: str, *labels: str, buckets: tuple[float, ...]) -> Definitio
     return Definition(Kind.HISTOGRAM, help, labels, buckets)
 
 
-# Buckets of requests and calls of the store, in seconds.
+# Buckets of the durations of requests and store calls, in seconds.
 SHORT: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 # Buckets of long polls, in seconds.
 POLL: Final = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 60.0)
@@ -48,10 +48,10 @@ POLL: Final = (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 60.0
 ROUND: Final = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 600.0, 1800.0)
 # Buckets of the time from the post to the first claim, in seconds.
 DWELL: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0, 86400.0, 604800.0)
-# Buckets of ttls of messages, in seconds.
+# Buckets of message TTLs, in seconds.
 LIFE: Final = (60.0, 300.0, 900.0, 3600.0, 21600.0, 86400.0, 604800.0, 1209600.0)
 
-# Metrics that each process counts; the page combines the processes.
+# Metrics that each process counts. The page combines the processes.
 COUNTED: Final[dict[str, Definition]] = {
     "requests_total": _counter("Requests answered.", "method", "route", "status"),
     "request_seconds": _histogram("Time to answer, without long polls.", "method", "route", buckets=SHORT),
@@ -87,7 +87,7 @@ COUNTED: Final[dict[str, Definition]] = {
     "sweep_share": _gauge("Share of its time that a sweep works beside requests.", several="livemax"),
     "queue_expired_removed_total": _counter("Expired messages that sweeps removed, by queue.", "project", "queue"),
 }
-# Totals that each process's driver counts since it opened the store.
+# Totals that the driver of each process counts from the opening of the store.
 STORE_TOTALS: Final[dict[str, Definition]] = {
     "expired_removed_total": _counter("Expired messages removed, by the layer that did it.", "layer"),
     "delete_queue_dropped_total": _counter("Entries for which the delete queue had no room."),
@@ -103,7 +103,7 @@ STORE_TOTALS: Final[dict[str, Definition]] = {
     "object_commits_total": _counter("Changes in the records that are acknowledged."),
     "object_requests_total": _counter("Requests to the object store, by the status of the answer.", "verb", "code"),
 }
-# Gauges that the store reports to every process alike.
+# Gauges that the store reports, equal in all processes.
 STORE_GAUGES: Final[dict[str, Definition]] = {
     "expired_waiting": _gauge("Messages that have expired and are not removed yet, counted up to 100,000."),
     "store_messages": _gauge("Messages in the store, expired ones too."),
@@ -144,7 +144,7 @@ PER_QUEUE: Final = ("project", "queue")
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """Options of section ``[metrics]`` about queues."""
+    """The options for queues in the section ``[metrics]``."""
 
     per_queue: bool = False
     max_queues: int = 1000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combined metrics of several worker processes, in files of a temporary directory that their parent creates."""
+"""Combined metrics of several worker processes, in files of a temporary directory."""
 
 import atexit
 import contextlib
@@ -12,7 +12,7 @@ from typing import Final
 
 # Environment variable that prometheus-client reads when it is imported.
 VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
-# A directory in memory: counting must neither wait for a disk nor die of SIGBUS when the disk is full.
+# A directory in memory: counting must not wait for a disk, nor end with SIGBUS if the disk is full.
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  (only mkdtemp makes anything there: 0700, under a name of its own)
 
 # Prefix of the directories' names.
@@ -22,10 +22,10 @@ OWNER: Final = "owner"
 
 
 def begin() -> None:
-    """Create the directory. The parent of the serving processes calls this once, before it starts them.
+    """Create the directory in which the serving processes share their metrics.
 
-    The directory is removed when this process ends or, if it was killed, when the next one begins. Processes that serve
-    alone count without a directory.
+    The parent process calls this once, before it starts them. A single serving process needs no directory. The
+    directory is removed when this process ends or, if it is killed, by the next server that starts.
     """
     parent = MEMORY if os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     for left in parent.glob(f"{PREFIX}*/{OWNER}"):
@@ -39,7 +39,7 @@ def begin() -> None:
 
 
 def joined() -> bool:
-    """Return whether this process counts together with others."""
+    """Return whether this process shares its metrics with others."""
     return VARIABLE in os.environ
 
 

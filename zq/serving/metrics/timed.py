@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store whose verbs are measured."""
+"""A wrapper of a store that measures the duration of each verb."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from zq.storage.api import Storage
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# The controllers whose verbs are measured, by their names in a store.
+# The measured controllers, by their attribute names in a store.
 CONTROLLERS: Final[dict[str, type]] = {
     "queues": api.QueueController,
     "messages": api.MessageController,
@@ -41,7 +41,7 @@ def timed(storage: Storage, *listeners: Events) -> Storage:
 
 
 class _Timed:
-    """A store with measured controllers; everything else is delegated."""
+    """A store with measured controllers, which delegates all else."""
 
     def __init__(self, storage: Storage, notify: Notify) -> None:
         self._storage = storage
@@ -94,7 +94,7 @@ class _Timed:
 
 
 def _timed(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.Missing:
-    """Return the controller with measured verbs and its other attributes. A missing one is returned unchanged."""
+    """Return the controller with measured verbs and its other attributes, or a missing controller unchanged."""
     if isinstance(controller, capabilities.Missing):
         return controller
     promised = CONTROLLERS[name]
