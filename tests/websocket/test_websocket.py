@@ -250,7 +250,7 @@ def test_a_connection_subscribes_and_is_sent_what_is_posted(url: str, binary: bo
 
 def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """After its ttl, or once it is deleted: a connection may stay for long."""
-    monkeypatch.setattr(pushes, "LOOK", 0.0)
+    monkeypatch.setattr(pushes, "POLL_INTERVAL", 0.0)
     storage = connect_store("memory:")
     _, use_cases = core_with_subscriptions(storage, StoreClock(storage.now))
     source = Source("acme", "queue", "orders")
