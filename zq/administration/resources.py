@@ -32,13 +32,13 @@ _decoder: Final = msgspec.json.Decoder(Change)
 
 class _Projects:
     def __init__(self, quotas: Quotas | None) -> None:
-        self._given = quotas
+        self._optional_quotas = quotas
 
     @property
     def _quotas(self) -> Quotas:
-        return built(self._given)
+        return built(self._optional_quotas)
 
-    def _shown(self, project: str, stored: Project) -> dict[str, Any]:
+    def _representation(self, project: str, stored: Project) -> dict[str, Any]:
         return {"project": project} | structs.asdict(stored) | usage(self._quotas, project)
 
 
@@ -54,7 +54,7 @@ class ProjectCollection(_Projects):
         links = []
         if page.next is not None:
             links = [answers.next_link("/v2/admin/projects", query.repeated({"limit": limit}) | {"marker": page.next})]
-        resp.data = wire.encode({"projects": [self._shown(*each) for each in page.items], "links": links})
+        resp.data = wire.encode({"projects": [self._representation(*each) for each in page.items], "links": links})
 
 
 class ProjectItem(_Projects):
@@ -68,26 +68,26 @@ class ProjectItem(_Projects):
         self._removal = removal
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        project = _named(req)
+        project = _project_parameter(req)
         self._show(resp, project, self._quotas.read(project))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response) -> None:
-        project, change = _named(req), wire.decode(_decoder, query.needed_body(req))
+        project, change = _project_parameter(req), wire.decode(_decoder, query.needed_body(req))
         if change.limits is UNSET and change.state is UNSET:
             raise InvalidBody("The body must name limits or state.")
         limits = None if change.limits is UNSET else checked(change.limits)
-        stored = self._quotas.write(project, lambda old: _changed(old, limits, change.state))
+        stored = self._quotas.write(project, lambda old: _apply(old, limits, change.state))
         self._show(resp, project, stored)
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Begin the deletion of the project's data, which the server continues in the background."""
-        project = _named(req)
+        project = _project_parameter(req)
         self._removal.begin(self._quotas, project)
         self._show(resp, project, self._quotas.read(project))
         resp.status = falcon.HTTP_202
 
     def _show(self, resp: falcon.Response, project: str, stored: Project) -> None:
-        resp.data = wire.encode(self._shown(project, stored))
+        resp.data = wire.encode(self._representation(project, stored))
 
 
 class Rekeying:
@@ -103,14 +103,14 @@ class Rekeying:
         resp.data = wire.encode(self._keys.rekey())
 
 
-def _named(req: falcon.Request) -> str:
+def _project_parameter(req: falcon.Request) -> str:
     given = req.params.get("project")
     if not given:
         raise InvalidParameter("project is missing.")
     return project_id(given if isinstance(given, str) else ",".join(given))
 
 
-def _changed(old: Project, limits: dict[str, int] | None, state: State | UnsetType) -> Project:
+def _apply(old: Project, limits: dict[str, int] | None, state: State | UnsetType) -> Project:
     return structs.replace(
         old, limits=old.limits if limits is None else limits, state=old.state if state is UNSET else state
     )

@@ -158,31 +158,31 @@ def encode_record(server: Server, spans: Mapping[int, Span]) -> bytes:
     If the record is too large, older intervals are left out. If it is still too large, the queues and topics with the
     lowest counts are merged into the ``REST`` entries of their projects.
     """
-    kept, most = dict(spans), MAX_NAMES
-    while len(value := msgspec.json.encode(Record(server, kept))) > MAX_RECORD_SIZE and (len(kept) > 1 or most):
+    kept, max_names = dict(spans), MAX_NAMES
+    while len(value := msgspec.json.encode(Record(server, kept))) > MAX_RECORD_SIZE and (len(kept) > 1 or max_names):
         if len(kept) > 1:
             del kept[min(kept)]
         else:
-            most = most * 3 // 4
-            kept = {slot: _fold(span, most) for slot, span in kept.items()}
+            max_names = max_names * 3 // 4
+            kept = {slot: _fold(span, max_names) for slot, span in kept.items()}
     return value
 
 
-def _fold(span: Span, most: int) -> Span:
-    """Return the interval with ``most`` queues and topics each, and the others merged into ``REST``."""
-    return Span(span.seconds, _first(span.queues, most), _first(span.topics, most))
+def _fold(span: Span, max_names: int) -> Span:
+    """Return the interval with ``max_names`` queues and topics each, and the others merged into ``REST``."""
+    return Span(span.seconds, _merge_rest(span.queues, max_names), _merge_rest(span.topics, max_names))
 
 
-def _first(rows: list[T], most: int) -> list[T]:
+def _merge_rest(rows: list[T], max_names: int) -> list[T]:
     """Return the rows with the highest counts, and one ``REST`` row for the others of each project.
 
-    If the others belong to more than ``most`` projects, one row covers all of them.
+    If the others belong to more than ``max_names`` projects, one row covers all of them.
     """
     ranked = sorted(rows, key=lambda row: sum(row[2:]), reverse=True)
     rest: dict[tuple[str, str], tuple[int, ...]] = {}
-    others = ranked[most:]
-    single = len({row[0] for row in others}) <= max(1, most)
+    others = ranked[max_names:]
+    single = len({row[0] for row in others}) <= max(1, max_names)
     for row in others:
         name = (row[0] if single else "", REST)
         rest[name] = tuple(map(sum, zip(row[2:], rest.get(name, (0,) * len(row[2:])), strict=True)))
-    return [*ranked[:most], *[(*name, *figures) for name, figures in rest.items()]]  # type: ignore[list-item]
+    return [*ranked[:max_names], *[(*name, *figures) for name, figures in rest.items()]]  # type: ignore[list-item]

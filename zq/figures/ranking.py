@@ -134,7 +134,7 @@ class ProjectRows:
 
     def age(self, name: str) -> Seconds | None:
         """Return the age in seconds of the oldest ready message."""
-        return age_of(self.rows[name], self.as_of)
+        return ready_age(self.rows[name], self.as_of)
 
     def rate(self, name: str, way: str) -> float | None:
         """Return the rate of posted (``way`` is ``in``) or finished (``out``) messages per second."""
@@ -171,12 +171,12 @@ class ProjectRows:
     def row(self, name: str) -> Json:
         """Return a queue's row of a list."""
         dead_letter_queue, paused = self._summaries.get(name, MetadataSummary())
-        rates = {way: _rounded(self.rate(name, way)) for way in ("in", "out")}
+        rates = {way: _round(self.rate(name, way)) for way in ("in", "out")}
         return {
             "name": name,
-            **shown(self.rows[name], self.as_of, self._sampler.most()),
+            **depth_columns(self.rows[name], self.as_of, self._sampler.most()),
             **rates,
-            "growth": _rounded(self.growth(name)),
+            "growth": _round(self.growth(name)),
             "dead_letter_queue": dead_letter_queue,
             "dead": self._dead(dead_letter_queue),
             "paused": paused,
@@ -224,19 +224,19 @@ def latest_rates(sampler: Sampler) -> Rates | None:
     return None if latest is None else spans[latest]
 
 
-def shown(depth: Depth, now: Seconds, most: int) -> Json:
+def depth_columns(depth: Depth, now: Seconds, most: int) -> Json:
     return {
         "ready": depth.ready,
         "delayed": depth.delayed,
         "claimed": depth.claimed,
-        "oldest_ready": age_of(depth, now),
+        "oldest_ready": ready_age(depth, now),
         "at_least": max(depth.ready, depth.delayed, depth.claimed) >= most,
     }
 
 
-def age_of(depth: Depth, now: Seconds) -> Seconds | None:
+def ready_age(depth: Depth, now: Seconds) -> Seconds | None:
     return None if depth.oldest_ready is None else round(max(0.0, now - depth.oldest_ready), 3)
 
 
-def _rounded(value: float | None) -> float | None:
+def _round(value: float | None) -> float | None:
     return None if value is None else round(value, 3)

@@ -13,7 +13,7 @@ from zq.core.quotas import Quotas
 from zq.core.topics import Topics
 from zq.figures.counting import Counts
 from zq.figures.exchange import About, Server
-from zq.figures.ranking import MAX_LISTED, NAMES_DESC, ProjectRows, Ranking, latest_rates, shown
+from zq.figures.ranking import MAX_LISTED, NAMES_DESC, ProjectRows, Ranking, depth_columns, latest_rates
 from zq.figures.sampler import NOTHING, Sampler, Snapshot, summed
 from zq.figures.series import CLOSE, FINE, WINDOWS, Series, Window
 from zq.model import QueueRef, Seconds
@@ -170,7 +170,7 @@ class Figures:
         }
 
     def _state(self, depth: Depth, now: Seconds) -> Json:
-        return shown(depth, now, self.sampler.most())
+        return depth_columns(depth, now, self.sampler.most())
 
     def _topic_names(self, project: str, query: RankingQuery) -> Iterable[str]:
         after: str | None = ""

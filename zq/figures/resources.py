@@ -27,13 +27,13 @@ class _Reports:
     """A resource of figures. ``figures``: None if they are disabled."""
 
     def __init__(self, figures: Figures | None) -> None:
-        self._given = figures
+        self._optional_figures = figures
 
     @property
     def _figures(self) -> Figures:
-        if self._given is None:
+        if self._optional_figures is None:
             raise NotBuilt(OFF)
-        return self._given
+        return self._optional_figures
 
 
 class QueueFigures(_Reports):
@@ -42,7 +42,7 @@ class QueueFigures(_Reports):
     policy = {"GET": "queues:get_all"}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        kind = _one_of(req, "kind", ("queues", "topics"))
+        kind = _choice(req, "kind", ("queues", "topics"))
         allowance: Allowance = req.context.allowance
         if kind == "topics" and not allowance.permits("topics:get_all"):
             raise allowance.refusal("topics:get_all")
@@ -59,7 +59,7 @@ class QueueFigures(_Reports):
                 "limit": ranking.limit,
             }
             links = [answers.next_link("/v2/figures/queues", query.repeated(given) | {"marker": marker})]
-        resp.data = wire.encode(_dated(found) | {"links": links})
+        resp.data = wire.encode(_format_dates(found) | {"links": links})
 
 
 class QueuePoints(_Reports):
@@ -68,7 +68,7 @@ class QueuePoints(_Reports):
     policy = {"GET": "queues:stats"}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
-        resp.data = wire.encode(_dated(self._figures.queue(req.context.queue, _window(req))))
+        resp.data = wire.encode(_format_dates(self._figures.queue(req.context.queue, _window(req))))
 
 
 class ProjectFigures(_Reports):
@@ -78,7 +78,7 @@ class ProjectFigures(_Reports):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         visible = req.context.allowance.visible(Verb.OBSERVE, Kind.QUEUE)
-        resp.data = wire.encode(_dated(self._figures.project(req.context.project, _window(req), visible)))
+        resp.data = wire.encode(_format_dates(self._figures.project(req.context.project, _window(req), visible)))
 
 
 class ServerCollection(_Reports):
@@ -88,12 +88,12 @@ class ServerCollection(_Reports):
     policy = {"GET": "admin:server"}
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        resp.data = wire.encode({"servers": [_dated(asdict(server)) for server in self._figures.servers()]})
+        resp.data = wire.encode({"servers": [_format_dates(asdict(server)) for server in self._figures.servers()]})
 
 
 def _ranking_query(req: falcon.Request, sorts: Sequence[str], allowance: Allowance) -> RankingQuery:
-    sort = _one_of(req, "sort", sorts)
-    order = _one_of(req, "order", ("asc", "desc") if sort == "name" else ("desc", "asc"))
+    sort = _choice(req, "sort", sorts)
+    order = _choice(req, "order", ("asc", "desc") if sort == "name" else ("desc", "asc"))
     given = query.integer(req, "limit")
     limit = limits.DEFAULT_PAGE if given is None else limits.within("limit", given, 1, MAX_PAGE)
     kind = Kind.TOPIC if sorts is TOPIC_SORTS else Kind.QUEUE
@@ -101,7 +101,7 @@ def _ranking_query(req: falcon.Request, sorts: Sequence[str], allowance: Allowan
     return RankingQuery(sort, order, query.text(req, "name"), query.text(req, "marker"), limit, visible)
 
 
-def _one_of(req: falcon.Request, name: str, words: Sequence[str]) -> str:
+def _choice(req: falcon.Request, name: str, words: Sequence[str]) -> str:
     """Return a parameter that must be one of ``words``; the first one by default. Raise ``InvalidParameter``."""
     given = query.text(req, name) or words[0]
     if given not in words:
@@ -116,7 +116,7 @@ def _window(req: falcon.Request) -> int:
     return given
 
 
-def _dated(found: dict[str, Any]) -> dict[str, Any]:
+def _format_dates(found: dict[str, Any]) -> dict[str, Any]:
     """Return the answer with formatted timestamps."""
     moments = {name: answers.timestamp(found[name]) for name in ("as_of", "since") if name in found}
     return found | moments

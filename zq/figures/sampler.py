@@ -237,10 +237,10 @@ class Sampler:
             self.projects.move_to_end(project)
         while len(self.projects) > MAX_SERIES:
             self.projects.popitem(last=False)
-        for queue in self._chosen():
+        for queue in self._choose_queues():
             self._get_series(queue, now).record(self.snapshot.rows[queue.project][queue.name], now)
 
-    def _chosen(self) -> set[QueueRef]:
+    def _choose_queues(self) -> set[QueueRef]:
         rows = [
             (QueueRef(project, name), depth)
             for project, its in self.snapshot.rows.items()

@@ -39,13 +39,13 @@ class Ring:
 
     def put(self, slot: int, first: int, values: Sequence[float]) -> None:
         """Set the columns of a slot from the number ``first`` on."""
-        at = self._at(slot)
+        at = self._index(slot)
         if at is not None:
             self._values[at + first : at + first + len(values)] = array("f", values)
 
     def add(self, slot: int, first: int, values: Sequence[float]) -> None:
         """Add values to the columns of a slot from the number ``first`` on."""
-        at = self._at(slot)
+        at = self._index(slot)
         if at is not None:
             for number, value in enumerate(values, at + first):
                 former = self._values[number]
@@ -63,7 +63,7 @@ class Ring:
             found.append(None if isnan(value) else value)
         return found
 
-    def _at(self, slot: int) -> int | None:
+    def _index(self, slot: int) -> int | None:
         """Return the index of a slot, after clearing the slots before it; None if the slot is too old."""
         last = self._last
         if last is None or slot > last:
@@ -107,29 +107,29 @@ class Series:
         end = int(now // window.step)
         ring = self.close if window is CLOSE else self._rings[window]
         columns = [[None] * window.points if ring is None else ring.column(i, end) for i in range(len(DEPTHS))]
-        return {name: _rounded(column) for name, column in zip(DEPTHS, columns, strict=True)}
+        return {name: _round(column) for name, column in zip(DEPTHS, columns, strict=True)}
 
     def rates(self, window: Window, now: Seconds, known: frozenset[int]) -> dict[str, list[float | None]]:
         """Return the columns of rates by the names of ``RATES``. ``known``: slots of ``FINE`` with known rates."""
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
         began = int(self.began // FINE.step) - BEFORE
-        slots = [_known(slot, kept, known, began) for slot in range(end - kept.points + 1, end + 1)]
+        slots = [_count_known(slot, kept, known, began) for slot in range(end - kept.points + 1, end + 1)]
         found = {}
         for number, name in enumerate(RATES, len(DEPTHS)):
             column = self._rings[kept].column(number, end)
             rates = [(value or 0.0) / count if count else None for value, count in zip(column, slots, strict=True)]
-            found[name] = _rounded(_repeated(rates, now) if window is CLOSE else rates)
+            found[name] = _round(_repeat(rates, now) if window is CLOSE else rates)
         return found
 
 
-def _known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
+def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
     """Return how many slots of ``FINE`` within this slot have known rates."""
     each = window.step // FINE.step
     return sum(began <= fine and fine in known for fine in range(slot * each, (slot + 1) * each))
 
 
-def _repeated(rates: Sequence[float | None], now: Seconds) -> list[float | None]:
+def _repeat(rates: Sequence[float | None], now: Seconds) -> list[float | None]:
     """Return the rates at the points of ``CLOSE``, each repeated as often as it covers points."""
     end, last = int(now // CLOSE.step), int(now // FINE.step)
     slots = [slot * CLOSE.step // FINE.step for slot in range(end - CLOSE.points + 1, end + 1)]
@@ -141,5 +141,5 @@ def _values(depth: Depth, now: Seconds) -> list[float]:
     return [depth.ready, depth.delayed, depth.claimed, oldest]
 
 
-def _rounded(values: Sequence[float | None]) -> list[float | None]:
+def _round(values: Sequence[float | None]) -> list[float | None]:
     return [None if value is None else round(value, 3) for value in values]

@@ -64,7 +64,7 @@ class FlavorCollection(_Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
         page = self._pools.list_flavors(req.context.project, query.text(req, "marker"), limit)
-        shown = [_listed(flavor, bool(detailed)) for flavor in page.items]
+        shown = [_list_entry(flavor, bool(detailed)) for flavor in page.items]
         links = _links(FLAVORS, page.next, {"limit": limit, "detailed": detailed})
         resp.data = wire.encode({"flavors": shown, "links": links})
 
@@ -111,7 +111,7 @@ def _flavor(flavor: Flavor) -> dict[str, Any]:
     }
 
 
-def _listed(flavor: Flavor, detailed: bool) -> dict[str, Any]:
+def _list_entry(flavor: Flavor, detailed: bool) -> dict[str, Any]:
     shown = _flavor(flavor)
     if not detailed:
         del shown["capabilities"]

@@ -31,7 +31,7 @@ from zq.serving.pool import Deadlines, Pool, Settling
 from zq.storage.inline import Ticket
 
 # Requests that are served under any load, because they need no lookup. Other methods need a credential.
-ALWAYS: Final = frozenset({("GET", "/healthz"), ("HEAD", "/healthz")})
+ALWAYS_SERVED: Final = frozenset({("GET", "/healthz"), ("HEAD", "/healthz")})
 # Bytes of an answer that Granian gets at a time.
 PIECE: Final = 64 << 10
 # Bytes per second at which a body extends its deadline.
@@ -41,7 +41,7 @@ MAX_BODIES: Final = 256 << 20
 # The largest total size of long answers that are being sent.
 MAX_UNSENT: Final = 128 << 20
 # Seconds after which a stalled reader's answer may be aborted in favour of others.
-STILL: Final = 1.0
+READER_STALL: Final = 1.0
 
 
 class Limits(Struct, frozen=True):
@@ -73,7 +73,7 @@ class Unsent(Struct):
     moved: float
 
 
-class Gone(Exception):
+class ClientDisconnect(Exception):
     """The client has disconnected, or its answer was aborted."""
 
 
@@ -159,7 +159,7 @@ class Edge:
         total = sum(unsent.size for unsent in self._unsent.values())
         if total <= MAX_UNSENT:
             return True
-        before = time.monotonic() - STILL
+        before = time.monotonic() - READER_STALL
         for task, unsent in sorted(self._unsent.items(), key=lambda item: item[1].moved):
             if unsent.moved > before or total <= MAX_UNSENT:
                 break
@@ -170,7 +170,7 @@ class Edge:
         return total <= MAX_UNSENT
 
     async def send_long(self, body: bytes, send: Send) -> None:
-        """Send a long body in pieces. Raise ``Gone`` if its reader stalls, or the answer is aborted for others."""
+        """Send a long body in pieces. Raise ``ClientDisconnect`` if the reader stalls, or the answer is aborted."""
         task = asyncio.current_task()
         assert task is not None
         self._unsent[task] = unsent = Unsent(len(body), time.monotonic())
@@ -182,19 +182,19 @@ class Edge:
         except asyncio.CancelledError:
             if task in self._unsent:
                 raise
-            raise Gone from None
+            raise ClientDisconnect from None
         finally:
             self._unsent.pop(task, None)
 
     async def send_piece(self, piece: bytes, more: bool, send: Send, patience: Callable[[], float]) -> None:
-        """Send one piece of an answer. Raise ``Gone`` if the reader takes nothing for ``patience()`` seconds."""
+        """Send a piece of an answer. Raise ``ClientDisconnect`` if the reader stalls for ``patience()`` seconds."""
         since = time.monotonic()
         handed = send({"type": "http.response.body", "body": piece, "more_body": more})
         try:
             await self.deadlines.bound(handed, lambda: since + patience())
         except TimeoutError:
             refused(Refusal.ANSWER)
-            raise Gone from None
+            raise ClientDisconnect from None
 
 
 class Exchange:
@@ -220,7 +220,7 @@ class Exchange:
         edge.last_request = time.monotonic()
         edge.addresses[address] += 1
         try:
-            if (self._environ["REQUEST_METHOD"], self._environ["PATH_INFO"]) in ALWAYS:
+            if (self._environ["REQUEST_METHOD"], self._environ["PATH_INFO"]) in ALWAYS_SERVED:
                 self._closes = announced_size(self._environ) != 0
                 add_body(self._environ, b"")
                 self._answer(edge.call(self._environ))
@@ -230,7 +230,7 @@ class Exchange:
                 self._turn_away(Refusal.CONNECTIONS, "Your address has too many requests under way. Try again later.")
             elif (size := announced_size(self._environ)) == 0 or await self._read(size):
                 await self._serve()
-        except Gone:
+        except ClientDisconnect:
             pass
         except Crowded:
             self._turn_away(Refusal.QUEUE, "The server has more to do than it can do in time. Try again later.")
@@ -264,7 +264,7 @@ class Exchange:
         except TimeoutError:
             self._refuse(408, Refusal.BODY, "Request timeout", "The request's body did not come in time.")
             return False
-        except Gone:
+        except ClientDisconnect:
             sentence = "The request's body is not framed as HTTP has it, or ended too early."
             self._refuse(400, Refusal.MALFORMED, "Invalid request body", sentence)
             return False
@@ -273,7 +273,7 @@ class Exchange:
     async def _read_pieces(self, size: int | None) -> bool:
         """Read the body within its deadline. Return whether a part of it is unread.
 
-        Raise ``TimeoutError``, or ``Gone`` for a body that ends early.
+        Raise ``TimeoutError``, or ``ClientDisconnect`` for a body that ends early.
         """
         edge, began, more = self._edge, time.monotonic(), True
         pieces: list[bytes] = []
@@ -282,7 +282,7 @@ class Exchange:
             while more and came <= edge.limits.max_body:
                 event = await edge.deadlines.bound(self._receive(), self._body_deadline(began, came))
                 if event["type"] != "http.request":
-                    raise Gone
+                    raise ClientDisconnect
                 piece = event["body"]
                 pieces.append(piece)
                 came += len(piece)
@@ -350,7 +350,7 @@ class Exchange:
         return self._known_caller
 
     async def _wait(self, waits: PendingAnswer | Feed) -> None:
-        """Wait until the next attempt is due. Raise ``Gone`` if the client has disconnected."""
+        """Wait until the next attempt is due. Raise ``ClientDisconnect`` if the client has disconnected."""
         watch, notified = self._watch_client(), _Notification()
         waits.begin(notified)
         try:
@@ -360,7 +360,7 @@ class Exchange:
                 waits.end()
             notified.future.cancel()
         if watch.done():
-            raise Gone
+            raise ClientDisconnect
 
     async def _feed(self, answer: Answer, feed: Feed) -> None:
         """Send the parts of a feed as they are produced."""
@@ -369,7 +369,7 @@ class Exchange:
             for at in range(0, len(part), PIECE):
                 try:
                     await self._edge.send_piece(part[at : at + PIECE], True, self._send, feed.patience)
-                except Gone:
+                except ClientDisconnect:
                     feed.drop()
                     raise
             if not part:

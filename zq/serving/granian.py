@@ -35,7 +35,7 @@ LINGER: Final = 2.0
 # Seconds without a request after which a stopping worker assumes that no client is sending one.
 QUIET: Final = 0.3
 # Seconds between two checks of a stopping worker for recent requests.
-LOOK: Final = 0.05
+DRAIN_CHECK_INTERVAL: Final = 0.05
 
 
 class Serving(Struct, frozen=True):
@@ -173,7 +173,7 @@ class Worker:
         sink = listening.divert_new_connections(self._address, chosen.port, chosen.workers)
         began = time.monotonic()
         while time.monotonic() < min(began + LINGER, max(began, self._edge.last_request) + QUIET):
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(DRAIN_CHECK_INTERVAL)
         self._ending.set()
         if sink is not None:
             sink.close()

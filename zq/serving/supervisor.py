@@ -66,7 +66,7 @@ class Supervisor:
                     self._signal(lifecycle.RELOAD)
             elif number not in (0, signal.SIGCHLD):
                 return self._stop(0)
-            for pid, code in self._ended():
+            for pid, code in self._reap():
                 started = self._workers.pop(pid)
                 if code >= 0:
                     LOG.error("Worker %d has ended with exit code %d, and so does the server.", pid, code)
@@ -94,7 +94,7 @@ class Supervisor:
             sys.exit(0)
         sys.exit(self._work())
 
-    def _ended(self) -> Iterator[tuple[int, int]]:
+    def _reap(self) -> Iterator[tuple[int, int]]:
         """Yield the ended workers with their exit codes, which are negative for signals.
 
         A worker that the caller does not take is yielded by the next call.
@@ -114,7 +114,7 @@ class Supervisor:
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + self._patience
         while True:
-            for pid, _ in self._ended():
+            for pid, _ in self._reap():
                 del self._workers[pid]
                 self._lost(pid)
             if not self._workers:

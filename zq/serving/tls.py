@@ -33,11 +33,11 @@ def certificate_of(connection: ssl.SSLSocket) -> tuple[str, float] | None:
 def subject(names: Any) -> str:
     """Format a subject according to RFC 4514, the last name first, such as ``CN=billing,O=Acme``."""
     return ",".join(
-        "+".join(f"{SHORT.get(name, name)}={_escaped(value)}" for name, value in several) for several in reversed(names)
+        "+".join(f"{SHORT.get(name, name)}={_escape(value)}" for name, value in several) for several in reversed(names)
     )
 
 
-def _escaped(value: str) -> str:
+def _escape(value: str) -> str:
     text = "".join(f"\\{each}" if each in SPECIAL else each for each in value)
     if text[:1] in (" ", "#"):
         text = f"\\{text}"

@@ -42,9 +42,9 @@ def build_request(action: str, body: Body) -> Request | None:
 
 def _queue_request(queue: str, verb: str, body: Body) -> Request:
     if verb == "create":
-        return Request("PUT", queue, document=_given(body, "metadata", dict))
+        return Request("PUT", queue, document=_field(body, "metadata", dict))
     if verb == "purge":
-        types = _given(body, "resource_types", list)
+        types = _field(body, "resource_types", list)
         return Request("POST", f"{queue}/purge", document=None if types is None else {"resource_types": types})
     if verb == "get_stats":
         return Request("GET", f"{queue}/stats")
@@ -73,7 +73,7 @@ def _message_request(queue: str, verb: str, body: Body) -> Request | None:
 
 
 def _claim_request(queue: str, verb: str, body: Body) -> Request:
-    given = {name: _given(body, name, int) for name in ("ttl", "grace")}
+    given = {name: _field(body, name, int) for name in ("ttl", "grace")}
     terms = {name: value for name, value in given.items() if value is not None}
     if verb == "create":
         return Request("POST", f"{queue}/claims", _query(body, limit=int), terms)
@@ -89,7 +89,7 @@ def _subscription_request(queue: str, verb: str, body: Body) -> Request:
         return Request("GET", path, _query(body, marker=str, limit=int))
     if verb == "create":
         kinds = {"subscriber": str, "ttl": int, "options": dict}
-        given = {name: _given(body, name, kind) for name, kind in kinds.items()}
+        given = {name: _field(body, name, kind) for name, kind in kinds.items()}
         return Request("POST", path, document={name: value for name, value in given.items() if value is not None})
     path += "/" + _segment(body, "subscription_id")
     return Request("DELETE" if verb == "delete" else "GET", path)
@@ -103,7 +103,7 @@ BUILDERS: Final[dict[str, Callable[[str, str, Body], Request | None]]] = {
 }
 
 
-def _given(body: Body, name: str, kind: type) -> Any:
+def _field(body: Body, name: str, kind: type) -> Any:
     """Return a field of the body, or ``None`` if it is absent. Raise ``Invalid`` if it has another type."""
     value = body.get(name)
     if value is not None and type(value) is not kind:
@@ -113,7 +113,7 @@ def _given(body: Body, name: str, kind: type) -> Any:
 
 def _segment(body: Body, name: str) -> str:
     """Return a field for use as a path segment. Raise ``Invalid`` if it is absent, empty or contains a slash."""
-    value: str | None = _given(body, name, str)
+    value: str | None = _field(body, name, str)
     if value is None:
         raise Invalid(f'Bad request. Missing "{name}" field.')
     if not value or "/" in value:
@@ -122,7 +122,7 @@ def _segment(body: Body, name: str) -> str:
 
 
 def _query(body: Body, **kinds: type) -> list[tuple[str, str]]:
-    given = {name: _given(body, name, kind) for name, kind in kinds.items()}
+    given = {name: _field(body, name, kind) for name, kind in kinds.items()}
     return [
         (name, str(value).lower() if value is True or value is False else str(value))
         for name, value in given.items()
@@ -131,7 +131,7 @@ def _query(body: Body, **kinds: type) -> list[tuple[str, str]]:
 
 
 def _ids(body: Body, name: str) -> list[str]:
-    value: list[Any] = _given(body, name, list) or []
+    value: list[Any] = _field(body, name, list) or []
     if not all(isinstance(each, str) and each for each in value):
         raise Invalid(f"Bad request. {name} must be a list of strings.")
     return value
@@ -139,7 +139,7 @@ def _ids(body: Body, name: str) -> list[str]:
 
 def _drafts(body: Body) -> list[dict[str, Any]]:
     """Return the messages of a post, without their delays, which contract 14 ignores. Raise ``Invalid``."""
-    messages = _given(body, "messages", list)
+    messages = _field(body, "messages", list)
     if messages is None:
         raise Invalid('Bad request. Missing "messages" field.')
     for message in messages:
@@ -147,7 +147,7 @@ def _drafts(body: Body) -> list[dict[str, Any]]:
             raise Invalid("Bad request. Each of messages must be a dict.")
         if "body" not in message:
             raise Invalid('Bad request. Missing "body" field.')
-        _given(message, "ttl", int)
+        _field(message, "ttl", int)
     return [{name: value for name, value in message.items() if name != "delay"} for message in messages]
 
 

@@ -51,7 +51,7 @@ class Connections:
         self._service = service
         self._bounds = bounds
         self._origins = frozenset(allowed_origins)
-        self._kept = (*FORWARDED, *(PROXY_HEADERS if service.strategy == "proxy" else ()))
+        self._forwarded = (*FORWARDED, *(PROXY_HEADERS if service.strategy == "proxy" else ()))
         self._sessions: dict[Session, bytes] = {}
         """The networks of the clients, by session."""
         self._connections: set[Connection] = set()
@@ -104,7 +104,7 @@ class Connections:
     def _headers(self, scope: dict[str, Any]) -> dict[str, str]:
         """Return the headers of a handshake that apply to all frames."""
         found: dict[str, str] = {}
-        for kept in self._kept:
+        for kept in self._forwarded:
             values = [value.decode("latin-1") for name, value in scope["headers"] if name.decode() == kept.lower()]
             if values:
                 found[kept] = ",".join(values)
@@ -138,7 +138,7 @@ class Connection:
                 await run(session.recheck)
             message = await self._next_message()
             if message is not None:
-                answer = await run(partial(session.handle, self._frame_of(message)))
+                answer = await run(partial(session.handle, self._frame(message)))
                 await self._send_frame(answer)
                 session.answered()
             if session.pushes.is_due():
@@ -164,7 +164,7 @@ class Connection:
             raise ClientDisconnect
         return message
 
-    def _frame_of(self, message: dict[str, Any]) -> str | bytes:
+    def _frame(self, message: dict[str, Any]) -> str | bytes:
         frame: str | bytes | None = message.get("text")
         if frame is None:
             frame = message.get("bytes") or b""
