@@ -47,7 +47,7 @@ class SignedCallers:
         Args:
             keys: The lookup of access keys.
             now: Returns the store's time.
-            behind_proxy: Whether the last entry of ``X-Forwarded-For`` is the client's address.
+            behind_proxy: True if the last entry of ``X-Forwarded-For`` is the client's address.
         """
         self._keys = keys
         self._now = now

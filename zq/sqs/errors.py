@@ -23,7 +23,7 @@ class SqsError(Exception):
         query_code: The name in the query protocol.
         message: The whole sentence.
         status: The HTTP status of the answer.
-        receiver: Whether the server is at fault, so that clients retry.
+        receiver: True if the server is at fault, so that clients retry.
         query_message: The sentence in the query protocol if it differs.
     """
 
@@ -57,7 +57,7 @@ class SqsError(Exception):
 
 
 def _own(shape: str, message: str, status: int = 400) -> SqsError:
-    """Return an error whose query code is the shape with the prefix."""
+    """Return an error whose query code is ``PREFIX`` followed by the shape."""
     return SqsError(shape, PREFIX + shape, message, status)
 
 

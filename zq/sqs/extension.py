@@ -87,7 +87,7 @@ class QueueAttributes(Struct, frozen=True, omit_defaults=True):
     kms: Kms = Kms()
     fifo: bool = False
     content_dedup: bool = False
-    """Whether the hash of the body is the deduplication id of messages that have none."""
+    """True if messages without a deduplication id get the hash of their body as the id."""
     scope: str = DEDUPLICATION_SCOPES[0]
     limit: str = THROUGHPUT_LIMITS[0]
     purged: int = 0
@@ -121,7 +121,7 @@ def with_attributes(metadata: Metadata, **changes: Any) -> Metadata:
 
 
 def is_fifo(metadata: Metadata) -> bool:
-    """Return whether a queue with these metadata is a FIFO queue."""
+    """Return whether a queue with this metadata is a FIFO queue."""
     return bool((metadata.get(ATTRIBUTES) or {}).get("fifo"))
 
 

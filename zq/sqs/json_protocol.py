@@ -18,7 +18,7 @@ MEDIA: Final = "application/x-amz-json-1.0"
 TARGET: Final = "AmazonSQS."
 # The prefix of error names.
 NAMESPACE: Final = "com.amazonaws.sqs#"
-# Lists that an answer contains even if they are empty.
+# The lists that a response contains even if they are empty.
 ALWAYS: Final = frozenset({"queueUrls"})
 
 

@@ -58,7 +58,7 @@ class _Keys:
 
 
 class SqsKeyCollection(_Keys):
-    """``/v2/admin/sqs-keys``: the keys of a project, or of all projects."""
+    """The resource ``/v2/admin/sqs-keys``: the keys of a project, or of all projects."""
 
     policy = {"GET": "admin:sqs_keys", "POST": "admin:sqs_keys"}
 
@@ -88,7 +88,7 @@ class SqsKeyCollection(_Keys):
 
 
 class SqsKeyItem(_Keys):
-    """``/v2/admin/sqs-keys/{key}``"""
+    """The resource ``/v2/admin/sqs-keys/{key}``."""
 
     policy = dict.fromkeys(("GET", "PUT", "DELETE"), "admin:sqs_keys")
 

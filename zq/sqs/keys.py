@@ -100,7 +100,7 @@ class Holder(Struct, frozen=True):
     expires: Seconds
 
     def lives(self, now: Seconds) -> bool:
-        """Return whether the key has not expired."""
+        """Return whether the key is unexpired at ``now``."""
         return now < self.expires
 
 
@@ -128,7 +128,7 @@ class SqsKeys:
             project: The project of the key.
             actions: The operations that the key permits; None = all.
             days: The days until the key expires; None = never.
-            plain: Whether to store the secret in plain text.
+            plain: True to store the secret in plain text instead of sealing it.
 
         Raises ``QuotaExceeded``, and ``Invalid`` if the secret must be sealed and no master key is configured.
         """
@@ -260,9 +260,10 @@ class SqsKeyLookup:
             return self._known[id] is not None if id in self._known else None
 
     def find(self, id: str, peer: str) -> Holder:
-        """Return the valid key from the cache or the store. Counts a failure of the address ``peer`` if there is none.
+        """Return the valid key from the cache or the store.
 
-        Raises ``Refusal`` for an invalid key, ``TooManyRequests``, ``Unavailable``.
+        Raises ``Refusal`` for an invalid key, and counts a failure of the client address ``peer``. Also raises
+        ``TooManyRequests`` and ``Unavailable``.
         """
         with self._lock:
             found, known, was_valid = self._known.get(id), id in self._known, id in self._valid

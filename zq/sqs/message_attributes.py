@@ -17,7 +17,7 @@ from zq.sqs import errors
 MAX_ATTRIBUTES: Final = 10
 # The maximum characters of a name or a type.
 MAX_NAME: Final = 256
-# A name: letters (including Latin letters with diacritics), digits, _ and -. Dots separate such parts.
+# A name: parts of letters (including Latin letters with diacritics), digits, _ and -, separated by single dots.
 NAME: Final = re.compile(r"[\u00c0-\u017fA-Za-z0-9_-]+(?:\.[\u00c0-\u017fA-Za-z0-9_-]+)*")
 RESERVED: Final = ("aws.", "amazon.")
 TYPE: Final = re.compile(r"(String|Number|Binary)(?:\..+)?", re.DOTALL)
@@ -49,10 +49,7 @@ Attributes = Mapping[str, AttributeValue]
 
 
 class Extra(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """The attributes of a message and other data apart from its body, stored as JSON.
-
-    Nothing is stored for a message without such data.
-    """
+    """The data of a message apart from its body, stored as JSON. Nothing is stored if all members are empty."""
 
     message_attributes: dict[str, AttributeValue] = {}
     message_deduplication_id: str = ""

@@ -111,7 +111,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class MoveTasks:
-    """The move tasks of all projects."""
+    """The use cases of move tasks, and their execution in the background."""
 
     def __init__(self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events) -> None:
         self._storage = storage

@@ -41,7 +41,7 @@ READ_ONLY: Final = (
     "LastModifiedTimestamp",
     "QueueArn",
 )
-# The settable attributes of FIFO queues only. The error for the last two in a standard queue says that.
+# The attributes that can be set on FIFO queues only. For the last two, errors name this restriction.
 ONLY_OF_FIFO: Final = ("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
 NAMED_IN_ERRORS: Final = ONLY_OF_FIFO[1:]
 # The attribute that makes a queue a FIFO queue. It is set at creation only.
@@ -60,7 +60,7 @@ def boolean(text: str) -> bool | None:
 
 
 def check_names(attributes: Iterable[str], fifo: bool) -> None:
-    """Raise ``SqsError`` for an attribute that cannot be set on a FIFO queue or a standard queue."""
+    """Raise ``SqsError`` for an attribute that cannot be set on this kind of queue, FIFO or standard."""
     for name in attributes:
         if name in NAMED_IN_ERRORS and not fifo:
             raise errors.only_of_fifo(name)
@@ -272,7 +272,7 @@ def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
 
 
 def differing(there: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Return the first given attribute whose value differs from the queue's; "" if there is none."""
+    """Return the first given attribute whose value differs from the queue's; "" if all values are equal."""
     return next((name for name, value in given.items() if not _same(there.get(name, ""), value)), "")
 
 

@@ -78,7 +78,7 @@ class Head(NamedTuple):
     query: str
     headers: Mapping[str, str]
     secure: bool = False
-    """Whether the request came over TLS."""
+    """True if the request was received over TLS."""
 
 
 class Claim(Struct, frozen=True):

@@ -63,7 +63,7 @@ class ConnectionSubscriptions:
         return self._stored.of(_source(queue)).at(id) is not None
 
     def delete(self, queue: QueueRef, id: str) -> None:
-        """Delete the subscription and its messages."""
+        """Delete the subscription and its pending messages."""
         self._subscriptions.delete(_source(queue), id)
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:

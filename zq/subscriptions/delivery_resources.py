@@ -16,7 +16,7 @@ from zq.subscriptions.model import Source
 from zq.wire import answers, extensions
 
 _LAST: Final = 2**63 - 1
-# The values of ``state``, and whether each selects the pending deliveries.
+# The values of ``state``; True for the one that selects pending deliveries.
 _STATES: Final = {"dead": False, "waiting": True}
 
 
@@ -36,7 +36,7 @@ def _shown(one: Delivery, now: Seconds) -> dict[str, Any]:
 
 
 class DeliveryCollection:
-    """``…/deliveries``"""
+    """The resource ``…/deliveries``."""
 
     policy = {"GET": "subscription:get", "POST": "subscription:update", "DELETE": "subscription:update"}
 
@@ -69,7 +69,7 @@ class DeliveryCollection:
 
 
 class DeliveryRedrive:
-    """``…/deliveries/redrive``"""
+    """The resource ``…/deliveries/redrive``."""
 
     policy = {"POST": "subscription:update"}
 

@@ -29,7 +29,7 @@ from zq.subscriptions.subscriptions import Subscriptions
 if TYPE_CHECKING:
     from zq.subscriptions.trusts import Trusts
 
-# Whether the extra ``delivery`` is installed.
+# True if the extra ``delivery`` is installed.
 CAN_DELIVER: Final = find_spec("aiohttp") is not None
 
 
@@ -92,7 +92,7 @@ def subscriptions_feature(
         core: The core of the server.
         share: Returns the current options of signed URLs.
         strategy: The authentication strategy.
-        alone: Whether no other process opens the store.
+        alone: True if no other process opens the store.
     """
     if not CAN_DELIVER:
         return SubscriptionsFeature(UseCases(core, policy_of(options, share, check_address=_refuse_subscriber)))

@@ -51,7 +51,7 @@ def is_notices(queue: QueueRef) -> bool:
 
 
 def log_of(project: str) -> QueueRef:
-    """Return the reference that represents the project's topic log in a worker's schedule. No such queue exists."""
+    """Return the reference that represents the project's topic log in a worker's schedule. It names no real queue."""
     return QueueRef(project, LOG_NAME)
 
 
@@ -115,12 +115,12 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 
     @property
     def has_agreed(self) -> bool:
-        """Whether the subscriber has confirmed."""
+        """Return whether the subscriber has confirmed the subscription."""
         return self.confirmed is not None if self.agreed is None else self.agreed
 
     @property
     def expires(self) -> Seconds:
-        """The moment at which the subscription expires."""
+        """Return the moment at which the subscription expires."""
         return self.started + self.ttl
 
     def must_agree(self, confirm: bool) -> bool:
@@ -171,5 +171,5 @@ class SubscriptionSet(Struct, frozen=True):
 
     @property
     def deliverable(self) -> bool:
-        """Whether messages go to at least one subscriber."""
+        """Return whether messages go to at least one subscriber."""
         return any(each.confirmed is not None for each in self.items)

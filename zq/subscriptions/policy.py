@@ -61,7 +61,7 @@ class SubscriptionPolicy(Struct, frozen=True):
     default_ttl: int = 3600
     """The ttl in seconds of a subscription whose terms name none."""
     confirm: bool = True
-    """Whether subscribers must agree before messages are delivered to them."""
+    """True if subscribers must agree before messages are delivered to them."""
     keep: int = 345600
     """The retention of undelivered notices in seconds."""
     sealer: Sealer = NoKey()

@@ -53,7 +53,7 @@ def _shown(source: Source, subscription: Subscription, now: Seconds) -> dict[str
 
 
 class SubscriptionCollection(_Resource):
-    """``…/subscriptions``"""
+    """The resource ``…/subscriptions``."""
 
     policy = {"GET": "subscription:get_all", "POST": "subscription:create"}
 
@@ -76,7 +76,7 @@ class SubscriptionCollection(_Resource):
 
 
 class SubscriptionItem(_Resource):
-    """``…/subscriptions/{subscription}``"""
+    """The resource ``…/subscriptions/{subscription}``."""
 
     policy = {"GET": "subscription:get", "PATCH": "subscription:update", "DELETE": "subscription:delete"}
 
@@ -96,7 +96,7 @@ class SubscriptionItem(_Resource):
 
 
 class SubscriptionConfirmation(_Resource):
-    """``…/subscriptions/{subscription}/confirm``"""
+    """The resource ``…/subscriptions/{subscription}/confirm``."""
 
     policy = {"PUT": "subscription:confirm"}
 
@@ -117,7 +117,7 @@ def _is_owner(req: falcon.Request) -> bool:
 
 
 class SubscriptionSecret(_Resource):
-    """``…/subscriptions/{subscription}/secret``"""
+    """The resource ``…/subscriptions/{subscription}/secret``."""
 
     policy = {"POST": "subscription:update"}
 

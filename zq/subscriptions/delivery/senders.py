@@ -38,7 +38,7 @@ TIMEOUT: Final = 10.0
 MAX_ANSWER: Final = 65536
 # The maximum characters of an error answer that the owner of the subscription sees.
 MAX_SHOWN: Final = 120
-# Threads that send mail and query Keystone.
+# The number of threads that send mail and query Keystone.
 THREADS: Final = 8
 
 
