@@ -245,7 +245,7 @@ class Messaging:
         rules: Rules,
     ) -> bool:
         """Post the drafts with their notifications. Return whether that was done, which needs unchanged rules."""
-        refusal = self._messages.refusal(queue, drafts, rules)
+        refusal = self._messages.reserve_storage(queue, drafts, rules)
         if refusal is not None:
             raise refusal
         copies = self._messages.copies(queue, drafts, rules, now, 0)
