@@ -252,12 +252,12 @@ class Messaging:
         now: Seconds,
         rules: Rules,
     ) -> bool:
-        """Post the drafts with their notices for subscribers.
+        """Reserve storage in the quota, and post the drafts with their notices for subscribers.
 
         Return False, and post nothing, if the queue's metadata differ from those of ``rules``. Raises ``QueuePaused``,
         ``QuotaExceeded``.
         """
-        refusal = self._messages.refusal(queue, drafts, rules)
+        refusal = self._messages.reserve_storage(queue, drafts, rules)
         if refusal is not None:
             raise refusal
         copies = self._messages.copies(queue, drafts, rules, now, 0)
