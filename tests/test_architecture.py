@@ -117,6 +117,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.audit": ["zq.errors"],
     "zq.auth.policy": [*VALUES, "zq.audit"],
     "zq.testing": [
+        "zq.serving",
         "zq.sqs",
         "zq.auth",
         "zq.auth.tokens",

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -125,6 +126,18 @@ def test_streams_and_workers_are_served(timed: Server, kind: str) -> None:
         assert heard == ["Oslo", "Rome", "Bern"]
         queue.post_batch(range(20))
         assert queue.work(lambda _: None, concurrency=8, wait=0, until_empty=True).done == 20
+
+
+@pytest.mark.parametrize("sqs", [False, True])
+def test_rules_and_routes_of_features_are_those_of_a_server(sqs: bool) -> None:
+    """Attributes of SQS are checked, and an administrator can suspend a project."""
+    headers = {"Client-ID": str(uuid4()), "X-Project-ID": "test"}
+    with zq.testing.server(sqs=sqs) as served:
+        refused = httpx.put(f"{served.url}/v2/queues/jobs", json={"_sqs": {"visibility": "bad"}}, headers=headers)
+        assert refused.status_code == 400
+    with zq.testing.server(auth_strategy="token", sqs=sqs) as served:
+        headers |= {"Authorization": f"Bearer {served.token(roles=['admin'])}"}
+        assert httpx.get(f"{served.url}/v2/admin/projects", headers=headers).status_code == 200
 
 
 def test_the_end_does_not_wait_for_waiting_requests(monkeypatch: pytest.MonkeyPatch) -> None:

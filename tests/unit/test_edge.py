@@ -57,7 +57,7 @@ class Watched(Edge):
 
         scope = {
             **{"type": "http", "http_version": "1.1", "method": method, "scheme": "http"},
-            **{"raw_path": path.encode(), "query_string": query.encode()},
+            **{"path": path, "raw_path": path.encode(), "query_string": query.encode()},
             **{"server": ("127.0.0.1", 8888), "client": ("127.0.0.1", 4711)},
             "headers": [
                 *HEADERS,

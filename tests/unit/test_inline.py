@@ -2,9 +2,12 @@
 """Verbs on the event loop's thread, the tickets that they leave, and what the loop waits for."""
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -180,6 +183,48 @@ def test_a_queued_job_of_a_caller_is_refused_in_time() -> None:
         go.set()
         assert await asyncio.wait_for(held, 60) is True
         assert await asyncio.wait_for(pool.do(lambda: "again", caller=b"greedy"), 60) == "again"
+
+    in_loop(crowd)
+
+
+def test_a_job_from_a_callers_queue_does_not_make_the_pool_crowded() -> None:
+    """The time in the caller's own queue does not count for others."""
+
+    async def crowd(loop: asyncio.AbstractEventLoop) -> None:
+        pool, first_may_end, go = Pool(2, 0.1, loop), threading.Event(), threading.Event()
+        first = pool.do(lambda: first_may_end.wait(60), caller=b"greedy")
+        queued = pool.do(lambda: "done", caller=b"greedy", patient=True)
+        held = [pool.do(lambda: go.wait(60), patient=True)]
+        await asyncio.sleep(0.2)
+        is_held = threading.Event()
+        held.append(pool.do(lambda: is_held.set() or go.wait(60), patient=True))
+        first_may_end.set()
+        assert is_held.wait(60)  # every thread is held before the loop starts the queued job
+        await asyncio.wait_for(first, 60)
+        assert not pool.is_crowded()
+        go.set()
+        assert await asyncio.wait_for(queued, 60) == "done"
+        await asyncio.gather(*held)
+
+    in_loop(crowd)
+
+
+def test_a_refused_job_of_a_callers_queue_is_released_at_once() -> None:
+    """Its request holds a body."""
+
+    async def crowd(loop: asyncio.AbstractEventLoop) -> None:
+        pool, go = Pool(2, 0.1, loop), threading.Event()
+        held = pool.do(lambda: go.wait(60), caller=b"greedy")
+        body = {"large"}
+        reference = weakref.ref(body)
+        late = pool.do(partial(len, body), caller=b"greedy")
+        del body
+        with pytest.raises(Crowded):
+            await asyncio.wait_for(late, 60)
+        gc.collect()
+        assert reference() is None
+        go.set()
+        await asyncio.wait_for(held, 60)
 
     in_loop(crowd)
 

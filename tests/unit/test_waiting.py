@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -55,6 +56,29 @@ class Shelf:
             return list(self.items)
 
 
+def poll(
+    waiters: Waiters,
+    queue: QueueRef,
+    wait: int | None,
+    ask: Callable[[], Any],
+    found: Callable[[Any], object],
+    *,
+    gone: Callable[[], bool] = lambda: False,
+    **options: Any,
+) -> Polled[Any]:
+    """Poll as a server without an event loop does: the thread waits."""
+    visit = waiters.enter(queue, wait, **options)
+    try:
+        while (polled := visit.look(ask, found, gone)) is None:
+            notified = threading.Event()
+            visit.begin(notified.set)
+            notified.wait(visit.left())
+            visit.end()
+        return polled
+    finally:
+        visit.close()
+
+
 class Scene:
     """Waiters on a shelf, and threads that poll."""
 
@@ -70,7 +94,7 @@ class Scene:
         """A poll that has asked in vain and waits."""
         asked = self.shelf.asked
         ask = self.shelf.take if takes else lambda: self.shelf.looks()
-        running = self.pool.submit(self.waiters.poll, queue, wait, ask, bool, takes=takes, gone=lambda: gone)
+        running = self.pool.submit(poll, self.waiters, queue, wait, ask, bool, takes=takes, gone=lambda: gone)
         wait_for(lambda: self.shelf.asked > asked, SOON, "the poll has asked")
         return running
 
@@ -91,28 +115,28 @@ def scene() -> Iterator[Scene]:
 def test_what_is_there_is_answered_at_once(scene: Scene) -> None:
     """A poll that finds something is like any other request."""
     scene.shelf.items = ["a"]
-    assert scene.waiters.poll(QUEUE, LONG, scene.shelf.take, bool, takes=True) == Polled("a")
+    assert poll(scene.waiters, QUEUE, LONG, scene.shelf.take, bool, takes=True) == Polled("a")
     assert scene.shelf.asked == 1
 
 
 @pytest.mark.parametrize("wait", [None, 0])
 def test_without_wait_nobody_waits(scene: Scene, wait: int | None) -> None:
     """The base's behaviour."""
-    assert scene.waiters.poll(QUEUE, wait, scene.shelf.take, bool, takes=True) == Polled(None)
+    assert poll(scene.waiters, QUEUE, wait, scene.shelf.take, bool, takes=True) == Polled(None)
 
 
 @pytest.mark.parametrize("wait", [-1, 31])
 def test_a_wait_out_of_bounds_is_refused_before_anything_is_taken(scene: Scene, wait: int) -> None:
     """Extensions 2: 0 to max_wait."""
     with pytest.raises(Invalid, match="wait must be from 0 to 30"):
-        scene.waiters.poll(QUEUE, wait, scene.shelf.take, bool, takes=True)
+        poll(scene.waiters, QUEUE, wait, scene.shelf.take, bool, takes=True)
     assert scene.shelf.asked == 0
 
 
 def test_in_vain_a_poll_ends_when_its_time_is_up(scene: Scene) -> None:
     """With what it asked last."""
     began = time.monotonic()
-    assert scene.waiters.poll(QUEUE, 1, scene.shelf.take, bool, takes=True) == Polled(None)
+    assert poll(scene.waiters, QUEUE, 1, scene.shelf.take, bool, takes=True) == Polled(None)
     assert 1 <= time.monotonic() - began < SOON
     assert scene.shelf.asked <= 3
 
@@ -213,12 +237,14 @@ def test_without_a_place_a_poll_is_turned_away() -> None:
     """Extensions 2: beyond max_waiters a request is answered at once, also with what there is."""
     scene = Scene(most=1)
     running = scene.start()
-    assert scene.waiters.poll(OTHER, LONG, lambda: None, bool, takes=True) == Polled(None, turned_away=True)
-    assert scene.waiters.poll(OTHER, LONG, lambda: "x", bool, takes=True) == Polled("x")
+    assert poll(scene.waiters, OTHER, LONG, lambda: None, bool, takes=True) == Polled(None, turned_away=True)
+    assert poll(scene.waiters, OTHER, LONG, lambda: "x", bool, takes=True) == Polled("x")
     scene.put("a")
     assert running.result(SOON) == Polled("a")
     scene.shelf.items.append("b")
-    assert scene.waiters.poll(QUEUE, LONG, scene.shelf.take, bool, takes=True) == Polled("b"), "the place is free again"
+    assert poll(scene.waiters, QUEUE, LONG, scene.shelf.take, bool, takes=True) == Polled("b"), (
+        "the place is free again"
+    )
     scene.pool.shutdown()
 
 
@@ -227,12 +253,12 @@ def test_who_would_ask_again_at_once_is_held_for_a_moment(monkeypatch: pytest.Mo
     monkeypatch.setattr(waiting, "PAUSE", 0.05)
     scene = Scene(most=1)
     running = scene.start()
-    poll = partial(scene.waiters.poll, OTHER, LONG, lambda: None, bool, takes=True, paused=True)
-    assert poll() == Polled(None)
+    again = partial(poll, scene.waiters, OTHER, LONG, lambda: None, bool, takes=True, paused=True)
+    assert again() == Polled(None)
     monkeypatch.setattr(waiting, "PAUSE", float(LONG))
-    held = scene.pool.submit(scene.waiters.poll, OTHER, LONG, scene.shelf.take, bool, takes=True, paused=True)
+    held = scene.pool.submit(poll, scene.waiters, OTHER, LONG, scene.shelf.take, bool, takes=True, paused=True)
     wait_for(lambda: scene.shelf.asked > 1, SOON, "the one in the reserve has asked")
-    assert poll() == Polled(None, turned_away=True)
+    assert again() == Polled(None, turned_away=True)
     scene.shelf.items.append("a")
     scene.waiters.wake(OTHER)
     assert held.result(SOON) == Polled("a")
@@ -245,7 +271,7 @@ def test_one_project_gets_a_quarter_of_the_slots_to_wait() -> None:
     """S7: whoever has its share is turned away at once, and another project's request waits as before."""
     scene = Scene(most=8)
     mine = [scene.start() for _ in range(2)]
-    turned_away = scene.waiters.poll(OTHER, LONG, lambda: None, bool, takes=True)
+    turned_away = poll(scene.waiters, OTHER, LONG, lambda: None, bool, takes=True)
     assert turned_away == Polled(None, turned_away=True)
     assert not scene.waiters.take_slot(QUEUE.project)
     neighbour = QueueRef("rival", "jobs")
@@ -264,7 +290,7 @@ def test_the_end_answers_everybody_at_once(scene: Scene) -> None:
     running = [scene.start(), scene.start(takes=False), scene.start(queue=OTHER)]
     scene.waiters.close()
     assert [future.result(SOON).answer for future in running] == [None, [], None]
-    assert scene.waiters.poll(QUEUE, LONG, scene.shelf.take, bool, takes=True).turned_away
+    assert poll(scene.waiters, QUEUE, LONG, scene.shelf.take, bool, takes=True).turned_away
 
 
 def test_a_store_that_fails_fails_everybody_who_asks_it(scene: Scene) -> None:
@@ -296,7 +322,7 @@ def test_what_becomes_ready_while_a_poll_asks_is_not_passed_over(scene: Scene, m
 
     scene.shelf.ready = ready
     began = time.monotonic()
-    assert scene.waiters.poll(QUEUE, LONG, ask, bool, takes=True) == Polled("a")
+    assert poll(scene.waiters, QUEUE, LONG, ask, bool, takes=True) == Polled("a")
     assert time.monotonic() - began < SOON
 
 
@@ -304,7 +330,7 @@ def test_a_look_that_needs_a_thread_is_not_taken_for_a_mere_check(scene: Scene) 
     """It was notified, began on the event loop's thread, and goes on elsewhere: nobody notifies it again."""
     visit = scene.waiters.enter(QUEUE, LONG, takes=False, check=bool)
     assert visit.look(scene.shelf.look, bool) is None
-    visit.begin()
+    visit.begin(threading.Event().set)
     scene.put("a")
     visit.end()
 

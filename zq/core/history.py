@@ -192,7 +192,7 @@ class History:
             drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, extra, old.group))
         if not drafts:
             return []
-        refusal = self._quotas.refusal(queue.project, drafts)
+        refusal = self._quotas.reserve_storage(queue.project, drafts)
         if refusal is not None:
             raise refusal
         self._messages.post(queue, drafts, now)

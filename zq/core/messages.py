@@ -111,8 +111,8 @@ class Messages:
     ) -> Applied[list[str]]:
         """Store all messages of the JSON body ``raw`` or none, and return their ids in array order (contract 7.2).
 
-        A missing queue is created before any check. The checks are in this order: size, JSON, number of messages, each
-        message in turn; the store finds out last whether it knows the idempotency key. ``hops``: the number of zq's
+        A missing queue is created before any check. The checks are in this order: JSON, number of messages, size, each
+        message in turn; the store looks up the idempotency key last. ``hops``: the number of zq's
         deliveries in a chain that led to this post. ``rules``: what ``rules`` returned for this post, if the caller has
         called it. Raises ``Invalid``, ``KeyReused``, ``QueuePaused``.
         """
@@ -131,7 +131,7 @@ class Messages:
                 continue
             try:
                 copies = self.copies(queue, drafts, rules, now, hops)
-                if refusal := self.refusal(queue, drafts, rules):
+                if refusal := self.reserve_storage(queue, drafts, rules):
                     self._refuse(queue, drafts, now, refusal, idempotency_key)
                 metadata = self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
             except Repeated as first:
@@ -167,7 +167,9 @@ class Messages:
         drafts = self._drafts(posted, client, queue, rules, now)
         try:
             with self._quotas.admit_work(queue.project, Work.STAGE, stage) as refusal:
-                self._stage(queue, stage, drafts, now, refusal or self.refusal(queue, drafts, rules), idempotency_key)
+                self._stage(
+                    queue, stage, drafts, now, refusal or self.reserve_storage(queue, drafts, rules), idempotency_key
+                )
         except Repeated as first:
             # The server that staged the messages may have died before it staged the notices.
             again = self._drafts(posted, client, queue, rules, now, first.answer)
@@ -370,12 +372,12 @@ class Messages:
             self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
         raise refusal
 
-    def refusal(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
+    def reserve_storage(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
         """Reserve storage quota for the drafts.
 
         Return an error if posts are paused or the quota is exceeded, else ``None``.
         """
-        return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.refusal(queue.project, drafts)
+        return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.reserve_storage(queue.project, drafts)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
         """Return the copies for the queue's followers; None if there are none."""

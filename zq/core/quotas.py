@@ -95,7 +95,7 @@ class NoQuotas:
     def share_of(self, _project: str) -> int | None:
         return None
 
-    def refusal(self, _project: str, _drafts: Sequence[Draft]) -> QuotaExceeded | None:
+    def reserve_storage(self, _project: str, _drafts: Sequence[Draft]) -> QuotaExceeded | None:
         return None
 
 
@@ -333,7 +333,7 @@ class Quotas:
         """Return the percentage of a process's waiters and streams that the project may hold."""
         return self.of(project).quota.share
 
-    def refusal(self, project: str, drafts: Sequence[Draft]) -> QuotaExceeded | None:
+    def reserve_storage(self, project: str, drafts: Sequence[Draft]) -> QuotaExceeded | None:
         """Reserve storage quota for the drafts. Return the refusal if they exceed the quota, else ``None``."""
         quota = self.of(project).quota
         if not quota.stored_messages and not quota.stored_bytes:

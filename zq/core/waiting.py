@@ -74,44 +74,20 @@ class Waiters:
         self.events = events
         storage.listen(self.wake)
 
-    def poll(
-        self,
-        queue: QueueRef,
-        wait: int | None,
-        ask: Callable[[], T],
-        found: Callable[[T], object],
-        *,
-        takes: bool,
-        gone: Callable[[], bool] = lambda: False,
-        check: Check | None = None,
-        paused: bool = False,
-    ) -> Polled[T]:
-        """Return what ``ask`` returns as soon as ``found`` accepts it, or after ``wait`` seconds.
-
-        Raises ``Invalid`` for a ``wait`` out of range, before ``ask`` is called.
-
-        Args:
-            takes: Whether ``ask`` takes the messages that it finds. Then it is not called for a waiting client that is
-                ``gone``.
-            check: Called at least every ``RECHECK`` seconds while waiting, and before ``ask`` is called again; an error
-                that it raises ends the wait.
-            paused: Whether the client would poll again at once if it were turned away. Then it waits in the reserve for
-                ``PAUSE`` seconds, if that has a free slot.
-        """
-        visit = self.enter(queue, wait, takes=takes, check=check, paused=paused)
-        try:
-            while (polled := visit.look(ask, found, gone)) is None:
-                visit.sleep()
-            return polled
-        finally:
-            visit.close()
-
     def enter(
         self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None, paused: bool = False
     ) -> "Visit":
-        """Return a ``Visit`` for a request that waits without holding a thread; the arguments are those of ``poll``.
+        """Return a ``Visit`` for a request that may wait for ``wait`` seconds without holding a thread.
 
         Raises ``Invalid`` for a ``wait`` out of range.
+
+        Args:
+            takes: Whether the request takes the messages that it finds. A message wakes one such request, and all
+                requests that only read.
+            check: Called at least every ``RECHECK`` seconds while the request waits, and before it looks again; an
+                error that it raises ends the wait.
+            paused: Whether the client would poll again at once if it were turned away. Then it waits in the reserve for
+                ``PAUSE`` seconds, if the reserve has a free slot.
         """
         if not within("wait", wait or 0, 0, self._limits.max_wait):
             return Visit(self, queue, None, 0.0)
@@ -314,17 +290,10 @@ class Visit:
     def _time_left(self) -> float:
         return self._deadline - time.monotonic()
 
-    def sleep(self) -> None:
-        """Block until the request is woken, or until the deadline or the next check."""
-        self.begin()
-        if self._waiter is not None:
-            self._waiter.wakeup.wait(self.left())
-        self.end()
-
-    def begin(self, notify: Callable[[], object] | None = None) -> None:
+    def begin(self, notify: Callable[[], object]) -> None:
         """Start to wait; ``notify`` is called when the request should look again, possibly at once."""
         self._owner.events.waiting(1)
-        if self._waiter is not None and notify is not None:
+        if self._waiter is not None:
             self._waiter.wakeup.notify(notify)
             if self._waiter.wakeup.is_set():
                 notify()

@@ -111,8 +111,11 @@ class SocketHandler(Protocol):
 class SocketEdge(Protocol):
     """The part of the server's edge that serves WebSocket connections. Call it in its event loop."""
 
-    def run(self, work: Callable[[], Any]) -> Awaitable[Any]:
-        """Run blocking work on a thread of the server, and return the result."""
+    def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
+        """Run blocking work on a thread of the server, and return the result.
+
+        One caller, as the network of its client, gets at most three quarters of the threads.
+        """
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:

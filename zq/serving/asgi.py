@@ -57,7 +57,7 @@ class Limits(Struct, frozen=True):
     queue: float
     max_body: int
     requests_per_address: int | None = None
-    callers: frozenset[bytes] = fairness.PROJECTS
+    callers: tuple[bytes, ...] = fairness.PROJECTS
 
 
 class Answer(Struct):
@@ -100,7 +100,7 @@ class Edge:
 
     def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
         """Return a coroutine that serves one request. Call it in the task that awaits the coroutine."""
-        if self.queue.begin_step():
+        if self.queue.begin_step() or (scope["method"], scope["path"]) in ALWAYS_SERVED:
             return Exchange(self, scope, receive, send).run()
         return self._serve_later(scope, receive, send)
 

@@ -6,9 +6,10 @@ answers together send their next requests together. In order of arrival, another
 """
 
 import asyncio
+import re
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from zq.model.addresses import client_network
@@ -18,19 +19,27 @@ MAX_STEPS: Final = 4
 # Seconds for which the event loop's thread releases the interpreter after an iteration with several steps, so that
 # Granian's thread can receive requests. The kernel adds about 50 µs.
 PAUSE: Final = 0.0002
-# Headers that name a project, for servers whose callers have no credentials of their own.
-PROJECTS: Final = frozenset({b"x-project-id"})
-# Headers that hold a credential.
-CREDENTIALS: Final = frozenset({b"authorization", b"url-signature", b"x-auth-token"})
+# Headers that identify the caller, the first of which a request has counts: where callers have no credentials, under
+# Keystone, and under the other strategies. The order is that of authentication, so that further headers change nothing.
+PROJECTS: Final = (b"x-project-id", b"x-tenant-id", b"x-tenant", b"authorization")
+KEYSTONE: Final = (b"url-signature", b"x-auth-token", b"x-storage-token", b"authorization")
+CREDENTIALS: Final = (b"url-signature", b"authorization", b"x-auth-token")
+# The access key in an AWS signature, which differs in each request.
+ACCESS_KEY: Final = re.compile(rb"Credential=([^/,\s]+)")
 
 
-def caller(scope: dict[str, Any], headers: frozenset[bytes]) -> bytes:
-    """Return the values of ``headers`` in a request's head, or the network of its client if it has none of them.
+def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
+    """Return the project or credential in a request's head, or the network of the client if the head has none.
 
-    AWS signatures differ in each request, so only the text before the first comma counts.
+    ``headers``: the names of headers to look for, in this order. Credentials are not checked: a client that sends a
+    different invalid one in each request counts as many callers, until it is refused for guessing.
     """
-    found = b" ".join(value.partition(b",")[0] for name, value in scope["headers"] if name in headers)
-    return found or client_network(scope["client"][0])
+    given = dict(scope["headers"])
+    for name in headers:
+        if value := given.get(name, b"").strip():
+            key = ACCESS_KEY.search(value)
+            return key[1] if key else value.rpartition(b" ")[2]
+    return client_network(scope["client"][0])
 
 
 class FairQueue:

@@ -94,7 +94,7 @@ class Worker:
         limits = Limits(
             *(chosen.body_timeout, chosen.send_timeout, chosen.queue_timeout, chosen.max_body),
             per_address,
-            fairness.PROJECTS if chosen.auth.strategy in ("", "proxy") else fairness.CREDENTIALS,
+            _caller_headers(chosen.auth.strategy),
         )
         self._edge = edge = Edge(self._opened.app, self._opened.inner, limits, chosen.threads, loop)
         self._sockets = Sockets(edge, self._opened.app, self._opened.features)
@@ -202,3 +202,10 @@ def _allow_connections() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _caller_headers(strategy: str) -> tuple[bytes, ...]:
+    """Return the headers by which an authentication strategy distinguishes callers."""
+    if strategy in ("", "proxy"):
+        return fairness.PROJECTS
+    return fairness.KEYSTONE if strategy == "keystone" else fairness.CREDENTIALS

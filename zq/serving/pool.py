@@ -71,7 +71,7 @@ class Pool:
 
     A job that gets no thread within ``timeout`` seconds fails with ``Crowded``. The jobs of one caller run on at most
     three quarters of the threads, so jobs of other callers find a thread. A caller's further jobs wait in its own
-    queue. Jobs without a caller are not limited.
+    queue, also for ``timeout`` seconds. Jobs without a caller are not limited.
     """
 
     def __init__(self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop) -> None:
@@ -125,7 +125,8 @@ class Pool:
         while queued:
             job = queued.popleft()
             if not job.future.done():
-                self._start(job)
+                # ``is_crowded`` counts from here on: the time in the caller's own queue concerns only the caller.
+                self._start(job._replace(since=time.monotonic()))
                 break
         if not queued:
             self._queued.pop(caller, None)
@@ -133,23 +134,34 @@ class Pool:
             del self._started[caller]
 
     def _refuse_late(self) -> None:
-        late, now = [], time.monotonic()
+        """Refuse jobs that have waited too long, of callers' queues first, so that ``_end`` starts none of them."""
+        now = time.monotonic()
+        for caller, queued in list(self._queued.items()):
+            self._queued[caller] = deque(job for job in queued if not self._refuse(job, now))
+            if not self._queued[caller]:
+                del self._queued[caller]
+        late = []
         for _ in range(len(self._waiting)):
             if not self.is_crowded():
                 break
             with suppress(IndexError):  # a thread was quicker
                 late.append(self._waiting.popleft())
         # Patient jobs keep their places. If they were queued again, other jobs would overtake them each time.
-        self._waiting.extendleft(job._replace(since=now) for job in reversed(late) if job.patient)
+        for job in reversed(late):
+            if job.patient:
+                self._waiting.appendleft(job._replace(since=now))
+                self._tokens.put(None)  # a thread may have taken the job's token and found no job
         for job in late:
-            if not job.patient and job.caller is not None:
+            if self._refuse(job, now) and job.caller is not None:
                 self._end(job.caller)
-        for queued in self._queued.values():
-            late += [job for job in queued if now - job.since > self._timeout]
-        for job in late:
-            if not job.patient and not job.future.done():
-                job.future.set_exception(Crowded("The server has more to do than it can do in time."))
         self._loop.call_later(self._timeout / 2, self._refuse_late)
+
+    def _refuse(self, job: Job, now: float) -> bool:
+        """Refuse a job if it is not patient and has waited too long; return whether it was refused."""
+        is_late = not job.patient and now - job.since > self._timeout
+        if is_late and not job.future.done():
+            job.future.set_exception(Crowded("The server has more to do than it can do in time."))
+        return is_late
 
     def _run(self, number: int) -> None:
         while True:

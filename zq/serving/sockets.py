@@ -44,9 +44,9 @@ class Sockets:
         for handler in self._handlers.values():
             handler.end()
 
-    def run(self, work: Callable[[], Any]) -> Awaitable[Any]:
-        """Run blocking work on a thread of the server, and return the result."""
-        return self._edge.pool.do(work, patient=True)
+    def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
+        """Run blocking work of a caller on a thread of the server, and return the result."""
+        return self._edge.pool.do(work, caller=caller, patient=True)
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
         """Await in the current task. Raise ``TimeoutError`` soon after ``deadline()``, by the monotonic clock."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The accounts of SQS: twelve digits for each project, which never change."""
+"""The SQS accounts of projects. An account has twelve digits and never changes."""
 
 import re
 import threading
@@ -12,14 +12,14 @@ from zq.clock import Clock
 from zq.model.documents import DocumentRef
 from zq.storage.api import Storage
 
-# The form of an account.
+# The pattern of an account.
 ACCOUNT: Final = re.compile(r"[0-9]{12}", re.ASCII)
 # The number of accounts.
 ACCOUNTS: Final = 10**12
 # The kind of the documents that map an account to its project, and a project to its account.
 KIND: Final = "sqs-account"
-# Projects in the cache of one process.
-MOST_KNOWN: Final = 10_000
+# The maximum number of projects in the cache of a process.
+MAX_CACHED: Final = 10_000
 
 
 class Accounts:
@@ -30,37 +30,37 @@ class Accounts:
         self._documents = storage.documents
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: FIFOCache[str, str] = FIFOCache(MOST_KNOWN)
+        self._known: FIFOCache[str, str] = FIFOCache(MAX_CACHED)
 
     def of(self, project: str) -> str:
-        """Return the project's account; assign one if the project has none."""
+        """Return the project's account. Assigns one if the project has none."""
         account = self._known.get(project)
         if account is None:
-            account = project if ACCOUNT.fullmatch(project) else self._read(project) or self._take(project)
+            account = project if ACCOUNT.fullmatch(project) else self._read(project) or self._assign(project)
             with self._lock:
                 self._known[project] = account
         return account
 
     def project_of(self, account: str) -> str:
-        """Return the project of an account; "" if no project has it."""
+        """Return the project of an account; "" if the account is not assigned."""
         return self._read(account) or (account if self._storage.queues.list(account, "", 1).items else "")
 
     def _read(self, name: str) -> str:
         document = self._documents.get(DocumentRef("", KIND, name), self._clock.now())
         return document.value.decode() if document else ""
 
-    def _take(self, project: str) -> str:
-        """Assign the first free account at or after the hash of the project, which is the same on all servers."""
-        place = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
+    def _assign(self, project: str) -> str:
+        """Assign the first free account at or after the project's hash. All servers start at the same account."""
+        number = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:
-            account = f"{place:012d}"
+            account = f"{number:012d}"
             if not self.project_of(account):
                 self._write(account, project)
             if self._read(account) == project:
                 self._write(project, account)
                 return account
-            place = (place + 1) % ACCOUNTS
+            number = (number + 1) % ACCOUNTS
 
     def _write(self, name: str, value: str) -> None:
-        """Write the document unless it exists."""
+        """Create the document unless it exists."""
         self._documents.put(DocumentRef("", KIND, name), value.encode(), self._clock.now(), expected="")

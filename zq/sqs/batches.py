@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on up to ten messages: valid entries are carried out together, and each invalid entry fails alone."""
+"""The batch operations on up to ten messages.
+
+All valid entries are processed together, and each invalid entry fails separately.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +17,7 @@ from zq.sqs import errors, receipts
 from zq.sqs.call import Call, OfQueue, Params
 from zq.sqs.extension import QueueAttributes
 from zq.sqs.messages import (
-    MOST,
+    MAX_MESSAGES,
     NO_ID,
     TOO_LONG,
     Letter,
@@ -27,10 +30,10 @@ from zq.sqs.messages import (
     written,
 )
 
-# The ids of entries, each on a line.
+# The ids of entries, joined by line feeds.
 IDS: Final = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\n[A-Za-z0-9_-]{1,80})*", re.ASCII)
-# Bytes of all messages that are sent together.
-LARGEST: Final = 1_048_576
+# The maximum total bytes of the messages in a batch.
+MAX_BATCH_BYTES: Final = 1_048_576
 
 
 class SendEntry(Letter, frozen=True, kw_only=True):
@@ -66,13 +69,13 @@ T = TypeVar("T")
 
 
 class Done(Struct, rename="pascal"):
-    """A successful entry without further members."""
+    """The result of a successful entry that has no other members."""
 
     id: str
 
 
 class Failed(Struct, rename="pascal"):
-    """A failed entry."""
+    """The result of a failed entry."""
 
     id: str
     sender_fault: bool
@@ -81,17 +84,17 @@ class Failed(Struct, rename="pascal"):
 
 
 class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
-    """The results of the entries, each list in the order of the request. Empty lists are omitted."""
+    """The results of a batch, each list in the order of the request. Empty lists are omitted."""
 
     successful: list[Receipt | Done] = []
     failed: list[Failed] = []
 
     def fail(self, id: str, refusal: errors.SqsError) -> None:
-        """Add a failed entry."""
+        """Add the result of a failed entry."""
         self.failed.append(Failed(id, not refusal.receiver, refusal.entry_code, refusal.message))
 
     def sorted(self, given: Sequence[Entry]) -> "BatchAnswer":
-        """Return the answer with its failed entries in the order of the request."""
+        """Sort the failed entries by the order of the request, and return this answer."""
         if len(self.failed) > 1:
             ids = [entry.id for entry in given]
             self.failed.sort(key=lambda failed: ids.index(failed.id))
@@ -99,7 +102,7 @@ class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
 
 
 def send_message_batch(call: Call, given: SendMessageBatch) -> BatchAnswer:
-    """Store messages, in one step and in their order."""
+    """Store messages atomically and in their order."""
     queue, terms = _checked(call, given.queue_url, given.entries, "SendMessageBatchRequestEntry")
     if terms.fifo:
         _check_ids(given.entries, terms)
@@ -107,7 +110,7 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> BatchAnswer:
     made = _made(answer, given.entries, partial(written, call, terms))
     letters = [letter for letter, _ in made.values()]
     size = sum([letter.size for letter in letters])
-    if size > LARGEST:
+    if size > MAX_BATCH_BYTES:
         raise errors.batch_request_too_long(size)
     if not letters:
         return answer
@@ -125,7 +128,7 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> BatchAnswer:
 
 
 def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchAnswer:
-    """Remove messages; see ``delete_message``."""
+    """Delete messages; see ``delete_message``."""
     entries = given.entries
     queue, terms = _checked(call, given.queue_url, entries, "DeleteMessageBatchRequestEntry")
     answer, made = BatchAnswer(), {}
@@ -139,7 +142,7 @@ def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchAnswer:
 
 
 def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBatch) -> BatchAnswer:
-    """Hide messages, each for its own time; see ``change_message_visibility``."""
+    """Set the visibility timeout of each message; see ``change_message_visibility``."""
     queue, terms = _checked(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
 
     def refusal(became: Handled, one: ChangeEntry) -> errors.SqsError | None:
@@ -158,7 +161,10 @@ def _handled(
     answer: BatchAnswer,
     refusal: Callable[[Handled, E], errors.SqsError | None],
 ) -> BatchAnswer:
-    """Carry out the valid entries of a request. ``refusal`` returns the error of an entry, or None for success."""
+    """Delete or hide the messages of the valid entries, add the results to ``answer``, and return it.
+
+    ``refusal`` returns the error of an entry, or None for success.
+    """
     handled = call.use_cases.messaging.handle(queue, list(made.values())) if made else ()
     for id, became in zip(made, handled, strict=True):
         failure = None
@@ -172,7 +178,7 @@ def _handled(
 
 
 def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
-    """Raise ``SqsError`` for an entry that a FIFO queue cannot place or cannot tell from others."""
+    """Raise ``SqsError`` for an entry without a group id, or without a deduplication id, which a FIFO queue needs."""
     for entry in entries:
         if entry.message_group_id is None:
             raise errors.invalid_parameter("The request must contain the parameter MessageGroupId.")
@@ -181,11 +187,11 @@ def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
 
 
 def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, QueueAttributes]:
-    """Return the queue and its attributes. Raises ``SqsError`` for a request that fails as a whole."""
+    """Check the request as a whole, and return its queue and the queue's attributes. Raises ``SqsError``."""
     queue, terms = existing(call, url)
     if not entries:
         raise errors.empty_batch_request(kind)
-    if len(entries) > MOST:
+    if len(entries) > MAX_MESSAGES:
         raise errors.too_many_entries(len(entries))
     ids = [entry.id for entry in entries]
     listed = "\n".join(ids)
@@ -197,7 +203,7 @@ def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple
 
 
 def _made(answer: BatchAnswer, entries: Sequence[E], make: Callable[[E], T]) -> dict[str, T]:
-    """Return what ``make`` returns for each entry, by id. An entry for which it raises ``SqsError`` has failed."""
+    """Call ``make`` for each entry, and return the results by id. If it raises ``SqsError``, add a failed entry."""
     made = {}
     for entry in entries:
         try:

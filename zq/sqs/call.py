@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The context of an operation, independent of the protocol of its request."""
+"""The context and parameters of operations, independent of the protocol of the request."""
 
 from collections.abc import Callable
 from typing import Annotated, TypeAlias
@@ -18,8 +18,8 @@ from zq.sqs.move_tasks import MoveTasks
 from zq.sqs.settings import SqsOptions
 
 
-class Who(Struct, frozen=True):
-    """The caller, by its credential."""
+class Caller(Struct, frozen=True):
+    """The caller of a request, as its credential identifies it."""
 
     project: str
     sender: str
@@ -27,11 +27,11 @@ class Who(Struct, frozen=True):
     region: str = ""
     """The region for which the request was signed; "" if it names none."""
     actions: frozenset[str] | None = None
-    """The operations that the credential allows; None = all."""
+    """The operations that the credential permits; None = all."""
 
 
-Authenticate: TypeAlias = Callable[[falcon.Request], Callable[[bytes], Who]]
-"""Checks the head of a request, and returns a function that checks the raw body and returns the caller.
+Authenticate: TypeAlias = Callable[[falcon.Request], Callable[[bytes], Caller]]
+"""A function that checks the head of a request, and returns a function that checks the raw body and returns the caller.
 
 Both raise ``SqsError``.
 """
@@ -42,7 +42,7 @@ class UseCases(Struct, frozen=True):
 
     queues: Queues
     find: Callable[[QueueRef], Queue | None]
-    """Returns the stored queue, or ``None`` if it does not exist."""
+    """A function that returns the stored queue, or ``None`` if the queue does not exist."""
     messaging: Messaging
     move_tasks: MoveTasks
     cooldowns: Cooldowns
@@ -54,33 +54,33 @@ class UseCases(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """The context of an operation besides its parameters."""
+    """The context of one operation, apart from its parameters."""
 
     use_cases: UseCases
     request: falcon.Request
     options: SqsOptions
     project: str
     account: str
-    """The account of the project, 12 digits."""
+    """The project's account, 12 digits."""
     region: str
     base: str
-    """Scheme and host of queue URLs, as https://sqs.example.org."""
+    """The scheme and host of queue URLs, for example https://sqs.example.org."""
     sender: str
     """The value of SenderId."""
     trace: str = ""
-    """The header X-Amzn-Trace-Id."""
+    """The value of the header X-Amzn-Trace-Id."""
 
 
 class Params(Struct, frozen=True, rename="pascal"):
-    """The parameters of an operation, named as the members of AWS's model but in snake case.
+    """The parameters of an operation: the members of AWS's model, in snake case.
 
-    A member without a default is required. If it is missing, null or "", the request is refused, so required texts are
-    ``Needed``. Unknown members are ignored, and integers may be digits in a text.
+    A member without a default is required. If it is missing, null or "", the request is refused. Declare required
+    strings as ``Needed``. Unknown members are ignored, and integers may be strings of digits.
     """
 
 
 Needed: TypeAlias = Annotated[str, Meta(min_length=1)]
-"""A text that an operation requires."""
+"""A required string, which must not be empty."""
 
 
 class OfQueue(Params, frozen=True):

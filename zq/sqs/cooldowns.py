@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cooldowns of queues: the time between two purges, and between a deletion and a new queue of the same name.
+"""Cooldowns of queues: the minimum time between two purges, and between a deletion and a new queue of the same name.
 
-A cooldown is an empty document in the queue's project, which expires with it:
+A cooldown is an empty document in the queue's project. The document expires at the end of the cooldown:
 
     (project, "sqs-purge", queue)     another purge of the queue is refused
     (project, "sqs-deleted", queue)   the creation of a queue of this name is refused
@@ -21,7 +21,7 @@ DELETED: Final = "sqs-deleted"
 
 
 class Cooldowns:
-    """Purges and deletions that begin a cooldown."""
+    """Purges and deletions of queues, each of which begins a cooldown."""
 
     def __init__(self, documents: DocumentController, clock: Clock, queues: Queues) -> None:
         self._documents = documents
@@ -29,9 +29,9 @@ class Cooldowns:
         self._queues = queues
 
     def purge(self, ref: QueueRef, interval: int) -> bool:
-        """Remove all messages of the queue.
+        """Delete all messages of the queue, and return True.
 
-        Return False, and remove none, if the last purge was less than ``interval`` seconds ago.
+        If the last purge was less than ``interval`` seconds ago, delete no message and return False.
         """
         note, now = DocumentRef(ref.project, PURGED, ref.name), self._clock.now()
         if interval and not self._documents.put(note, b"", now, expected="", expires=now + interval):
@@ -44,17 +44,17 @@ class Cooldowns:
         return True
 
     def delete(self, ref: QueueRef, seconds: int) -> int | None:
-        """Delete the queue as ``Queues.delete`` does, and refuse its name for so many seconds.
+        """Delete the queue by ``Queues.delete``, and refuse new queues of its name for ``seconds``.
 
-        A new queue of the same name may be purged at once.
+        Also ends the queue's purge cooldown, so that a new queue of the same name can be purged at once.
         """
         now = self._clock.now()
-        if seconds:  # before the queue is deleted: no other one of the name can be created in between
+        if seconds:  # written before the deletion, so that no queue of this name is created in between
             self._documents.put(DocumentRef(ref.project, DELETED, ref.name), b"", now, expires=now + seconds)
         removed = self._queues.delete(ref)
         self._documents.delete(DocumentRef(ref.project, PURGED, ref.name), self._clock.now())
         return removed
 
     def refuses(self, ref: QueueRef) -> bool:
-        """Return whether no queue of this name may be created yet."""
+        """Return whether a recently deleted queue's cooldown forbids the creation of a queue of this name."""
         return self._documents.get(DocumentRef(ref.project, DELETED, ref.name), self._clock.now()) is not None

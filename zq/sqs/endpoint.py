@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resource that carries out every SQS request, whichever of the two protocols it is written in."""
+"""The resource that handles every SQS request, in both protocols."""
 
 from types import ModuleType
 from typing import Final
@@ -16,7 +16,7 @@ from zq.http.waiting import poll
 from zq.model.identity import Identity
 from zq.model.quotas import State
 from zq.sqs import errors, names, query_protocol
-from zq.sqs.call import Authenticate, Call, UseCases, Who
+from zq.sqs.call import Authenticate, Call, Caller, UseCases
 from zq.sqs.limits import MAX_BODY
 from zq.sqs.messages import Receive
 from zq.sqs.operations import OF_THE_SERVICE, OPERATIONS
@@ -24,14 +24,14 @@ from zq.sqs.permissions import entered
 from zq.sqs.recognition import UNKNOWN, request_id
 from zq.sqs.settings import SqsOptions
 
-# Operations that change nothing.
+# Operations that only read.
 READING: Final = frozenset(
     {
         *("GetQueueUrl", "ListQueues", "GetQueueAttributes", "ListQueueTags", "ListDeadLetterSourceQueues"),
         "ListMessageMoveTasks",
     }
 )
-# Changes that the audit log has, by the rules under which it knows them.
+# The operations that the audit log records, with the policy rule that it shows for each.
 RULES: Final = {
     "AddPermission": "queues:update",
     "RemovePermission": "queues:update",
@@ -70,12 +70,12 @@ class Endpoint:
             raise falcon.HTTPRouteNotFound
         authenticated = self._authenticate(req)
         body = query.body(req, MAX_BODY, form=True)
-        who = authenticated(body)
-        state = self._identified(req, who)
+        caller = authenticated(body)
+        state = self._identified(req, caller)
         protocol = req.context.sqs
         name, given, params = protocol.read(req, body)
-        self._permit(req, who, name, state)
-        call = self._call(req, who)
+        self._permit(req, caller, name, state)
+        call = self._call(req, caller)
         if req.path != "/":
             given.setdefault("QueueUrl", req.path)
         _note_queue(req, str(given.get("QueueUrl") or given.get("QueueName")))
@@ -95,21 +95,24 @@ class Endpoint:
 
         poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, paused=True)
 
-    def _identified(self, req: falcon.Request, who: Who) -> State:
-        """Count the request for its project, and return the state of the project."""
-        req.context.identity = Identity(project=who.project, user=who.sender, credential=who.sender)
-        req.context.project = who.project
-        return self._authorization.enter(req, who.project)
+    def _identified(self, req: falcon.Request, caller: Caller) -> State:
+        """Set the request's identity and project, count the request, and return the project's state."""
+        req.context.identity = Identity(project=caller.project, user=caller.sender, credential=caller.sender)
+        req.context.project = caller.project
+        return self._authorization.enter(req, caller.project)
 
-    def _permit(self, req: falcon.Request, who: Who, name: str, state: State) -> None:
-        """Raise ``SqsError`` or ``NotAuthorized`` unless there is such an operation, and the caller may do it."""
+    def _permit(self, req: falcon.Request, caller: Caller, name: str, state: State) -> None:
+        """Raise ``SqsError`` or ``NotAuthorized`` unless the operation exists and the caller may perform it.
+
+        Also sets the operation, and the audited rule, in the request's context for metrics and logs.
+        """
         of_queue = req.context.sqs is query_protocol and req.path != "/"
         if of_queue and not name and req.method == "GET":
             raise errors.no_operation()
         if name not in OPERATIONS or (of_queue and name in OF_THE_SERVICE):
             raise errors.unknown_operation(name)
         req.context.operation = f"{UNKNOWN}:{name}"
-        if who.actions is not None and name not in who.actions:
+        if caller.actions is not None and name not in caller.actions:
             raise errors.access_denied(f"This access key does not allow {name}.")
         if self._options.auth == "none" and req.method == "GET" and name not in READING:
             raise errors.access_denied(f"{name} must be sent by POST, since this server looks at no signature.")
@@ -118,25 +121,25 @@ class Endpoint:
         if state is not ACTIVE:
             check_state(state, name not in READING)
 
-    def _call(self, req: falcon.Request, who: Who) -> Call:
+    def _call(self, req: falcon.Request, caller: Caller) -> Call:
         options, env = self._options, req.env
-        account = self._use_cases.accounts.of(who.project)
+        account = self._use_cases.accounts.of(caller.project)
         host = env.get("HTTP_HOST") or f"{env['SERVER_NAME']}:{env['SERVER_PORT']}"
         return Call(
             use_cases=self._use_cases,
             request=req,
             options=options,
-            project=who.project,
+            project=caller.project,
             account=account,
-            region=who.region or options.region,
+            region=caller.region or options.region,
             base=options.public_url or f"{req.scheme}://{host}",
-            sender=who.sender or account,
+            sender=caller.sender or account,
             trace=env.get("HTTP_X_AMZN_TRACE_ID", ""),
         )
 
 
 def _note_queue(req: falcon.Request, url: str) -> None:
-    """Note the queue of a request, for logs."""
+    """Set the queue in the request's context for logs."""
     _, name, ref = names.named(req.context.project, url)
     if ref is not None:
         req.context.queue = ref

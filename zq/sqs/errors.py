@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of SQS: a function for each, which completes its sentence.
+"""The errors of SQS, with a function that creates each of them.
 
-An error has two names. JSON clients choose their exception class by the shape and show the query code, so both must be
-right. Tests of clients compare the sentences.
+An error has two names. JSON clients select their exception class by the shape, and show the query code. Both must
+therefore be correct. Tests of clients compare the sentences.
 """
 
 from typing import Final
 
-# The prefix of query codes that only SQS has.
+# The prefix of query codes that are specific to SQS.
 PREFIX: Final = "AWS.SimpleQueueService."
-# The characters of a message's body.
+# The allowed characters of a message's body.
 CHARACTERS: Final = "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
-# The code of an error for which the query protocol writes an element of this name.
+# The code of the error that the query protocol answers with an element of this name.
 NO_OPERATION: Final = "UnknownOperationException"
 
 
@@ -22,9 +22,9 @@ class SqsError(Exception):
         shape: The name in the JSON protocol.
         query_code: The name in the query protocol.
         message: The whole sentence.
-        status: The status of the answer.
-        receiver: Whether the server is at fault, so that clients try again.
-        query_message: The sentence in the query protocol, if that is another one.
+        status: The HTTP status of the answer.
+        receiver: True if the server is at fault, so that clients retry.
+        query_message: The sentence in the query protocol if it differs.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SqsError(Exception):
 
     @property
     def fault(self) -> str:
-        """Return the party at fault, as answers name it."""
+        """Return the party at fault, "Receiver" or "Sender"."""
         return "Receiver" if self.receiver else "Sender"
 
     @property
@@ -57,7 +57,7 @@ class SqsError(Exception):
 
 
 def _own(shape: str, message: str, status: int = 400) -> SqsError:
-    """Return an error whose query code is the shape with the prefix."""
+    """Return an error whose query code is ``PREFIX`` followed by the shape."""
     return SqsError(shape, PREFIX + shape, message, status)
 
 
@@ -72,7 +72,7 @@ def queue_does_not_exist() -> SqsError:
 
 
 def queue_name_exists(attribute: str) -> SqsError:
-    """Return the error for a queue with other attributes. ``attribute``: the first one whose value differs."""
+    """Return the error for an existing queue. ``attribute``: the first attribute whose value differs."""
     message = f"A queue already exists with the same name and a different value for attribute {attribute}"
     return SqsError("QueueNameExists", "QueueAlreadyExists", message)
 
@@ -138,7 +138,7 @@ def receipt_handle_is_invalid(handle: str) -> SqsError:
 
 
 def empty_batch_request(entry: str) -> SqsError:
-    """Return the error for an empty batch. ``entry``: the name of an entry, as SendMessageBatchRequestEntry."""
+    """Return the error for an empty batch. ``entry``: the entry type, for example SendMessageBatchRequestEntry."""
     return _own("EmptyBatchRequest", f"There should be at least one {entry} in the request.")
 
 
@@ -175,7 +175,7 @@ def over_limit(message: str) -> SqsError:
 
 
 def resource_not_found(message: str) -> SqsError:
-    """Return the error of move tasks with ``message`` as its whole sentence."""
+    """Return the error of operations on move tasks with ``message`` as its whole sentence."""
     return SqsError("ResourceNotFoundException", "ResourceNotFoundException", message, 404)
 
 
@@ -195,7 +195,7 @@ def unknown_operation(name: str) -> SqsError:
 
 
 def no_operation() -> SqsError:
-    """Return the error for a GET of a queue's URL that names no operation."""
+    """Return the error for a GET request of a queue's URL without an operation."""
     return SqsError("UnknownOperationException", NO_OPERATION, "The request names no operation.", 404)
 
 

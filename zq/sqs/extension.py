@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metadata key ``_sqs``, which keeps those attributes of a queue that zq has no metadata key for."""
+"""The metadata key ``_sqs``, which stores the queue attributes that have no metadata key of zq."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -15,15 +15,15 @@ from zq.sqs.keys import KEY
 from zq.sqs.limits import MAX_ACCESS_POLICY, MAX_SOURCES, MAX_TAG_KEY, MAX_TAG_VALUE, MAX_TAGS, NUMBERS
 from zq.sqs.move_tasks import TASK
 
-# The key.
+# The metadata key.
 ATTRIBUTES: Final = "_sqs"
 # The permissions that a redrive allow policy may name.
 REDRIVE_PERMISSIONS: Final = ("allowAll", "denyAll", "byQueue")
-# The messages of a FIFO queue among which a repeat is found, and the unit of its throughput limit.
+# The scopes in which a FIFO queue finds duplicates, and the units of its throughput limit.
 DEDUPLICATION_SCOPES: Final = ("queue", "messageGroup")
 THROUGHPUT_LIMITS: Final = ("perQueue", "perMessageGroupId")
 
-# Seconds for which AWS keeps a data key by default.
+# The default seconds for which AWS reuses a data key.
 DEFAULT_REUSE: Final = NUMBERS["KmsDataKeyReusePeriodSeconds"][2]
 
 
@@ -69,7 +69,7 @@ SCHEMA: Final[Metadata] = _record(
 
 
 class Kms(Struct, frozen=True, omit_defaults=True):
-    """The encryption that a queue shows; the server does not encrypt by it."""
+    """The encryption settings that a queue reports. The server does not apply them."""
 
     key: str = ""
     reuse: int = DEFAULT_REUSE
@@ -77,7 +77,7 @@ class Kms(Struct, frozen=True, omit_defaults=True):
 
 
 class QueueAttributes(Struct, frozen=True, omit_defaults=True):
-    """The value of the key. Moments are whole seconds, and 0 if they are unknown."""
+    """The value of the metadata key. Moments are whole seconds; 0 = unknown."""
 
     visibility: int = NUMBERS["VisibilityTimeout"][2]
     max_size: int = NUMBERS["MaximumMessageSize"][2]
@@ -87,11 +87,11 @@ class QueueAttributes(Struct, frozen=True, omit_defaults=True):
     kms: Kms = Kms()
     fifo: bool = False
     content_dedup: bool = False
-    """Whether the body of a message without a deduplication id takes the place of that id."""
+    """True if messages without a deduplication id get the hash of their body as the id."""
     scope: str = DEDUPLICATION_SCOPES[0]
     limit: str = THROUGHPUT_LIMITS[0]
     purged: int = 0
-    """The number of purges; a message from before a purge is no duplicate of a later one."""
+    """The number of purges. A message is no duplicate of a message before the last purge."""
     created: int = 0
     modified: int = 0
     tags: dict[str, str] = {}
@@ -116,12 +116,12 @@ def attributes_in(metadata: Metadata) -> QueueAttributes:
 
 
 def with_attributes(metadata: Metadata, **changes: Any) -> Metadata:
-    """Return a copy of the metadata with these attributes changed."""
+    """Return a copy of the metadata with ``changes`` to the attributes."""
     return metadata | {ATTRIBUTES: msgspec.to_builtins(structs.replace(attributes_in(metadata), **changes))}
 
 
 def is_fifo(metadata: Metadata) -> bool:
-    """Return whether a queue with these metadata is a FIFO queue."""
+    """Return whether a queue with this metadata is a FIFO queue."""
     return bool((metadata.get(ATTRIBUTES) or {}).get("fifo"))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQS as a feature of the server."""
+"""The server feature of SQS: its protocols, and the administration of access keys."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from zq.http.features import Feature, Json
 from zq.limits import Limits
 from zq.sqs import openapi
 from zq.sqs.accounts import Accounts
-from zq.sqs.authentication import BelievedCallers, SignedCallers
+from zq.sqs.authentication import SignedCallers, UnauthenticatedCallers
 from zq.sqs.call import UseCases
 from zq.sqs.cooldowns import Cooldowns
 from zq.sqs.endpoint import Endpoint
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 class Service(Struct, frozen=True):
-    """The parts of a server with SQS enabled."""
+    """The parts of a server on which the protocol of SQS is enabled."""
 
     options: SqsOptions
     use_cases: UseCases
     waiters: Waiters
-    authenticate: SignedCallers | BelievedCallers
+    authenticate: SignedCallers | UnauthenticatedCallers
 
 
 class SqsFeature(Feature):
-    """The protocol of SQS, and the administration of its access keys, which needs no enabled protocol."""
+    """The routes of SQS and of its access keys. Access keys can be managed even if the protocol is disabled."""
 
     path_parameters = openapi.PATH_PARAMETERS
     extension = EXTENSION
@@ -50,8 +50,8 @@ class SqsFeature(Feature):
 
         Args:
             keys: The access keys.
-            service: The parts of the protocol; None if it is not enabled.
-            master_keys: The file of the keys that seal secrets; "" = none.
+            service: The parts of the protocol; None if the protocol is disabled.
+            master_keys: The file of the master keys that seal secrets; "" = none.
         """
         self._keys = keys
         self._service = service
@@ -82,23 +82,23 @@ class SqsFeature(Feature):
 
 
 def sqs_feature(options: SqsOptions, core: Broker, behind_proxy: bool = False) -> SqsFeature:
-    """Return the feature of a server. ``behind_proxy``: the last ``X-Forwarded-For`` is the client.
+    """Create the feature of a server. ``behind_proxy``: the last ``X-Forwarded-For`` entry is the client's address.
 
     Raises ``StartRefused`` if the file of master keys cannot be used.
     """
     keys = SqsKeys(core.storage.documents, core.clock, read_keys(options.key_file, OPTION))
     if not options.enabled:
         return SqsFeature(keys, master_keys=options.key_file)
-    authenticate: SignedCallers | BelievedCallers
+    authenticate: SignedCallers | UnauthenticatedCallers
     if options.auth == "sigv4":
         authenticate = SignedCallers(SqsKeyLookup(keys, core.clock), core.clock.now, behind_proxy)
     else:
-        authenticate = BelievedCallers(options)
+        authenticate = UnauthenticatedCallers(options)
     return SqsFeature(keys, Service(options, use_cases(core), core.waiters, authenticate), options.key_file)
 
 
 def use_cases(core: Broker) -> UseCases:
-    """Return the use cases of SQS on those of the core."""
+    """Create the use cases of SQS on top of the core's."""
     storage, clock, rules_cache, events = core.storage, core.clock, core.rules_cache, core.events
     return UseCases(
         queues=core.queues,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS JSON 1.0: the protocol of clients of SQS since the end of 2023."""
+"""AWS JSON 1.0, the protocol of SQS clients since the end of 2023."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,21 +16,21 @@ from zq.wire import decode, encode, json_object
 MEDIA: Final = "application/x-amz-json-1.0"
 # The prefix of the header that names the operation.
 TARGET: Final = "AmazonSQS."
-# The prefix of the names of errors.
+# The prefix of error names.
 NAMESPACE: Final = "com.amazonaws.sqs#"
-# Lists that an answer contains even if they are empty.
+# The lists that a response contains even if they are empty.
 ALWAYS: Final = frozenset({"queueUrls"})
 
 
-def is_spoken(env: Mapping[str, Any]) -> bool:
-    """Return whether a request with this head is in this protocol."""
+def matches(env: Mapping[str, Any]) -> bool:
+    """Return whether a request with this head uses this protocol."""
     return "HTTP_X_AMZ_TARGET" in env or env.get("CONTENT_TYPE", "").lower().startswith("application/x-amz-json")
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]:
-    """Return the name of the operation, its parameters as members, and its decoded parameters or None.
+    """Return the operation's name, its parameters as members, and its decoded parameters or None.
 
-    With decoded parameters the members contain the queue's URL only. Raises ``SqsError``.
+    If the parameters are decoded, the members contain only the queue's URL. Raises ``SqsError``.
     """
     target: str = req.env.get("HTTP_X_AMZ_TARGET", "")
     if not target.startswith(TARGET):
@@ -41,7 +41,7 @@ def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params 
             params = decode(DECODERS[name], body)
             return name, {"QueueUrl": params.queue_url}, params
     except InvalidBody:
-        pass  # members are read one by one, which tells what is wrong with them
+        pass  # the members are validated one by one later, which yields a precise error
     try:
         return name, json_object(body) if body else {}, None
     except InvalidBody as error:
@@ -49,7 +49,7 @@ def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params 
 
 
 def answer(_req: falcon.Request, resp: falcon.Response, _operation: str, given: Answer, _request_id: str) -> None:
-    """Write the answer of an operation."""
+    """Write the result of an operation to the response."""
     resp.content_type = MEDIA
     if isinstance(given, Struct):
         resp.data = encode(given)
@@ -58,7 +58,7 @@ def answer(_req: falcon.Request, resp: falcon.Response, _operation: str, given: 
 
 
 def refuse(_req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _request_id: str) -> None:
-    """Write an error whose status is already set."""
+    """Write an error to the response, whose status is already set."""
     resp.content_type = MEDIA
     resp.set_header("x-amzn-query-error", f"{error.query_code};{error.fault}")
     resp.data = encode({"__type": NAMESPACE + error.shape, "message": error.message})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server sqs-key``: create, list, disable, enable and delete access keys."""
+"""The command ``zq-server sqs-key``, which creates, lists, disables, enables and deletes access keys."""
 
 import argparse
 from collections.abc import Iterator, Sequence

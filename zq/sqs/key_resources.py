@@ -20,14 +20,17 @@ from zq.wire import answers
 from zq.wire.answers import timestamp
 
 PATH: Final = "/v2/admin/sqs-keys"
-# Keys in one page.
-MOST: Final = 100
-# Days that a key lives, at most: ten years.
+# The maximum number of keys in a page.
+MAX_PAGE: Final = 100
+# The maximum lifetime of a key in days: ten years.
 MAX_DAYS: Final = 3660
 
 
 class KeyTerms(Struct):
-    """The body that creates a key. Without ``actions`` it allows all operations; without ``days`` it never expires."""
+    """The request body that creates a key.
+
+    A key without ``actions`` permits all operations. A key without ``days`` never expires.
+    """
 
     actions: list[str] | None = None
     days: int | UnsetType = UNSET
@@ -35,7 +38,7 @@ class KeyTerms(Struct):
 
 
 class KeyChange(Struct):
-    """The body that changes a key."""
+    """The request body that disables or enables a key."""
 
     disabled: bool
 
@@ -45,7 +48,7 @@ _change: Final = msgspec.json.Decoder(KeyChange)
 
 
 class _Keys:
-    """The base of both resources."""
+    """The base of the resources of access keys."""
 
     audience = Audience.OPERATOR
     audited_as = "sqs key", "key"
@@ -55,13 +58,13 @@ class _Keys:
 
 
 class SqsKeyCollection(_Keys):
-    """``/v2/admin/sqs-keys``: the keys of a project, or of all projects."""
+    """The resource ``/v2/admin/sqs-keys``: the keys of a project, or of all projects."""
 
     policy = {"GET": "admin:sqs_keys", "POST": "admin:sqs_keys"}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = query.text(req, "project")
-        limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MOST)
+        limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._keys.list(limits.project_id(project) if project else "", query.text(req, "marker"), limit)
         links = []
         if page.next is not None:
@@ -85,7 +88,7 @@ class SqsKeyCollection(_Keys):
 
 
 class SqsKeyItem(_Keys):
-    """``/v2/admin/sqs-keys/{key}``"""
+    """The resource ``/v2/admin/sqs-keys/{key}``."""
 
     policy = dict.fromkeys(("GET", "PUT", "DELETE"), "admin:sqs_keys")
 
@@ -108,7 +111,7 @@ def _actions(given: list[str] | None) -> list[str] | None:
 
 
 def _shown(key: SqsKey) -> dict[str, Any]:
-    """Return the key as clients see it, without its secret."""
+    """Return the representation of a key, without its secret."""
     stored = key.stored
     return {
         "id": key.id,

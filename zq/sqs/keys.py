@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access keys: an id that requests name, and a secret with which they are signed.
+"""Access keys. An access key has an id, which requests name, and a secret, which signs them.
 
-Documents, which expire with their key:
+Each key has two documents, which expire with the key:
 
     ("", "sqs-key", id)        the key with its secret, as JSON
     (project, "sqs-key", id)   empty: an index entry for listings, written first and deleted last
 
-The secret must be readable, because an HMAC needs it. It is sealed with AES-256-GCM under the first master key of
-``[sqs] key_file``, and opened by the master key that has sealed it. The tag covers id and project, so that a sealed
-secret is invalid in the document of another key. A key that is created as plain stores its secret as it is.
+The server needs the secret to compute signatures, so a hash of it would not suffice. The secret is sealed with
+AES-256-GCM under the first master key of ``[sqs] key_file``, and opened with the master key that sealed it. The
+associated data contain the key's id and project, so that a sealed secret is invalid in the document of another key. A
+key that is created with ``plain`` stores its secret in plain text.
 """
 
 import logging
@@ -39,19 +40,19 @@ LOG = logging.getLogger(__name__)
 OPTION: Final = "[sqs] key_file"
 # The kind of the documents.
 KEY: Final = "sqs-key"
-# The prefix of an id, and the number of characters from A-Z 2-7 that follow.
+# The prefix of an id, and the number of characters from A-Z and 2-7 after it.
 PREFIX: Final = "ZQ"
 ID_LENGTH: Final = 18
 SECRET_LENGTH: Final = 40
-# The purpose for which sealing keys are derived from master keys.
+# The label with which sealing keys are derived from master keys.
 LABEL: Final = "sqs keys 1"
 NONCE: Final = 12
-# Keys of one project.
+# The maximum number of keys of a project.
 MOST: Final = 100
 DAY: Final = 86_400
-# Seconds for which a key is cached, and the size of the cache.
-REMEMBERED: Final = 1.0
-MOST_REMEMBERED: Final = 10_000
+# The seconds for which a lookup is cached, and the maximum number of cached lookups.
+CACHE_TTL: Final = 1.0
+MAX_CACHED: Final = 10_000
 TRIES: Final = 20
 
 
@@ -59,9 +60,11 @@ class Stored(Struct, frozen=True, omit_defaults=True):
     """The document of a key.
 
     Args:
-        secret: The plain secret; "" if it is ``sealed`` under the master key ``master``.
-        actions: The operations that the key allows; None = all.
-        expires: None = never.
+        secret: The secret in plain text; "" if it is sealed.
+        sealed: The sealed secret.
+        master: The id of the master key that sealed the secret.
+        actions: The operations that the key permits; None = all.
+        expires: The moment of expiry; None = never.
     """
 
     project: str
@@ -82,14 +85,14 @@ class SqsKey(NamedTuple):
 
 
 class Made(NamedTuple):
-    """A new key and its secret, which only its creator sees."""
+    """A new key and its secret, which is shown only at creation."""
 
     key: SqsKey
     secret: str
 
 
 class Holder(Struct, frozen=True):
-    """A valid key: its project, the operations that it allows (None = all), its secret and its expiry."""
+    """A valid key: its project, the operations that it permits (None = all), its secret and its expiry."""
 
     project: str
     actions: frozenset[str] | None
@@ -97,12 +100,15 @@ class Holder(Struct, frozen=True):
     expires: Seconds
 
     def lives(self, now: Seconds) -> bool:
-        """Return whether the key has not expired."""
+        """Return whether the key is unexpired at ``now``."""
         return now < self.expires
 
 
 class SqsKeys:
-    """The keys of all projects. ``masters``: master keys of 32 bytes by id; the first one seals, all of them open."""
+    """The keys of all projects.
+
+    ``masters``: the master keys of 32 bytes by id. The first one seals secrets, and all of them open secrets.
+    """
 
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
         self._documents = documents
@@ -116,9 +122,15 @@ class SqsKeys:
     def create(
         self, project: str, actions: Sequence[str] | None = None, days: int | None = None, plain: bool = False
     ) -> Made:
-        """Create a key that expires in ``days``; None = never.
+        """Create and store a key.
 
-        Raises ``QuotaExceeded``, and ``Invalid`` if there is no master key and the secret must not be ``plain``.
+        Args:
+            project: The project of the key.
+            actions: The operations that the key permits; None = all.
+            days: The days until the key expires; None = never.
+            plain: True to store the secret in plain text instead of sealing it.
+
+        Raises ``QuotaExceeded``, and ``Invalid`` if the secret must be sealed and no master key is configured.
         """
         now = self._clock.now()
         id = PREFIX + b32encode(os.urandom(12)).decode()[:ID_LENGTH]
@@ -149,7 +161,7 @@ class SqsKeys:
         return SqsKey(id, _decode(document.value))
 
     def list(self, project: str, after: str, limit: int) -> Page[SqsKey]:
-        """Return keys of the project (of all projects for ""), ordered by id, from ``after`` on."""
+        """Return a page of the project's keys (of all keys for ""), ordered by id, after the id ``after``."""
         page = self._documents.list(project, KEY, "", after, limit, self._clock.now())
         if not project:
             return Page([SqsKey(entry.ref.name, _decode(entry.value)) for entry in page.items], page.next)
@@ -157,12 +169,15 @@ class SqsKeys:
         for entry in page.items:
             try:
                 keys.append(self.get(entry.ref.name))
-            except NotFound:  # an index entry whose key was not written, or is gone
+            except NotFound:  # an index entry whose key was not written yet, or is deleted
                 continue
         return Page(keys, page.next)
 
     def disable(self, id: str, disabled: bool = True) -> SqsKey:
-        """Disable or enable the key on every server within a second. Raises ``NotFound``."""
+        """Disable or enable the key. Every server applies the change within a second.
+
+        Raises ``NotFound``, ``MetadataConflict``.
+        """
         for _ in range(TRIES):
             now = self._clock.now()
             document = self._documents.get(DocumentRef("", KEY, id), now)
@@ -175,13 +190,16 @@ class SqsKeys:
         raise MetadataConflict("Others change the key at the same time. Try again.")
 
     def delete(self, id: str) -> None:
-        """Delete the key; every server refuses it within a second. Raises ``NotFound``."""
+        """Delete the key. Every server refuses it within a second. Raises ``NotFound``."""
         project, now = self.get(id).stored.project, self._clock.now()
         for owner in ("", project):
             self._documents.delete(DocumentRef(owner, KEY, id), now)
 
     def holder(self, id: str) -> Holder | None:
-        """Return the holder of the key; None if it is unknown, disabled or expired, or its secret cannot be opened."""
+        """Read a valid key from the store.
+
+        Return None if the key is unknown, disabled or expired, or its secret cannot be opened.
+        """
         now = self._clock.now()
         document = self._documents.get(DocumentRef("", KEY, id), now)
         if document is None:
@@ -193,25 +211,25 @@ class SqsKeys:
         return holder if secret and holder.lives(now) else None
 
     def _sealed(self, id: str, project: str, secret: str) -> tuple[bytes, str]:
-        """Return the sealed secret, and the id of its master key."""
+        """Seal the secret, and return it with the id of its master key. Raises ``Invalid`` without a master key."""
         if not self._masters:
             raise Invalid(f"{OPTION} is not set: nothing seals the secret of this key. It can be made plain only.")
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         master, key = next(iter(self._masters.items()))
         nonce = os.urandom(NONCE)
-        return nonce + AESGCM(derived(key, LABEL)).encrypt(nonce, secret.encode(), _bound_to(id, project)), master
+        return nonce + AESGCM(derived(key, LABEL)).encrypt(nonce, secret.encode(), _aad(id, project)), master
 
     def _opened(self, id: str, stored: Stored) -> str:
-        """Return the secret. If no master key opens it, log that and return ""."""
+        """Open and return the secret. If its master key is missing or does not open it, log an error and return ""."""
         key, sealed = self._masters.get(stored.master), stored.sealed
         if key is not None:
             from cryptography.exceptions import InvalidTag
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
             try:
-                bound = _bound_to(id, stored.project)
-                return AESGCM(derived(key, LABEL)).decrypt(sealed[:NONCE], sealed[NONCE:], bound).decode()
+                associated = _aad(id, stored.project)
+                return AESGCM(derived(key, LABEL)).decrypt(sealed[:NONCE], sealed[NONCE:], associated).decode()
             except (InvalidTag, ValueError):
                 pass
         LOG.error(
@@ -221,25 +239,32 @@ class SqsKeys:
 
 
 class SqsKeyLookup:
-    """The lookup of keys for requests, with a cache of a second and a limit on addresses that guess."""
+    """Looks up access keys for requests.
+
+    Results are cached for one second, and failed lookups are rate-limited per client address.
+    """
 
     def __init__(self, keys: SqsKeys, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._keys = keys
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: TTLCache[str, Holder | None] = TTLCache(MOST_REMEMBERED, REMEMBERED, monotonic)
-        # Ids of keys that were valid when they were looked up last.
-        self._valid: FIFOCache[str, None] = FIFOCache(MOST_REMEMBERED)
+        self._known: TTLCache[str, Holder | None] = TTLCache(MAX_CACHED, CACHE_TTL, monotonic)
+        # The ids of keys that were valid at their last lookup. These are looked up again regardless of the rate limit.
+        self._valid: FIFOCache[str, None] = FIFOCache(MAX_CACHED)
         self.failures = FailureLimit(monotonic)
-        """The failures of addresses that named invalid keys."""
+        """The rate limit of client addresses that name invalid keys."""
 
     def known(self, id: str) -> bool | None:
-        """Return whether the key is valid, by the cache alone; None if it is not cached. Counts no failure."""
+        """Return whether the cached lookup of the key is valid; None if none is cached. Does not count failures."""
         with self._lock:
             return self._known[id] is not None if id in self._known else None
 
     def find(self, id: str, peer: str) -> Holder:
-        """Return the holder of the key. Raises ``Refusal``, ``TooManyRequests``, ``Unavailable``."""
+        """Return the valid key from the cache or the store.
+
+        Raises ``Refusal`` for an invalid key, and counts a failure of the client address ``peer``. Also raises
+        ``TooManyRequests`` and ``Unavailable``.
+        """
         with self._lock:
             found, known, was_valid = self._known.get(id), id in self._known, id in self._valid
         if not known:
@@ -260,6 +285,6 @@ class SqsKeyLookup:
 _decode: Final = msgspec.json.Decoder(Stored).decode
 
 
-def _bound_to(id: str, project: str) -> bytes:
-    """Return the associated data of a sealed secret."""
+def _aad(id: str, project: str) -> bytes:
+    """Return the associated data with which a secret is sealed."""
     return f"{id}\x00{project}".encode()

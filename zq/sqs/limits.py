@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bounds of SQS."""
+"""The limits of SQS."""
 
 from typing import Final
 
-# Tags of a queue, and characters of a tag's key and value.
+# The maximum number of tags of a queue, and the maximum characters of a tag's key and value.
 MAX_TAGS: Final = 50
 MAX_TAG_KEY: Final = 128
 MAX_TAG_VALUE: Final = 256
-# Characters of an access policy.
+# The maximum characters of an access policy.
 MAX_ACCESS_POLICY: Final = 8192
-# Queues that a redrive allow policy may name.
+# The maximum number of queues that a redrive allow policy may name.
 MAX_SOURCES: Final = 10
 # The numeric attributes of a queue: minimum, maximum and default.
 NUMBERS: Final = {
@@ -20,9 +20,9 @@ NUMBERS: Final = {
     "ReceiveMessageWaitTimeSeconds": (0, 20, 0),
     "KmsDataKeyReusePeriodSeconds": (60, 86_400, 300),
 }
-# The largest ``maxReceiveCount`` of a redrive policy.
+# The maximum ``maxReceiveCount`` of a redrive policy.
 MAX_RECEIVES: Final = 1000
-# Queues in one page of a listing.
+# The maximum number of queues in a page.
 MAX_PAGE: Final = 1000
-# Bytes of a request's body: the largest message, escaped.
+# The maximum bytes of a request's body: the largest message, escaped.
 MAX_BODY: Final = 2_621_440

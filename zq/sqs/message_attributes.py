@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attributes of messages: their validation, checksums, selection by receivers and stored form (``Extra``)."""
+"""Message attributes: their validation, checksums, selection by receivers and stored form (``Extra``)."""
 
 import re
 from base64 import b64decode
@@ -13,30 +13,30 @@ from msgspec import Struct, field, json
 
 from zq.sqs import errors
 
-# Attributes of a message.
-MOST: Final = 10
-# Characters of a name, or of a type.
-LONGEST_NAME: Final = 256
-# Letters, Latin ones with marks too; a dot neither at an end nor twice.
+# The maximum number of attributes of a message.
+MAX_ATTRIBUTES: Final = 10
+# The maximum characters of a name or a type.
+MAX_NAME: Final = 256
+# A name: parts of letters (including Latin letters with diacritics), digits, _ and -, separated by single dots.
 NAME: Final = re.compile(r"[\u00c0-\u017fA-Za-z0-9_-]+(?:\.[\u00c0-\u017fA-Za-z0-9_-]+)*")
 RESERVED: Final = ("aws.", "amazon.")
 TYPE: Final = re.compile(r"(String|Number|Binary)(?:\..+)?", re.DOTALL)
 NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-# Digits of a number, and between what it is.
-MOST_DIGITS: Final = 38
+# The maximum number of digits of a number, and its range.
+MAX_DIGITS: Final = 38
 SMALLEST, GREATEST = Decimal("-1e128"), Decimal("1e126")
-# A character that neither a body nor a text may have.
+# A character that is forbidden in bodies and in attributes.
 FORBIDDEN: Final = re.compile("[^\t\n\r\\x20-\\ud7ff\\ue000-\\ufffd\U00010000-\U0010ffff]")
-# What asks for all attributes.
+# The names by which a receiver requests all attributes.
 EVERYTHING: Final = frozenset(("All", ".*", "*"))
-# With what a name ends that asks for all attributes whose names begin so.
+# The suffix by which a receiver requests all attributes with a prefix.
 WILDCARD: Final = ".*"
-# The one attribute of the system that a sender may give.
+# The only system attribute that a sender may set.
 TRACE: Final = "AWSTraceHeader"
 
 
 class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """An attribute's value and type. ``binary_value`` is base64. SQS defines lists and refuses them."""
+    """An attribute's value and type. ``binary_value`` is base64. SQS defines list values, but refuses them."""
 
     data_type: str = ""
     string_value: str | None = None
@@ -49,7 +49,7 @@ Attributes = Mapping[str, AttributeValue]
 
 
 class Extra(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """The part of a message besides its body, stored as JSON. A message without attributes stores nothing."""
+    """The data of a message apart from its body, stored as JSON. Nothing is stored if all members are empty."""
 
     message_attributes: dict[str, AttributeValue] = {}
     message_deduplication_id: str = ""
@@ -62,26 +62,26 @@ _decode: Final = json.Decoder(Extra).decode
 
 
 def decoded(extra: bytes) -> Extra:
-    """Return the stored part of a message besides its body."""
+    """Decode the stored ``Extra`` of a message. Empty bytes yield ``NO_EXTRA``."""
     return _decode(extra) if extra else NO_EXTRA
 
 
 def is_allowed(text: str) -> bool:
-    """Return whether a text has no forbidden character. Printable texts have none, and that check is faster."""
+    """Return whether a text has no forbidden character. The faster check for printable texts comes first."""
     return text.isprintable() or FORBIDDEN.search(text) is None
 
 
 def checked(attributes: Attributes) -> int:
-    """Return the size of a message's attributes in bytes. Raises ``SqsError`` for an invalid attribute."""
-    if len(attributes) > MOST:
+    """Check a message's attributes, and return their size in bytes. Raises ``SqsError`` for an invalid attribute."""
+    if len(attributes) > MAX_ATTRIBUTES:
         raise errors.invalid_parameter(
-            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{MOST}]."
+            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{MAX_ATTRIBUTES}]."
         )
     return sum(_checked(name, value, "user") for name, value in attributes.items())
 
 
 def checked_system(attributes: Attributes) -> str:
-    """Return the trace header among the system attributes. Raises ``SqsError`` for any other attribute."""
+    """Check the system attributes, and return the trace header or "". Raises ``SqsError`` for other attributes."""
     for name, value in attributes.items():
         if name != TRACE:
             raise errors.invalid_parameter(f"Message system attribute name '{name}' is invalid.")
@@ -93,7 +93,7 @@ def checked_system(attributes: Attributes) -> str:
 
 
 def sum_of(attributes: Attributes) -> str:
-    """Return the MD5 with which clients check the attributes."""
+    """Return the MD5 checksum with which clients verify the attributes."""
     total = md5(usedforsecurity=False)
     for name, value in sorted((name.encode(), value) for name, value in attributes.items()):
         data_type = value.data_type.encode()
@@ -106,7 +106,7 @@ def sum_of(attributes: Attributes) -> str:
 
 
 def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dict[str, AttributeValue]:
-    """Return the attributes with these names and prefixes. Names that the message lacks are ignored."""
+    """Return the attributes that match the names and wildcards of a receiver. Missing attributes are ignored."""
     if not attributes or not names:
         return {}
     if not EVERYTHING.isdisjoint(names):
@@ -116,7 +116,7 @@ def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dic
 
 
 def _checked(name: str, value: AttributeValue, owner: str) -> int:
-    """Return the size of one attribute in bytes. ``owner``: "user" or "system", for errors."""
+    """Check one attribute, and return its size in bytes. ``owner``: "user" or "system", for error messages."""
     _check_name(name)
     data_type = value.data_type
     if not data_type:
@@ -129,7 +129,7 @@ def _checked(name: str, value: AttributeValue, owner: str) -> int:
             f"The message attribute '{name}' has an invalid message attribute type, the set of supported type prefixes "
             "is Binary, Number, and String."
         )
-    if len(data_type) > LONGEST_NAME:
+    if len(data_type) > MAX_NAME:
         raise errors.invalid_parameter(f"Message ({owner}) attribute types must be shorter than 256 Bytes")
     if value.string_list_values or value.binary_list_values:
         raise errors.invalid_parameter("Message attribute list values in SendMessage operation are not supported.")
@@ -137,8 +137,8 @@ def _checked(name: str, value: AttributeValue, owner: str) -> int:
 
 
 def _check_name(name: str) -> None:
-    if len(name) > LONGEST_NAME:
-        raise errors.invalid_parameter(f"Message attribute name must be shorter than {LONGEST_NAME} bytes.")
+    if len(name) > MAX_NAME:
+        raise errors.invalid_parameter(f"Message attribute name must be shorter than {MAX_NAME} bytes.")
     if not NAME.fullmatch(name):
         raise errors.invalid_parameter(
             f"The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, 0-9, "
@@ -151,7 +151,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_value(name: str, value: AttributeValue, kind: str, owner: str) -> int:
-    """Return the size of a value in bytes. ``kind``: String, Number or Binary."""
+    """Check a value, and return its size in bytes. ``kind``: String, Number or Binary."""
     given = value.binary_value if kind == "Binary" else value.string_value
     if not given:
         raise errors.invalid_parameter(
@@ -177,10 +177,10 @@ def _check_number(name: str, text: str, owner: str) -> None:
     if not NUMBER.fullmatch(text):
         raise errors.invalid_parameter(f"Can't cast the value of message ({owner}) attribute '{name}' to a number.")
     digits = re.split("[eE]", text)[0].lstrip("+-0").replace(".", "").strip("0")
-    if len(digits) > MOST_DIGITS or not SMALLEST <= Decimal(text) <= GREATEST:
+    if len(digits) > MAX_DIGITS or not SMALLEST <= Decimal(text) <= GREATEST:
         raise errors.invalid_parameter(
-            f"Number attribute value {text[:LONGEST_NAME]} should be in range (-10**128..10**126), "
-            f"with at most {MOST_DIGITS} digits."
+            f"Number attribute value {text[:MAX_NAME]} should be in range (-10**128..10**126), "
+            f"with at most {MAX_DIGITS} digits."
         )
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on single messages, with functions that the batch operations share.
+"""The operations on single messages, and functions that the batch operations share.
 
-The store keeps a message's body, which is a text, as a JSON string, and REST returns that string. A receiver gets a
-body that REST has posted as the text of a JSON string, or else as JSON.
+The store keeps the body of an SQS message, which is a text, as a JSON string, and the REST API returns that string. An
+SQS receiver gets the text of a body that is a JSON string. It gets other bodies posted by REST as JSON.
 """
 
 import re
@@ -25,15 +25,15 @@ from zq.sqs.call import Call, Needed, OfQueue, Params
 from zq.sqs.extension import QueueAttributes
 from zq.sqs.limits import NUMBERS
 from zq.sqs.message_attributes import AttributeValue, Extra
-from zq.sqs.messaging import LONGEST_HOLD, Outgoing
+from zq.sqs.messaging import MAX_HOLD, Outgoing
 
-# Seconds after which a message can be received, at the most.
-LONGEST_DELAY: Final = NUMBERS["DelaySeconds"][1]
-# Seconds for which a receiver may wait.
-LONGEST_WAIT: Final = NUMBERS["ReceiveMessageWaitTimeSeconds"][1]
-# Messages of one answer.
-MOST: Final = 10
-# The id of a group: letters, digits and punctuation of ASCII.
+# The maximum delay of a message in seconds.
+MAX_DELAY: Final = NUMBERS["DelaySeconds"][1]
+# The maximum seconds for which a receiver may wait.
+MAX_WAIT: Final = NUMBERS["ReceiveMessageWaitTimeSeconds"][1]
+# The maximum number of messages in a receive or a batch.
+MAX_MESSAGES: Final = 10
+# The id of a group, a deduplication or a receive attempt: letters, digits and punctuation of ASCII.
 GROUP: Final = re.compile(r"[!-~]{1,128}")
 GROUP_REASON: Final = "can only include alphanumeric and punctuation characters. 1 to 128 in length."
 NOT_HERE: Final = "The request includes a parameter that is not valid for this queue type."
@@ -44,8 +44,8 @@ NO_ID: Final = (
 EXPIRED: Final = "The receipt handle has expired."
 TOO_LONG: Final = "Message must be shorter than {} bytes."
 NOT_HIDDEN: Final = "Message does not exist or is not available for visibility timeout change."
-BEYOND: Final = f"Total VisibilityTimeout for the message is beyond the limit [{LONGEST_HOLD} seconds]"
-# How a body begins that is a JSON string.
+BEYOND: Final = f"Total VisibilityTimeout for the message is beyond the limit [{MAX_HOLD} seconds]"
+# The first byte of a body that is a JSON string.
 QUOTE: Final = ord('"')
 _string: Final = msgspec.json.Decoder(str).decode
 # The parts of a UUID.
@@ -88,7 +88,7 @@ class ChangeMessageVisibility(OfQueue, frozen=True):
 
 
 class Receipt(Struct, omit_defaults=True, rename="pascal"):
-    """The answer to the sender of a message. ``id``: the id of an entry of a batch."""
+    """The result for the sender of a message. ``id``: the id of the batch entry; "" outside batches."""
 
     id: str = ""
     message_id: str = ""
@@ -98,13 +98,13 @@ class Receipt(Struct, omit_defaults=True, rename="pascal"):
     sequence_number: str = ""
 
     def number(self, id: str, sequences: Mapping[str, int]) -> None:
-        """Set the sequence number of the message with this id, if it has one."""
+        """Set the sequence number from the message's entry in ``sequences``, if it has one."""
         if id in sequences:
             self.sequence_number = _digits(sequences[id])
 
 
 class Received(Struct, omit_defaults=True, rename="pascal"):
-    """A message as its receiver gets it."""
+    """The representation of a message for its receiver."""
 
     message_id: str
     receipt_handle: str
@@ -116,13 +116,13 @@ class Received(Struct, omit_defaults=True, rename="pascal"):
 
 
 class Messages(Struct, omit_defaults=True, rename="pascal"):
-    """The answer to a receiver."""
+    """The result of a receive."""
 
     messages: list[Received] = []
 
 
 class Receive(Struct, frozen=True):
-    """A receive that may wait: ``ask`` claims messages, and ``answer`` renders them."""
+    """A receive operation that may wait. ``ask`` claims messages, and ``answer`` renders them."""
 
     queue: QueueRef
     wait: int
@@ -144,16 +144,16 @@ def send_message(call: Call, given: SendMessage) -> Receipt:
 
 
 def receive_message(call: Call, given: ReceiveMessage) -> Receive:
-    """Claim messages, and wait for the first of them if there is none."""
+    """Validate a receive, and return it. Its caller claims messages, and waits if none is ready."""
     queue, terms = existing(call, given.queue_url)
     wait, attempt = terms.wait, given.receive_request_attempt_id
-    if not 1 <= given.max_number_of_messages <= MOST:
-        reason = f"Must be between 1 and {MOST}, if provided."
+    if not 1 <= given.max_number_of_messages <= MAX_MESSAGES:
+        reason = f"Must be between 1 and {MAX_MESSAGES}, if provided."
         raise errors.invalid_value(given.max_number_of_messages, "MaxNumberOfMessages", reason)
     if given.wait_time_seconds is not None:
-        wait = bounded(given.wait_time_seconds, "WaitTimeSeconds", LONGEST_WAIT)
+        wait = bounded(given.wait_time_seconds, "WaitTimeSeconds", MAX_WAIT)
     if given.visibility_timeout is not None:
-        bounded(given.visibility_timeout, "VisibilityTimeout", LONGEST_HOLD)
+        bounded(given.visibility_timeout, "VisibilityTimeout", MAX_HOLD)
     if attempt and not terms.fifo:
         raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", NOT_HERE)
     if attempt and not GROUP.fullmatch(attempt):
@@ -180,7 +180,7 @@ def receive_message(call: Call, given: ReceiveMessage) -> Receive:
 
 
 def delete_message(call: Call, given: DeleteMessage) -> None:
-    """Delete a message, unless another consumer has received it since. Deleting a missing message succeeds."""
+    """Delete a message, unless another consumer has received it since. A missing message is ignored."""
     queue, terms = existing(call, given.queue_url)
     [became] = call.use_cases.messaging.handle(queue, [receipts.grip(queue, given.receipt_handle)])
     if refusal := expired(terms, became, given.receipt_handle):
@@ -188,7 +188,7 @@ def delete_message(call: Call, given: DeleteMessage) -> None:
 
 
 def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> None:
-    """Hide a message for some seconds from now, unless another consumer has received it since."""
+    """Set a message's visibility timeout from now on, unless another consumer has received the message since."""
     queue, terms = existing(call, given.queue_url)
     handle, seconds = given.receipt_handle, given.visibility_timeout
     [became] = call.use_cases.messaging.handle(queue, [hiding(queue, handle, seconds)])
@@ -197,23 +197,26 @@ def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> Non
 
 
 def existing(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
-    """Return the queue of a URL and its attributes, as this server has them cached. Raises ``QueueNotFound``."""
+    """Return the queue of a URL, and the queue's attributes as this server has cached them.
+
+    Raises ``SqsError``, ``QueueNotFound``.
+    """
     queue = names.queue_of(call, url)
     return queue, call.use_cases.messaging.attributes(queue)
 
 
 def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoing, Receipt]:
-    """Return the message to store, and a receipt with its checksums. Raises ``SqsError``."""
+    """Validate a message, and return it for the store, with a receipt of its checksums. Raises ``SqsError``."""
     text, attributes = letter.message_body, letter.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
     body = wire.encode(text) if text.isascii() else b""
-    # What JSON writes as it is has no forbidden character.
+    # If JSON escapes no character of an ASCII text, the text has no forbidden character.
     if len(body) != len(text) + 2 and not message_attributes.is_allowed(text):
         raise errors.invalid_message_contents()
     delay = letter.delay_seconds
-    if delay is not None and not 0 <= delay <= LONGEST_DELAY:
-        raise errors.invalid_value(delay, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {LONGEST_DELAY}.")
+    if delay is not None and not 0 <= delay <= MAX_DELAY:
+        raise errors.invalid_value(delay, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {MAX_DELAY}.")
     if terms.fifo:
         if delay:
             raise errors.invalid_value(delay, "DelaySeconds", NO_OWN_DELAY)
@@ -236,12 +239,12 @@ def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoin
 
 
 def hiding(queue: QueueRef, handle: str, seconds: int) -> Grip:
-    """Return the grip of a receipt handle that hides its message for so long. Raises ``SqsError``."""
-    return receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", LONGEST_HOLD), LONGEST_HOLD)
+    """Return the grip that hides the message of a receipt handle for ``seconds``. Raises ``SqsError``."""
+    return receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", MAX_HOLD), MAX_HOLD)
 
 
 def not_hidden(terms: QueueAttributes, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
-    """Return why a message was not hidden, or None if that is no failure."""
+    """Return the error for a message that was not hidden; None if the outcome is no failure."""
     if became is Handled.TOO_LONG:
         return errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
     if became is Handled.GONE:
@@ -250,25 +253,25 @@ def not_hidden(terms: QueueAttributes, became: Handled, handle: str, seconds: in
 
 
 def expired(terms: QueueAttributes, became: Handled, handle: str) -> errors.SqsError | None:
-    """Return the error for a message of a FIFO queue whose visibility timeout has passed; None for others."""
+    """Return the error for a FIFO queue's message whose visibility timeout has passed; None for other outcomes."""
     late = terms.fifo and became in (Handled.EXPIRED, Handled.LOST)
     return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
 
 
 def bounded(seconds: int, parameter: str, most: int) -> int:
-    """Return the seconds if they are within the bound. Raises ``SqsError``."""
+    """Return ``seconds`` if they are between 0 and ``most``, else raise ``SqsError``."""
     if not 0 <= seconds <= most:
         raise errors.invalid_value(seconds, parameter, f"Must be >= 0 and <= {most}, if provided.")
     return seconds
 
 
 def message_id(id: str) -> str:
-    """Return an id of zq in the form of a UUID, which clients parse."""
+    """Format an id of zq as a UUID, which clients parse."""
     return b"-".join(_UUID.unpack(id.encode())).decode()
 
 
 def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
-    """Check the ids, and return the deduplication id of a message in a FIFO queue, else "". Raises ``SqsError``."""
+    """Check the message's ids, and return its deduplication id; "" in a standard queue. Raises ``SqsError``."""
     for name, id in (
         ("MessageGroupId", letter.message_group_id),
         ("MessageDeduplicationId", letter.message_deduplication_id),
@@ -286,9 +289,9 @@ def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
     return letter.message_deduplication_id or sha256(raw).hexdigest()
 
 
-# The name of what only messages of FIFO queues have.
+# The name of the system attribute that only messages of FIFO queues have.
 SEQUENCE: Final = "SequenceNumber"
-# What the system says of a message that it was asked for; "" = there is nothing to say.
+# The system attributes of messages: functions that return the value by name; "" = the message lacks the attribute.
 SYSTEM: Final[Mapping[str, Callable[[Call, Message, Extra], str]]] = {
     "SenderId": lambda _call, message, _extra: message.client,
     "SentTimestamp": lambda _call, message, _extra: _ms(message.created),
@@ -313,7 +316,7 @@ def _ms(moment: float) -> str:
 
 
 def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[Received]:
-    """Return messages with these handles as every receiver gets them."""
+    """Return the representations of messages with their receipt handles, without attributes."""
     received = []
     for message, handle in zip(messages, handles, strict=True):
         body = message.body
@@ -326,16 +329,19 @@ def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[Recei
 def _add_attributes(
     shown: Received, call: Call, message: Message, system: Sequence[str], wanted: Sequence[str]
 ) -> None:
-    """Add the system attributes ``system``, and the message attributes with the names ``wanted``."""
+    """Add the system attributes ``system`` and the message attributes that match ``wanted`` to a representation."""
     extra = message_attributes.decoded(message.extra)
-    shown.attributes = {name: said for name in system if (said := SYSTEM[name](call, message, extra))} or None
+    shown.attributes = {name: value for name in system if (value := SYSTEM[name](call, message, extra))} or None
     if chosen := message_attributes.selected(extra.message_attributes, wanted):
         shown.attributes_sum = message_attributes.sum_of(chosen)
         shown.message_attributes = chosen
 
 
 def _system_names(asked: Sequence[str], fifo: bool) -> Sequence[str]:
-    """Return the distinct system attributes that the queue can have. Raises ``SqsError`` for unknown names."""
+    """Return the distinct requested attributes that the queue's messages can have.
+
+    Raises ``SqsError`` for unknown names.
+    """
     for name in asked:
         if name != "All" and name not in SYSTEM:
             raise errors.unknown_attribute(name)

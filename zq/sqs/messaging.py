@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of SQS on messages, where SQS differs from zq.
+"""Use cases on messages where SQS differs from zq's own API.
 
-Sending creates no queue. Any message may be delayed. A claim may last 0 seconds and does not extend the life of its
-messages. Each message of a claim is deleted or hidden by itself.
+- Sending to a missing queue does not create the queue.
+- Each message may have its own delay.
+- A claim may last 0 seconds, and does not extend the ttl of its messages.
+- Each message of a claim is deleted or hidden separately.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,26 +39,26 @@ from zq.sqs.extension import QueueAttributes, attributes_of
 from zq.sqs.limits import NUMBERS
 from zq.storage.api import Storage
 
-# Seconds for which a FIFO queue finds duplicates of a message.
+# The seconds for which a FIFO queue detects duplicates of a message.
 DEDUPLICATION: Final = 300
-# The prefix of the id of a claim that the id of an attempt names. No other claim has such an id.
+# The prefix of claim ids that are derived from a receive attempt's id. Other claim ids never have it.
 ATTEMPT: Final = "f" * 12
-# The metadata of a queue without any, and of a missing queue.
+# The metadata of a queue that has none, and of a missing queue.
 NONE: Final = b"{}"
-# The longest visibility timeout in seconds, with all extensions.
-LONGEST_HOLD: Final = NUMBERS["VisibilityTimeout"][1]
+# The maximum visibility timeout in seconds, including extensions.
+MAX_HOLD: Final = NUMBERS["VisibilityTimeout"][1]
 
 
 class Outgoing(Struct, frozen=True):
-    """A message as a client sends it.
+    """A validated message to send.
 
     Args:
         body: The body as JSON.
         size: The bytes that count towards the maximum message size.
-        delay: Seconds; None = the delay of the queue.
+        delay: The delay in seconds; None = the queue's delay.
         extra: The encoded attributes.
         group: The message group; "" = none.
-        deduplication_id: The id by which a FIFO queue finds duplicates.
+        deduplication_id: The id by which a FIFO queue detects duplicates; "" in a standard queue.
     """
 
     body: bytes
@@ -71,9 +73,9 @@ class Sent(Struct, frozen=True):
     """The result of a send.
 
     Args:
-        ids: The ids of the messages in order; None for each message that has more bytes than ``max_size``.
-        max_size: The maximum message size of the queue.
-        sequences: The sequences in a FIFO queue by id, except duplicates of messages that an earlier version stored.
+        ids: The ids of the messages in order; None for each message that exceeds ``max_size``.
+        max_size: The maximum message size of the queue in bytes.
+        sequences: The sequences in a FIFO queue by id. Duplicates of messages that an earlier version stored have none.
     """
 
     ids: list[str | None]
@@ -105,11 +107,14 @@ class Messaging:
         self._checksum = checksum
 
     def attributes(self, queue: QueueRef) -> QueueAttributes:
-        """Return the queue's attributes as this server has them cached."""
+        """Return the queue's attributes from this server's cache, or from the store if they are not cached."""
         return attributes_of(self._rules(queue).metadata)
 
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
-        """Store the messages that are not too long, in one step. Raises ``QueuePaused``, ``QuotaExceeded``."""
+        """Store the messages that do not exceed the maximum size, atomically. Notifies subscribers and waiters.
+
+        A FIFO queue stores no duplicates. Raises ``QueuePaused``, ``QuotaExceeded``.
+        """
         rules = self._rules(queue)
         if rules.posts_paused or max([each.size for each in outgoing]) > attributes_of(rules.metadata).max_size:
             rules = self._fresh(queue)
@@ -134,7 +139,7 @@ class Messaging:
         drafts: Sequence[Draft],
         rules: Rules,
     ) -> Sent:
-        """Store the drafts that are no duplicates, in one step. ``drafts``: of the messages that have ids."""
+        """Store the drafts that are no duplicates, atomically. ``drafts``: one for each message with an id."""
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
         while True:
@@ -146,36 +151,39 @@ class Messaging:
             try:
                 if not fresh or self._post(queue, fresh, self._clock.now(), rules):
                     break
-            except DraftsRepeated as told:
-                repeats |= told.first
+            except DraftsRepeated as repeated:
+                repeats |= repeated.first
             else:
                 rules, repeats = self._fresh(queue), {}
         sequences = self._sequences(queue, fresh, rules)
-        sequences |= {told.answer[0]: told.last for told in repeats.values() if told.last}
+        sequences |= {repeated.answer[0]: repeated.last for repeated in repeats.values() if repeated.last}
         stored = {id: repeats[id].answer[0] if id in repeats else id for id in (one.id for one in first.values())}
-        told_ids = iter([stored[first[key].id] for key in keys])
-        return Sent([id and next(told_ids) for id in ids], attributes_of(rules.metadata).max_size, sequences)
+        stored_ids = iter([stored[first[key].id] for key in keys])
+        return Sent([id and next(stored_ids) for id in ids], attributes_of(rules.metadata).max_size, sequences)
 
     def _sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
-        """Return the sequences of posted messages by id, those of deleted messages by a repetition of the post."""
+        """Return the sequences of posted messages by id.
+
+        The sequences of messages that are already deleted are found by posting them again as duplicates.
+        """
         now = self._clock.now()
         found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
         sequences = {message.id: message.sequence for message in found}
         if gone := [draft for draft in posted if draft.id not in sequences]:
             try:
                 self._storage.messages.post(queue, gone, now, rules.metadata, create=False)
-            except DraftsRepeated as told:
-                sequences |= {id: one.last for id, one in told.first.items()}
-            except QueueNotFound:  # removed meanwhile
+            except DraftsRepeated as repeated:
+                sequences |= {id: one.last for id, one in repeated.first.items()}
+            except QueueNotFound:  # deleted concurrently
                 pass
         return sequences
 
     def receive(
         self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder, attempt: str = ""
     ) -> ClaimAnswer:
-        """Claim up to ``limit`` messages for ``visibility`` seconds; None stands for the queue's visibility timeout.
+        """Claim up to ``limit`` messages for ``visibility`` seconds; None = the queue's visibility timeout.
 
-        A repeated ``attempt`` gets the messages that it still holds, and its visibility timeout begins anew.
+        A repeated ``attempt`` returns the messages that its claim still holds, and restarts their visibility timeout.
         """
         self._rules(queue)
         claim = _named(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
@@ -193,9 +201,9 @@ class Messaging:
         return answer
 
     def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[Handled]:
-        """Delete or hide each message that no other consumer has received since, and return the outcome of each.
+        """Delete or hide the messages, except messages that another consumer has received since.
 
-        A FIFO queue refuses messages whose visibility timeout has passed.
+        A FIFO queue refuses messages whose visibility timeout has passed. Returns the outcome of each message.
         """
         rules = self._rules_cache.recent(queue)
         late, history = not attributes_of(rules.metadata).fifo, rules.history_ttl
@@ -208,12 +216,12 @@ class Messaging:
         return handled
 
     def _rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's cached rules if only an existing queue can have them; else read them."""
+        """Return the queue's cached rules; read them from the store if they could be a missing queue's."""
         rules = self._rules_cache.remembered(queue)
         return self._fresh(queue) if rules is None or rules.metadata == NONE else rules
 
     def _fresh(self, queue: QueueRef) -> Rules:
-        """Read the queue's rules from the store."""
+        """Read the queue's rules from the store and cache them. Raises ``QueueNotFound``."""
         stored = self._storage.queues.get(queue)
         if stored is None:
             self._rules_cache.forget(queue)
@@ -223,7 +231,7 @@ class Messaging:
     def _drafts(
         self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing], ids: Sequence[str | None], rules: Rules
     ) -> Sequence[Draft]:
-        """Return drafts of the messages that have ids."""
+        """Return drafts of the messages with an id, encrypted and with checksums if the queue requires that."""
         project, ttl, sealing = queue.project, self._rules_cache.ttl(queue, rules), self._sealing
         drafts = []
         for id, each in zip(ids, outgoing, strict=True):
@@ -244,8 +252,12 @@ class Messaging:
         now: Seconds,
         rules: Rules,
     ) -> bool:
-        """Post the drafts with their notifications. Return whether that was done, which needs unchanged rules."""
-        refusal = self._messages.refusal(queue, drafts, rules)
+        """Reserve storage in the quota, and post the drafts with their notices for subscribers.
+
+        Return False, and post nothing, if the queue's metadata differ from those of ``rules``. Raises ``QueuePaused``,
+        ``QuotaExceeded``.
+        """
+        refusal = self._messages.reserve_storage(queue, drafts, rules)
         if refusal is not None:
             raise refusal
         copies = self._messages.copies(queue, drafts, rules, now, 0)
@@ -257,12 +269,12 @@ class Messaging:
 
 
 def _idempotency_key(terms: QueueAttributes, outgoing: Outgoing) -> IdempotencyKey:
-    """Return the key by which a FIFO queue finds duplicates. Ids contain no blank."""
+    """Return the key by which a FIFO queue detects duplicates. Its parts contain no spaces, so it is unambiguous."""
     within = f"group {outgoing.group} " if terms.scope != "queue" else ""
     return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)
 
 
 def _named(queue: QueueRef, attempt: str) -> str:
-    """Return the id of the claim that an attempt makes."""
+    """Return the claim id of a receive attempt."""
     named = f"{queue.project}\0{queue.name}\0{attempt}".encode()
     return ATTEMPT + blake2b(named, digest_size=10).hexdigest()

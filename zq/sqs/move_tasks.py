@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that move the messages of a dead-letter queue in the background, at a rate (SQS contract 10).
+"""Tasks that move the messages of a dead-letter queue in the background, at a limited rate (SQS contract 10).
 
-The documents, as JSON:
+The tasks are JSON documents:
 
-    ("", "sqs-task", project/queue)          the task of that queue that is under way: one at most
-    (project, "sqs-task", queue/moment)      one that has ended, for a while; the latest comes first
+    ("", "sqs-task", project/queue)          the queue's running task; a queue has at most one
+    (project, "sqs-task", queue/moment)      an ended task, kept for a time; the latest task is listed first
 
-A task is carried on by whichever server leases it; one that is killed loses it when the lease ends. Each step writes
-what was done, if nobody else has written since. What a lost server had moved is not moved again, for a move is one
-step of the store per message; only the count of what was moved may fall short then.
+The server that holds a task's lease runs the task. If that server is killed, another server continues when the lease
+expires. Each step writes its progress if the document's version is unchanged.
+
+The store moves each message atomically, so no message is moved twice. Only the count of moved messages may be too low
+after a server was killed.
 """
 
 import time
@@ -31,28 +33,28 @@ from zq.storage.api import Storage
 
 # The kind of the documents.
 TASK: Final = "sqs-task"
-# Seconds of a lease; each step begins it anew.
+# The duration of a lease in seconds. Each step renews it.
 LEASE: Final = 10.0
-# Messages that a step moves, of a task without a rate. A step is made every second.
+# The messages that one step of a task without a rate limit moves. A step runs every second.
 UNRATED: Final = 1000
-# Messages, and bytes of their bodies, that are read and moved at a time.
+# The maximum number of messages that are read and moved at a time, and the maximum bytes of their bodies.
 CHUNK: Final = 100
 CHUNK_BYTES: Final = 4_000_000
-# Tasks that are carried on in one round, and seconds after which the rest of them waits for the next one.
-MOST: Final = 100
+# The maximum number of tasks in one round, and the seconds after which a round ends. The next round continues there.
+MAX_TASKS: Final = 100
 ROUND: Final = 1.0
-# Tasks of a queue that have ended and are kept, and for how many seconds.
+# The number of ended tasks of a queue that are kept, and their retention in seconds.
 KEPT: Final = 10
 KEPT_FOR: Final = 30 * 86_400
-# Seconds by which stores round moments.
+# The precision of moments in stores, in seconds.
 ROUNDING: Final = 0.001
-# Microseconds above all moments: until the year 9999.
+# A moment after all others in microseconds: the end of the year 9999.
 END: Final = 253_402_300_800_000_000
 TRIES: Final = 20
 
 
 class TaskStatus(StrEnum):
-    """The states of a task, by SQS's names."""
+    """The states of a task, with the names of SQS."""
 
     RUNNING = "RUNNING"
     CANCELLING = "CANCELLING"
@@ -65,17 +67,23 @@ ENDED: Final = frozenset({TaskStatus.CANCELLED, TaskStatus.COMPLETED, TaskStatus
 
 
 class Failure(StrEnum):
-    """The reason for the failure of a task."""
+    """The reasons for the failure of a task."""
 
     NO_DESTINATION = "AWS.SimpleQueueService.NonExistentQueue"
     NO_ORIGIN = "CouldNotDetermineMessageSource"
 
 
 class MoveTask(Struct, frozen=True, omit_defaults=True):
-    """A task. ``destination`` "": each message goes to where it came from; ``rate``: messages a second, 0 = any number.
+    """A move task.
 
-    ``to_move``: how many were ready at the start, maybe counted to a bound; ``marker``: up to where they were looked
-    at; ``runner`` has it until ``lease``.
+    Args:
+        destination: The queue to which messages are moved; "" = the queue from which each message came.
+        rate: The maximum number of messages per second; 0 = unlimited.
+        to_move: The number of ready messages at the start; counting may stop at a limit.
+        marker: The position in the source queue from which the next step continues.
+        reason: The reason for a failure.
+        runner: The id of the server that holds the lease.
+        lease: The moment at which the lease expires.
     """
 
     id: str
@@ -94,7 +102,7 @@ class MoveTask(Struct, frozen=True, omit_defaults=True):
 
     @property
     def queue(self) -> QueueRef:
-        """Return the queue whose messages are moved."""
+        """Return the source queue."""
         return QueueRef(self.project, self.source)
 
 
@@ -103,7 +111,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class MoveTasks:
-    """The move tasks of all projects."""
+    """The use cases of move tasks, and their execution in the background."""
 
     def __init__(self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events) -> None:
         self._storage = storage
@@ -113,10 +121,10 @@ class MoveTasks:
         self._events = events
         self._runner = uuid4().hex
         self._after = ""
-        """The name of the last task in this round, if others still wait for their step."""
+        """The name of the task after which the next round continues; "" = the next round begins with the first task."""
 
     def start(self, queue: QueueRef, destination: str, rate: int, to_move: int) -> MoveTask:
-        """Start to move the queue's messages. Raises ``Conflict`` if a task of the queue is running."""
+        """Create a task that moves the queue's messages. Raises ``Conflict`` if a task of the queue is running."""
         now, ref = self._clock.now(), _under_way(queue)
         task = MoveTask(uuid4().hex, queue.project, queue.name, destination, rate, now, to_move)
         if (former := self._documents.get(ref, now)) is not None:
@@ -126,7 +134,7 @@ class MoveTasks:
         return task
 
     def latest(self, queue: QueueRef, most: int) -> Sequence[MoveTask]:
-        """Return the queue's tasks, the latest first."""
+        """Return up to ``most`` tasks of the queue, the latest first."""
         now = self._clock.now()
         running = self._documents.get(_under_way(queue), now)
         ended = self._documents.list(queue.project, TASK, f"{queue.name}/", "", most, now).items
@@ -135,19 +143,22 @@ class MoveTasks:
         return [*found, *(task for task in map(_read, ended) if task.id not in ids)][:most]
 
     def cancel(self, queue: QueueRef, id: str) -> MoveTask:
-        """Cancel the task before its next step. Raises ``NotFound`` if it is not running."""
+        """Cancel the task before its next step, and return it. Raises ``NotFound`` if it is not running."""
         task = self._change(queue, id, lambda task: structs.replace(task, status=TaskStatus.CANCELLING))
         if task is None:
             raise NotFound("There is no such task.")
         return task
 
     def resume(self) -> None:
-        """Make a step of every task that no other server leases, within a second. Call this every second."""
+        """Run one step of every task that no other server has leased. Call this every second.
+
+        The round ends after ``ROUND`` seconds or ``MAX_TASKS`` tasks. The next call continues with the remaining tasks.
+        """
         began = time.monotonic()
-        page = self._documents.list("", TASK, "", self._after, MOST, self._clock.now())
-        self._after = page.items[-1].ref.name if len(page.items) == MOST else ""
+        page = self._documents.list("", TASK, "", self._after, MAX_TASKS, self._clock.now())
+        self._after = page.items[-1].ref.name if len(page.items) == MAX_TASKS else ""
         for document in page.items:
-            with suppress(Unavailable):  # of one store of several; its tasks go on when it is back
+            with suppress(Unavailable):  # a pool is unavailable; its tasks continue when it is available again
                 self._step(document)
             if time.monotonic() - began > ROUND:
                 self._after = document.ref.name
@@ -174,7 +185,7 @@ class MoveTasks:
             self._keep_if_ended(last, _decode(last.value))
 
     def _moved(self, task: MoveTask) -> MoveTask:
-        """Move as many messages as one step may, and return the task afterwards."""
+        """Move the messages of one step, and return the task with its progress."""
         left = task.rate or UNRATED
         while left > 0 and task.status is TaskStatus.RUNNING:
             now = self._clock.now()
@@ -184,7 +195,7 @@ class MoveTasks:
             due = [message for message in page.items if message.available <= task.started + ROUNDING]
             moves, failure = self._moves(task, due)
             if moves is None:
-                break  # no posts are taken there now
+                break  # posts to the target are paused
             if moves:
                 history = self._rules_cache.recent(task.queue).history_ttl
                 self._rules_cache.admit_moves(task.queue, moves, now)
@@ -200,9 +211,9 @@ class MoveTasks:
         return task
 
     def _moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
-        """Return moves of the messages before the first one without a target, and the reason why it has none.
+        """Return the moves of the messages up to the first one without a target, and the failure of that one or None.
 
-        None instead of moves: posts to the target are paused.
+        Return None instead of the moves if posts to a target are paused.
         """
         moves: list[Move] = []
         for message in messages:
@@ -221,8 +232,11 @@ class MoveTasks:
     def _change(
         self, queue: QueueRef, id: str, edit: Callable[[MoveTask], MoveTask], runner: str | None = None
     ) -> MoveTask | None:
-        """The task under way as it is then, if it has this id and has not ended; None if it has. ``runner``: only if
-        this one has it."""
+        """Replace the queue's running task by the result of ``edit``, and return it.
+
+        Return None if the running task has another id, has ended, or is not run by ``runner``. ``edit`` is called again
+        if another server changes the task concurrently. Raises ``Conflict`` after ``TRIES`` attempts.
+        """
         for _ in range(TRIES):
             now = self._clock.now()
             document = self._documents.get(_under_way(queue), now)
@@ -237,7 +251,10 @@ class MoveTasks:
         raise Conflict("Others change the task at the same time. Try again.")
 
     def _keep_if_ended(self, document: Document, task: MoveTask) -> bool:
-        """Move an ended task to the tasks that are kept. Return whether it has ended. Idempotent."""
+        """Archive the task if it has ended, and delete the oldest archived tasks. Return whether it has ended.
+
+        Idempotent.
+        """
         if task.status not in ENDED:
             return False
         now = self._clock.now()

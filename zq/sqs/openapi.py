@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on access keys in OpenAPI; the protocol of SQS itself has no OpenAPI document."""
+"""The OpenAPI operations and schemas of access keys. The protocol of SQS itself has no OpenAPI document."""
 
 from typing import Final
 
@@ -16,10 +16,10 @@ from zq.http.openapi.operations import (
     reference,
 )
 from zq.limits import DEFAULT_PAGE
-from zq.sqs.key_resources import MAX_DAYS, MOST, PATH
+from zq.sqs.key_resources import MAX_DAYS, MAX_PAGE, PATH
 from zq.sqs.operations import OPERATIONS
 
-# The parameters of the paths.
+# The path parameters.
 PATH_PARAMETERS: Final[dict[str, Json]] = {
     "key": in_path("key", TEXT | {"pattern": "^[^/?#]+$", "maxLength": 256}, "The id of an access key of SQS."),
 }
@@ -30,7 +30,7 @@ def operations() -> Json:
     project = query("project", TEXT, "Whose keys; all, if it is absent.")
     page = [
         query("marker", TEXT, "List ids after this one."),
-        query("limit", integer(1, MOST, default=DEFAULT_PAGE), "Keys in the page."),
+        query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Keys in the page."),
     ]
     one = answer("The key, without its secret.", "SqsKey")
     made = answer("With its secret, this once.", "MadeSqsKey", "Location")
@@ -65,7 +65,7 @@ def operations() -> Json:
 
 
 def schemas() -> Json:
-    """Return the schemas of their bodies."""
+    """Return the schemas of the request and response bodies."""
     actions = {"type": ["array", "null"], "minItems": 1, "items": {"type": "string", "enum": sorted(OPERATIONS)}}
     moment = TEXT | {"format": "date-time"}
     flag = {"type": "boolean"}

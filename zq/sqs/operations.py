@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of operations: the parameters of each, and the function that carries it out."""
+"""The table of operations, with the parameters and the function of each operation."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from msgspec import Struct
 from zq.sqs import batches, errors, messages, permissions, queues, tasks
 from zq.sqs.call import Call, OfQueue, Params
 
-# The messages of msgspec for a missing member of a list's entry, and for a member of a wrong type.
+# The errors of msgspec for a missing member of a list's entry, and for a member of a wrong type.
 MISSING: Final = re.compile(r"Object missing required field `(\w+)` - at `\$\.?(.*)`")
 WRONG: Final = re.compile(r"(Expected .*?)(?: - at `\$\.?(.*)`)?")
 
@@ -20,13 +20,16 @@ Answer = Mapping[str, Any] | Struct | None
 
 
 class Operation(Struct, frozen=True):
-    """One operation. ``run`` returns members of the JSON protocol without defaults, or None if there is no output."""
+    """An operation of SQS.
+
+    ``run`` executes it and returns the members of the JSON response without default values; None for an empty response.
+    """
 
     params: type[Params]
     run: Callable[[Call, Any], Answer]
 
     def __call__(self, call: Call, given: Mapping[str, Any], params: Params | None) -> Answer:
-        """Carry out the operation with the ``given`` parameters, or with decoded ``params``.
+        """Execute the operation with decoded ``params``, or with the ``given`` parameters if ``params`` is None.
 
         Raises ``SqsError``, and the errors of the use cases.
         """
@@ -34,7 +37,7 @@ class Operation(Struct, frozen=True):
 
 
 def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
-    """Return the parameters with checked types. Raises ``SqsError`` for a wrong or missing one."""
+    """Decode the parameters of an operation. Raises ``SqsError`` for a missing parameter or a wrong type."""
     members = {name: value for name, value in given.items() if value is not None}
     for name in _required(kind):
         if members.get(name, "") == "":
@@ -47,7 +50,7 @@ def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
 
 @cache
 def _required(kind: type[Params]) -> tuple[str, ...]:
-    """Return the members that a request must have."""
+    """Return the names of the required members."""
     return tuple(field.encode_name for field in msgspec.structs.fields(kind) if field.required)
 
 
@@ -59,7 +62,7 @@ def _refusal(sentence: str) -> errors.SqsError:
 
 
 def _dotted(path: str) -> str:
-    """Return a path of msgspec in the form of the query protocol: ``Entries.1.Id`` for ``Entries[0].Id``."""
+    """Translate a path of msgspec to the query protocol's form: ``Entries[0].Id`` to ``Entries.1.Id``."""
     return re.sub(r"\[(\d+)\]", lambda found: f".{int(found[1]) + 1}", path)
 
 
@@ -91,11 +94,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
 }
 
-# Operations without a parameter QueueUrl. A queue's URL takes only GetQueueUrl of them, as at AWS.
+# Operations without the parameter QueueUrl. Requests to a queue's URL cannot name them, except GetQueueUrl, as in AWS.
 OF_THE_SERVICE: Final = frozenset(
     name for name, operation in OPERATIONS.items() if "QueueUrl" not in _required(operation.params)
 ) - {"GetQueueUrl"}
-# Decoders of the JSON of operations on a queue. If a decoder fails, ``read`` finds the reason.
+# JSON decoders of the operations on a queue. If a decoder fails, ``read`` determines the error.
 DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     name: msgspec.json.Decoder(operation.params, strict=False)
     for name, operation in OPERATIONS.items()

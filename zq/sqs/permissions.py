@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access of other accounts by a queue's ``Policy``, and the operations that edit the policy.
+"""Access of other accounts to a queue by its ``Policy``, and the operations that edit the policy.
 
-A policy never grants more than it states. If a statement has an unknown part (a condition, a negation, a wildcard
-inside a name), an Allow grants nothing, and a Deny denies everything.
+Statements are evaluated conservatively. If a statement has an unsupported part (a condition, a negation, a wildcard
+inside a name), an Allow grants nothing, and a Deny is taken to match.
 """
 
 import re
@@ -22,31 +22,32 @@ from zq.sqs.accounts import ACCOUNT
 from zq.sqs.call import Call, Needed, OfQueue
 from zq.sqs.extension import attributes_of, with_attributes
 
-# What may be granted. An operation's batch goes with it.
+# The operations that a policy can grant. A grant includes the batch operation.
 GRANTED: Final = frozenset(
     {
         *("ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes", "GetQueueUrl"),
         *("ListDeadLetterSourceQueues", "PurgeQueue", "ReceiveMessage", "SendMessage"),
     }
 )
-# Of these, what changes nothing.
+# The grantable operations that only read.
 READING: Final = frozenset({"GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues"})
-# Members of a statement that are understood.
-UNDERSTOOD: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource"})
-# A principal that is an account.
+# The supported members of a statement.
+SUPPORTED: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource"})
+# A principal that is an account: its root ARN or its number.
 PRINCIPAL: Final = re.compile(rf"arn:[a-z-]+:iam::({ACCOUNT.pattern}):root|({ACCOUNT.pattern})", re.ASCII)
 LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
-# Actions of one statement that is added.
-MOST_ACTIONS: Final = 7
+# The maximum number of actions in an added statement.
+MAX_ACTIONS: Final = 7
 VERSION: Final = "2008-10-17"
 
 
 def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
-    """Return the call in the account of its queue, if the queue belongs to another account that admits the caller.
+    """Return the call in the account that owns its queue.
 
-    Raises ``SqsError``, and ``NotAuthorized`` if the state of that account's project forbids the operation.
+    If the queue belongs to another account, the queue's policy must permit the operation. Raises ``SqsError``, and
+    ``NotAuthorized`` if the state of the other account's project forbids the operation.
     """
-    account, name = _meant(call, operation, given)
+    account, name = _queue_parts(call, operation, given)
     if not account or account == call.account:
         return call
     project, action = call.use_cases.accounts.project_of(account), operation.removesuffix("Batch")
@@ -55,41 +56,41 @@ def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
     queue = call.use_cases.find(QueueRef(project, name))
     policy = attributes_of(queue.metadata).policy if queue else ""
     if action not in GRANTED or not allows(policy, call.account, action, (account, name)):
-        raise errors.access_denied(f"Access to the queue {name[: names.MOST_SHOWN]} of {account} is denied.")
+        raise errors.access_denied(f"Access to the queue {name[: names.MAX_SHOWN]} of {account} is denied.")
     if (quotas := call.use_cases.quotas) is not None:
         check_state(quotas.of(project).state, action not in READING)
     return structs.replace(call, project=project, account=account)
 
 
-def _meant(call: Call, operation: str, given: Mapping[str, Any]) -> tuple[str, str]:
-    """Return account and name of the queue in the parameters; "" for each that they do not name."""
+def _queue_parts(call: Call, operation: str, given: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the account and name of the queue in the parameters, each "" if it is missing."""
     if operation == "GetQueueUrl":
         return str(given.get("QueueOwnerAWSAccountId") or ""), str(given.get("QueueName") or "")
     return names.named(call.project, str(given.get("QueueUrl") or ""))[:2]
 
 
 def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bool:
-    """Return whether a policy ("" = none) allows an action on a queue to an account. A denial overrides."""
+    """Return whether a policy ("" = none) permits an account an action on a queue. A Deny overrides every Allow."""
     allowed = False
     for statement in _statements(policy):
         effect = statement.get("Effect") if isinstance(statement, dict) else None
         if effect not in ("Allow", "Deny"):
             return False
         denies = effect == "Deny"
-        understood = statement.keys() <= UNDERSTOOD
-        met = (
-            _meets(_principals(statement.get("Principal")), partial(_is_account, account), denies)
-            and _meets(statement.get("Action"), partial(_is_action, action), denies)
-            and _meets(statement.get("Resource"), partial(_is_queue, queue), denies)
+        supported = statement.keys() <= SUPPORTED
+        matched = (
+            _matches(_principals(statement.get("Principal")), partial(_is_account, account), denies)
+            and _matches(statement.get("Action"), partial(_is_action, action), denies)
+            and _matches(statement.get("Resource"), partial(_is_queue, queue), denies)
         )
-        if denies and (met or not understood):
+        if denies and (matched or not supported):
             return False
-        allowed = allowed or (met and understood)
+        allowed = allowed or (matched and supported)
     return allowed
 
 
 def _statements(policy: str) -> list[Any]:
-    """Return the statements of a policy; [None] for an invalid policy."""
+    """Return the statements of a policy. An invalid policy yields [None], which permits nothing."""
     try:
         found = wire.json_object(policy.encode()).get("Statement") if policy else []
     except InvalidBody:
@@ -97,21 +98,24 @@ def _statements(policy: str) -> list[Any]:
     return found if isinstance(found, list) else [found]
 
 
-def _meets(said: Any, judge: Callable[[str], bool | None], denies: bool) -> bool:
-    """Return whether an entry or a list of entries matches. ``judge`` returns None for an unknown form of entry."""
-    for entry in said if isinstance(said, list) else [said]:
-        verdict = (entry == "*" or judge(entry)) if isinstance(entry, str) else None
+def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) -> bool:
+    """Return whether an entry, or one of a list of entries, matches.
+
+    ``matches`` returns None for an unsupported entry, which matches only if the statement ``denies``.
+    """
+    for entry in value if isinstance(value, list) else [value]:
+        verdict = (entry == "*" or matches(entry)) if isinstance(entry, str) else None
         if verdict or (verdict is None and denies):
             return True
     return False
 
 
-def _principals(said: Any) -> Any:
-    """Return the entries of accounts, and None for each entry of another kind."""
-    if not isinstance(said, dict):
-        return said if said == "*" else None
-    own = said.get("AWS", [])
-    return [*(own if isinstance(own, list) else [own]), *(None for kind in said if kind != "AWS")]
+def _principals(value: Any) -> Any:
+    """Return the accounts of a principal, with None for each other kind of principal."""
+    if not isinstance(value, dict):
+        return value if value == "*" else None
+    own = value.get("AWS", [])
+    return [*(own if isinstance(own, list) else [own]), *(None for kind in value if kind != "AWS")]
 
 
 def _is_account(account: str, entry: str) -> bool | None:
@@ -120,7 +124,7 @@ def _is_account(account: str, entry: str) -> bool | None:
 
 
 def _is_action(action: str, entry: str) -> bool | None:
-    """Return whether an entry allows an action, regardless of case as at AWS; None if it is malformed."""
+    """Return whether an entry matches an action, case-insensitively as in AWS; None if the entry is unsupported."""
     service, _, name = entry.lower().partition(":")
     if service != "sqs" or not (name.isalpha() or name == "*"):
         return None
@@ -143,7 +147,7 @@ class RemovePermission(OfQueue, frozen=True):
 
 
 def add_permission(call: Call, given: AddPermission) -> None:
-    """Allow operations on the queue to other accounts."""
+    """Add a statement to the queue's policy that permits other accounts operations on the queue."""
     queue = names.existing(call, given.queue_url)
     _check(given)
     arn = names.queue_arn(call, queue.ref.name)
@@ -166,7 +170,7 @@ def add_permission(call: Call, given: AddPermission) -> None:
 
 
 def remove_permission(call: Call, given: RemovePermission) -> None:
-    """Remove a statement. A policy is deleted with its last statement."""
+    """Remove the statement with the given label from the queue's policy. An empty policy is deleted."""
     queue = names.existing(call, given.queue_url)
 
     def edit(policy: dict[str, Any]) -> dict[str, Any]:
@@ -180,30 +184,30 @@ def remove_permission(call: Call, given: RemovePermission) -> None:
 
 
 def _check(given: AddPermission) -> None:
-    """Raise ``SqsError`` for terms that are none."""
+    """Raise ``SqsError`` if the label, an action or an account is invalid."""
     if LABEL.fullmatch(given.label) is None:
         reason = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."
-        raise errors.invalid_value(given.label[: names.MOST_SHOWN], "Label", reason)
+        raise errors.invalid_value(given.label[: names.MAX_SHOWN], "Label", reason)
     if not given.actions:
         raise errors.missing_parameter("Actions")
-    if len(given.actions) > MOST_ACTIONS:
-        raise errors.over_limit(f"{len(given.actions)} Actions were found, maximum allowed is {MOST_ACTIONS}.")
+    if len(given.actions) > MAX_ACTIONS:
+        raise errors.over_limit(f"{len(given.actions)} Actions were found, maximum allowed is {MAX_ACTIONS}.")
     for action in given.actions:
         if action not in GRANTED and action != "*":
             reason = "Only the queue owner is allowed to invoke this action."
-            raise errors.invalid_value(f"SQS:{action[: names.MOST_SHOWN]}", "ActionName", reason)
+            raise errors.invalid_value(f"SQS:{action[: names.MAX_SHOWN]}", "ActionName", reason)
     if not given.accounts or not all(map(ACCOUNT.fullmatch, given.accounts)):
-        said = str(given.accounts)[: names.MOST_SHOWN]
-        raise errors.invalid_value(said, "PrincipalId", "Unable to verify.")
+        value = str(given.accounts)[: names.MAX_SHOWN]
+        raise errors.invalid_value(value, "PrincipalId", "Unable to verify.")
 
 
 def _listed(policy: Mapping[str, Any]) -> list[Any]:
-    said = policy.get("Statement", [])
-    return said if isinstance(said, list) else [said]
+    value = policy.get("Statement", [])
+    return value if isinstance(value, list) else [value]
 
 
 def _one_or_all(found: Iterable[str]) -> str | list[str]:
-    """Return a single entry as itself and several as a list, as AWS writes them."""
+    """Return a single entry itself, and several entries as a list, as in AWS's policies."""
     several = list(found)
     return several[0] if len(several) == 1 else several
 

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The query protocol of older clients: a form in, and XML out, or JSON with ``Accept: application/json``.
+"""The query protocol of older clients.
 
-The parameters are one flat form, in which dots and numbers denote structures, lists and maps:
-``Attribute.1.Name=DelaySeconds&Attribute.1.Value=5``. The only entry of a list may have no number.
+Requests are forms. Responses are XML, or JSON if the request has ``Accept: application/json``.
+
+The form is flat. Dots and numbers in field names denote structures, lists and maps:
+``Attribute.1.Name=DelaySeconds&Attribute.1.Value=5``. The number may be omitted for the only entry of a list.
 """
 
 import re
@@ -19,14 +21,14 @@ from zq.sqs.operations import Answer
 from zq.wire import encode
 
 MEDIA: Final = "text/xml"
-# The media type of answers for clients that prefer it: the elements of XML as members.
+# The media type of responses for clients that prefer it. Members correspond to the XML elements.
 JSON: Final = "application/json"
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
-# Fields of a form, of which ten entries with ten attributes each need half.
-MOST_FIELDS: Final = 1000
-# Parts of a field's name.
-MOST_PARTS: Final = 8
-# Lists by what their elements are called in forms, and as what operations know them.
+# The maximum number of fields in a form. Ten entries with ten attributes each need half of them.
+MAX_FIELDS: Final = 1000
+# The maximum number of dots at which a field's name is split.
+MAX_DOTS: Final = 8
+# The lists in requests: the element's name in forms, and the member of the operation.
 LISTS: Final = {
     "AttributeName": "AttributeNames",
     "MessageAttributeName": "MessageAttributeNames",
@@ -38,18 +40,18 @@ LISTS: Final = {
     "DeleteMessageBatchRequestEntry": "Entries",
     "ChangeMessageVisibilityBatchRequestEntry": "Entries",
 }
-# Maps likewise, with what an element's key and its value are called.
+# The maps in requests: the element's name in forms, the member of the operation, and the names of key and value.
 MAPS: Final = {
     "Attribute": ("Attributes", "Name", "Value"),
     "MessageAttribute": ("MessageAttributes", "Name", "Value"),
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name", "Value"),
     "Tag": ("Tags", "Key", "Value"),
 }
-# Lists as operations know them: so clients name one that is empty, with an empty text.
+# The member names of lists. Clients send an empty list as a field of this name with an empty value.
 PLURALS: Final = frozenset(LISTS.values())
-# What an operation calls differently.
+# The members that an operation names differently.
 RENAMED: Final = {"CreateQueue": {"Tags": "tags"}}
-# What elements of lists are called in answers; of batches, {} is the operation.
+# The element names of lists in responses. {} is the name of the batch operation.
 ELEMENTS: Final = {
     "QueueUrls": "QueueUrl",
     "queueUrls": "QueueUrl",
@@ -58,18 +60,18 @@ ELEMENTS: Final = {
     "Failed": "BatchResultErrorEntry",
     "Results": "ListMessageMoveTasksResultEntry",
 }
-# Maps in answers by their names: what their elements are called, and in them the key and the value.
+# The maps in responses by member: the element's name, and the names of key and value.
 ELEMENTS_OF_MAPS: Final = {plural: (one, key, value) for one, (plural, key, value) in MAPS.items()}
-# Members whose names AWS begins with a small letter in JSON.
+# The members whose names begin with a lower-case letter in AWS's JSON.
 SMALL: Final = {"Messages": "messages", "QueueUrls": "queueUrls"}
-# Characters that no XML may hold.
+# The characters that XML cannot contain.
 FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 Tree = dict[str, Any]
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], None]:
-    """Return the name of the operation, its parameters as members, and None. Raises ``SqsError``."""
+    """Return the operation's name, its parameters as members, and None. Raises ``SqsError``."""
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")
     renamed = RENAMED.get(operation, {})
@@ -79,18 +81,18 @@ def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], None]:
 def _fields(form: str | bytes) -> dict[str, str]:
     try:
         text = form.decode() if isinstance(form, bytes) else form
-        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+        pairs = parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS)
     except ValueError as error:
-        sentence = f"The form must be UTF-8, percent-encoded, and have at most {MOST_FIELDS} fields."
+        sentence = f"The form must be UTF-8, percent-encoded, and have at most {MAX_FIELDS} fields."
         raise errors.malformed(sentence) from error
     return dict(pairs)
 
 
 def _tree(form: Mapping[str, str]) -> Tree:
-    """Return the fields nested by the parts of their names."""
+    """Nest the fields by the parts of their names. Raises ``SqsError`` for a field with a value and parts."""
     tree: Tree = {}
     for name, value in form.items():
-        *parts, last = name.split(".", MOST_PARTS)
+        *parts, last = name.split(".", MAX_DOTS)
         node = tree
         for part in parts:
             node = node.setdefault(part, {})
@@ -102,7 +104,7 @@ def _tree(form: Mapping[str, str]) -> Tree:
 
 
 def _members(tree: Tree) -> Tree:
-    """Return the members of a structure with its lists and maps."""
+    """Convert the fields of a structure to members, with their lists and maps."""
     found: Tree = {}
     for name, node in tree.items():
         if name in LISTS:
@@ -124,14 +126,14 @@ def _value(node: Any) -> Any:
 
 
 def _elements(node: Any) -> list[Any]:
-    """Return the elements of a list in the order of their numbers. An element without a number is the only one."""
+    """Return the elements of a list in numerical order. A node without numbers is the only element."""
     if not isinstance(node, dict) or not all(name.isascii() and name.isdigit() for name in node):
         return [node]
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
 
 
 def answer(req: falcon.Request, resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
-    """Write the answer of an operation, in XML or in JSON."""
+    """Write the result of an operation to the response, as XML or JSON."""
     members = to_builtins(given)
     if _prefers_json(req):
         result = {} if members is None else {f"{operation}Result": _json_members(members)}
@@ -144,7 +146,10 @@ def answer(req: falcon.Request, resp: falcon.Response, operation: str, given: An
 
 
 def refuse(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
-    """Write an error, in XML or in JSON; its status is set. A missing operation is XML for every client, as at AWS."""
+    """Write an error to the response as XML or JSON. The response's status is already set.
+
+    The error for a missing operation is XML for every client, as in AWS.
+    """
     if error.query_code == errors.NO_OPERATION:
         resp.content_type, resp.data = MEDIA, f"<{errors.NO_OPERATION}/>".encode()
         return
@@ -176,7 +181,7 @@ def _json_members(members: Mapping[str, Any]) -> Tree:
 
 
 def _json(name: str, value: Any) -> Any:
-    """Return the value of a member; a map is an array of its names and values, as in XML."""
+    """Convert the value of a member to JSON. A map becomes an array of its names and values, as in XML."""
     if name in ELEMENTS_OF_MAPS:
         _, key, content = ELEMENTS_OF_MAPS[name]
         return [_json("", {key: own, content: each}) for own, each in value.items()]
@@ -190,7 +195,7 @@ def _xml_members(operation: str, members: Mapping[str, Any]) -> str:
 
 
 def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
-    """Yield the elements of a member: several for a list or a map."""
+    """Yield the XML elements of a member. A list or a map has several elements."""
     if name in ELEMENTS_OF_MAPS:
         one, key, valued = ELEMENTS_OF_MAPS[name]
         for own, content in value.items():
@@ -205,7 +210,10 @@ def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    """Return a value escaped for XML. A carriage return becomes a reference, since parsers would read a line break."""
+    """Escape a value for XML, and replace forbidden characters.
+
+    A carriage return becomes a character reference, because parsers would replace it by a line feed.
+    """
     if isinstance(value, bool):
         return str(value).lower()
     return FORBIDDEN.sub("\ufffd", escape(str(value), {"\r": "&#13;"}))

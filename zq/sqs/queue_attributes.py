@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attributes of queues on the wire, where all of them are texts.
+"""Conversion of queue attributes between the wire, where all values are strings, and the metadata.
 
-An attribute with a metadata key of zq is stored under that key, so that REST and SQS share it. The object ``_sqs`` of
-the metadata keeps all others.
+An attribute that corresponds to a metadata key of zq is stored under that key, so that REST and SQS share it. All other
+attributes are stored in the metadata object ``_sqs``.
 """
 
 import json
@@ -32,7 +32,7 @@ from zq.sqs.limits import MAX_ACCESS_POLICY, MAX_RECEIVES, MAX_SOURCES, NUMBERS
 
 LOG = logging.getLogger(__name__)
 
-# Attributes that are counted or computed.
+# The attributes that clients cannot set.
 READ_ONLY: Final = (
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesNotVisible",
@@ -41,35 +41,38 @@ READ_ONLY: Final = (
     "LastModifiedTimestamp",
     "QueueArn",
 )
-# Attributes that only FIFO queues have, and may be set; of the last two, errors say so.
+# The attributes that can be set on FIFO queues only. For the last two, errors name this restriction.
 ONLY_OF_FIFO: Final = ("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
-SAID_TO_BE: Final = ONLY_OF_FIFO[1:]
-# What makes a queue one, and is said when it is made.
+NAMED_IN_ERRORS: Final = ONLY_OF_FIFO[1:]
+# The attribute that makes a queue a FIFO queue. It is set at creation only.
 FIFO: Final = "FifoQueue"
-# All that a reader may name.
+# The name by which a reader requests all attributes.
 ALL: Final = "All"
-# The sentence about a throughput that is bound for each group.
+# The error sentence for a throughput limit per group without the deduplication scope that it needs.
 NEEDS_SCOPE: Final = f"{THROUGHPUT_LIMITS[1]} needs a DeduplicationScope of {DEDUPLICATION_SCOPES[1]}."
 _BOOLEANS: Final = {"true": True, "false": False}
 _DIGITS: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 def boolean(text: str) -> bool | None:
-    """Return the boolean that an attribute's text is, in letters of any case; None if it is neither."""
+    """Parse "true" or "false" case-insensitively. Return None for other texts."""
     return _BOOLEANS.get(text.lower())
 
 
 def check_names(attributes: Iterable[str], fifo: bool) -> None:
-    """Raise ``SqsError`` for a name that is none of an attribute that may be set on such a queue."""
+    """Raise ``SqsError`` for an attribute that cannot be set on this kind of queue, FIFO or standard."""
     for name in attributes:
-        if name in SAID_TO_BE and not fifo:
+        if name in NAMED_IN_ERRORS and not fifo:
             raise errors.only_of_fifo(name)
         if name not in SETTERS or (name in ONLY_OF_FIFO and not fifo):
             raise errors.unknown_attribute(name)
 
 
 def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[str, str]) -> Metadata:
-    """Return the metadata with these attributes, whose names are valid. Raises ``SqsError`` for a value."""
+    """Return a copy of the metadata with these attributes set. Raises ``SqsError`` for an invalid value.
+
+    The names must have passed ``check_names``.
+    """
     own = attributes_in(metadata)
     if attributes.get("KmsMasterKeyId") and boolean(attributes.get("SqsManagedSseEnabled", "")):
         raise errors.two_encryptions()
@@ -82,7 +85,7 @@ def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[st
 
 
 class Edit:
-    """The metadata of a queue while attributes are set in them."""
+    """An edit of a queue's metadata, which attribute setters modify."""
 
     def __init__(self, call: Call, ref: QueueRef, metadata: Metadata, own: QueueAttributes) -> None:
         self.call = call
@@ -91,7 +94,7 @@ class Edit:
         self.own = own
 
     def keep(self, **changes: Any) -> None:
-        """Change values of ``_sqs``."""
+        """Change members of ``_sqs``."""
         self.own = structs.replace(self.own, **changes)
 
 
@@ -153,7 +156,7 @@ def _set_redrive_policy(edit: Edit, name: str, value: str) -> None:
 
 
 def _target(edit: Edit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
-    """Return the name of the dead-letter queue. Raises ``refusal`` if it does not take letters of this queue."""
+    """Return the name of the dead-letter queue. Raises ``refusal`` if it is invalid or does not allow this queue."""
     target = names.named_by(edit.call, arn)
     if target is None:
         raise refusal("Dead letter target must be a queue of the same account.")
@@ -221,7 +224,7 @@ def _sets_one_of(member: str, values: Sequence[str]) -> Callable[[Edit, str, str
     return set_text
 
 
-# By its name: how an attribute is set. Others cannot be.
+# The setters of attributes by name. Attributes without a setter cannot be set.
 SETTERS: Final[Mapping[str, Callable[[Edit, str, str], None]]] = {
     "VisibilityTimeout": _sets_own("visibility"),
     "MessageRetentionPeriod": _sets_key("_default_message_ttl"),
@@ -238,12 +241,12 @@ SETTERS: Final[Mapping[str, Callable[[Edit, str, str], None]]] = {
     "DeduplicationScope": _sets_one_of("scope", DEDUPLICATION_SCOPES),
     "FifoThroughputLimit": _sets_one_of("limit", THROUGHPUT_LIMITS),
 }
-# All that may be named by those who read.
+# The names that a reader may request.
 KNOWN: Final = frozenset({ALL, FIFO, *SETTERS, *READ_ONLY})
 
 
 def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
-    """Return the attributes of a queue with these metadata, without counts."""
+    """Return the attributes of a queue from its metadata, without message counts and empty values."""
     own = attributes_in(metadata)
     filled = call.use_cases.queues.shown(name, metadata)
     texts = {
@@ -269,7 +272,7 @@ def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
 
 
 def differing(there: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Return the first given attribute whose value differs from the queue's; "" if there is none."""
+    """Return the first given attribute whose value differs from the queue's; "" if all values are equal."""
     return next((name for name, value in given.items() if not _same(there.get(name, ""), value)), "")
 
 
@@ -283,7 +286,7 @@ def _same(there: str, given: str) -> bool:
 
 
 def _as_texts(value: Any) -> Any:
-    """Return JSON with numbers as texts, since clients send either."""
+    """Convert all numbers in a JSON value to strings, because clients send either."""
     if isinstance(value, dict):
         return {name: _as_texts(member) for name, member in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognition of SQS requests by path and method, before anything else of a request is read.
+"""Recognition of SQS requests by path and method, before other parts of the request are processed.
 
-SQS requests have none of zq's headers and no routes of their own. Middleware sends all of them to one resource.
+SQS requests have none of zq's headers and no routes of their own. Middleware routes all of them to one resource.
 """
 
 import re
@@ -15,11 +15,11 @@ from zq.sqs import json_protocol, query_protocol
 
 # The paths of queue URLs.
 QUEUE_PATH: Final = re.compile(r"/(?:queue/[A-Za-z0-9-]{1,64}/)?[0-9]{12}/[^/]+", re.ASCII)
-# A query string with an operation.
+# The operation in a query string.
 HAS_ACTION: Final = re.compile(r"(?:^|&)Action=")
-# The route of the resource. A request for this path itself is answered 404.
+# The route of the resource. A client's request for this path itself gets 404.
 ROUTE: Final = "/sqs"
-# The operation in metrics of requests that name none.
+# The operation that metrics show for requests without an operation.
 UNKNOWN: Final = "sqs"
 
 
@@ -33,15 +33,15 @@ def is_sqs(env: Mapping[str, Any]) -> bool:
 
 
 class Recognition:
-    """Falcon middleware behind the one that gives each request its id.
+    """Falcon middleware that recognizes SQS requests and routes them. Add it after the middleware of request ids.
 
-    It sets ``req.context.sqs`` of an SQS request to the module of the protocol in which the request is written.
+    Sets ``req.context.sqs`` of an SQS request to the module of the request's protocol.
     """
 
     def process_request(self, req: falcon.Request, resp: Answer) -> None:
         if not is_sqs(req.env):
             return
-        req.context.sqs = json_protocol if json_protocol.is_spoken(req.env) else query_protocol
+        req.context.sqs = json_protocol if json_protocol.matches(req.env) else query_protocol
         req.context.operation, req.context.links_change = UNKNOWN, True
         resp.put_headers({"x-amzn-requestid": request_id(req)})
         req.path = ROUTE
@@ -49,12 +49,12 @@ class Recognition:
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, _resource: object, _params: Mapping[str, str]
     ) -> None:
-        """Restore the path after routing, for logs."""
+        """Restore the request's path after routing, for logs."""
         if hasattr(req.context, "sqs"):
             req.path = req.env["PATH_INFO"]
 
 
 def request_id(req: falcon.Request) -> str:
-    """Return the UUID in the request's id of this server's log."""
+    """Return the UUID of the request's id in this server's log."""
     identity: str = req.context.request_id
     return identity.removeprefix("req-")

@@ -13,24 +13,24 @@ from zq.sqs.limits import MAX_BODY
 
 
 class SqsOptions(Struct, frozen=True, kw_only=True):
-    """The options of the section."""
+    """The validated options of the section."""
 
     enabled: bool = False
     auth: str = "sigv4"
-    """How requests are authenticated: ``sigv4``, or ``none``."""
+    """The authentication of requests: ``sigv4`` or ``none``."""
     region: str = "us-east-1"
-    """The region of requests that name none."""
+    """The region of requests that name no region."""
     public_url: str = ""
-    """Scheme and host of queue URLs; "" stands for the scheme and host of the request."""
+    """The scheme and host of queue URLs; "" = the scheme and host of each request."""
     project: str = "000000000000"
     """The project of requests that are not authenticated and name no account."""
     auth_none_anywhere: bool = False
     purge_interval: int = 60
-    """Minimum seconds between two purges of a queue; 0 = no minimum."""
+    """The minimum seconds between two purges of a queue; 0 = no minimum."""
     name_rest: int = 0
-    """Seconds after the deletion of a queue during which no queue of the same name can be created; 0 = none."""
+    """The seconds after a queue's deletion during which no queue of the same name can be created; 0 = none."""
     kms: str = "ignore"
-    """The treatment of KMS keys: ``ignore`` shows them and encrypts nothing, ``refuse`` refuses them."""
+    """The handling of KMS keys: ``ignore`` stores them without encrypting, ``refuse`` refuses them."""
     key_file: str = ""
     """The file of the master keys that seal secrets of access keys; "" = secrets can be stored in plain text only."""
 
@@ -99,7 +99,7 @@ SQS: Final[list[cfg.Opt]] = [
 
 
 def _read(conf: Any) -> SqsOptions:
-    """Return the options. Raises ``StartRefused`` for a project that cannot exist."""
+    """Validate the options and return them. Raises ``StartRefused`` for an invalid project."""
     options = SqsOptions(**{option.dest: conf.sqs[option.dest] for option in SQS})
     try:
         project_id(options.project)
@@ -115,7 +115,7 @@ def _line(options: SqsOptions, url: str) -> str:
 def _check_exposure(options: SqsOptions, listener: Listener) -> list[str]:
     """Return a warning if requests are not authenticated.
 
-    Raises ``StartRefused`` if other machines could send such requests and the options do not accept that.
+    Raises ``StartRefused`` if other machines could send unauthenticated requests and ``auth_none_anywhere`` is false.
     """
     if not options.enabled or options.auth != "none":
         return []

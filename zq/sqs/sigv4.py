@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verification of AWS Signature Version 4: pure functions without a clock, a store or a body.
+"""Verification of AWS Signature Version 4, by pure functions without a clock, a store or a body.
 
-``read`` takes from a request's head what its signature claims, ``check_moment`` and ``check_headers`` judge that, and
-``check_signature`` compares it, for which the hash of the body must be known. Each raises ``Refusal``.
+1. ``read`` parses the signature's claim in a request's head.
+2. ``check_moment`` and ``check_headers`` check the claim.
+3. ``check_signature`` compares the signature, which requires the hash of the body.
+
+Each function raises ``Refusal``.
 """
 
 import hashlib
@@ -21,18 +24,18 @@ from msgspec import Struct
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 SERVICE: Final = "sqs"
 TERMINATOR: Final = "aws4_request"
-# How a moment is written, in ``X-Amz-Date`` and in the text that is signed.
+# The format of a moment in ``X-Amz-Date`` and in the string to sign.
 MOMENT: Final = "%Y%m%dT%H%M%SZ"
-# Seconds by which the moment of a request may differ from the store's clock.
+# The maximum difference between a request's moment and the store's clock in seconds.
 SKEW: Final = 900
-# Seconds that a pre-signed request may be valid, at most: a week.
-MOST_EXPIRES: Final = 604_800
-# What stands for the body's hash where the body is not signed.
+# The maximum validity of a pre-signed request in seconds: one week.
+MAX_EXPIRES: Final = 604_800
+# The text that replaces the body's hash if the body is not signed.
 UNSIGNED: Final = "UNSIGNED-PAYLOAD"
-# What a query says of a pre-signed request's signature, each once.
+# The required query parameters of a pre-signed request, without ``X-Amz-``.
 PARAMETERS: Final = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
-# Signing keys that one process remembers.
-MOST_KEYS: Final = 4096
+# The maximum number of signing keys that a process caches.
+MAX_CACHED_KEYS: Final = 4096
 
 ABSENT: Final = "MissingAuthenticationToken"
 INCOMPLETE: Final = "IncompleteSignature"
@@ -54,7 +57,7 @@ _STAMP: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 
 
 class Refusal(Exception):
-    """The refusal of a signature: an error code of AWS, its sentence, and the status."""
+    """The refusal of a signature, with an error code of AWS, its sentence, and the HTTP status."""
 
     def __init__(self, code: str, message: str, status: int = 403) -> None:
         super().__init__(message)
@@ -64,20 +67,26 @@ class Refusal(Exception):
 
 
 class Head(NamedTuple):
-    """A request without its body. ``path`` and ``query`` as sent; ``headers``: by names in lower case, repeats joined
-    by a comma, each byte a character (as WSGI has it)."""
+    """A request without its body.
+
+    ``path`` and ``query`` are as sent. ``headers`` are by lower-case name, with repeated headers joined by commas, and
+    with one character for each byte as in WSGI.
+    """
 
     method: str
     path: str
     query: str
     headers: Mapping[str, str]
     secure: bool = False
-    """Whether the request came over TLS."""
+    """True if the request was received over TLS."""
 
 
 class Claim(Struct, frozen=True):
-    """What a request says of its signature. ``seconds``: its moment, since 1970; ``expires``: seconds for which it is
-    valid then; None = it is not pre-signed."""
+    """A request's claim about its signature.
+
+    ``seconds``: the request's moment in seconds since 1970. ``signed``: the names of the signed headers. ``expires``:
+    the seconds for which a pre-signed request is valid from its moment on; None = not pre-signed.
+    """
 
     key: str
     date: str
@@ -97,7 +106,7 @@ class Claim(Struct, frozen=True):
 
 
 def read(head: Head) -> Claim:
-    """Return the claim of a request's head. Raises ``Refusal`` if it is incomplete or for another service."""
+    """Parse the claim in a request's head. Raises ``Refusal`` if it is incomplete or for another service."""
     parameters = _parameters(head.query)
     header = head.headers.get("authorization")
     if header is None and "Algorithm" not in parameters:
@@ -108,15 +117,15 @@ def read(head: Head) -> Claim:
     if claim.service != SERVICE or claim.terminator != TERMINATOR:
         raise Refusal(MISMATCH, f"Credential should be scoped to {SERVICE} and end with '{TERMINATOR}'.")
     if claim.date != claim.moment[:8]:
-        said = f"'{claim.date}' != '{claim.moment[:8]}', from '{claim.moment}'."
+        stated = f"'{claim.date}' != '{claim.moment[:8]}', from '{claim.moment}'."
         raise Refusal(
-            MISMATCH, f"Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date: {said}"
+            MISMATCH, f"Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date: {stated}"
         )
     return claim
 
 
 def check_moment(claim: Claim, now: float) -> None:
-    """Raise ``Refusal`` unless the request is of the present."""
+    """Raise ``Refusal`` if the signature has expired or is not yet valid."""
     life = SKEW if claim.expires is None else claim.expires
     if now > claim.seconds + life:
         since = f"{_written(now - life)} ({_written(now)} - {_minutes(life)}.)"
@@ -127,7 +136,7 @@ def check_moment(claim: Claim, now: float) -> None:
 
 
 def check_headers(claim: Claim, head: Head) -> None:
-    """Raise ``Refusal`` unless the host is signed, and every header by which AWS's protocols say anything."""
+    """Raise ``Refusal`` unless ``Host`` and every ``X-Amz-`` header are signed, and every signed header is present."""
     signed = set(claim.signed)
     missing = sorted(({"host"} | {name for name in head.headers if name.startswith("x-amz-")}) - signed)
     if missing:
@@ -138,24 +147,26 @@ def check_headers(claim: Claim, head: Head) -> None:
 
 
 def check_signature(claim: Claim, head: Head, secret: str, body_hash: str) -> None:
-    """Raise ``Refusal`` unless the signature is that of the request by this secret. ``body_hash``: SHA-256 of the raw
-    body, in hex."""
-    said = head.headers.get("x-amz-content-sha256", body_hash)
-    fits = hmac.compare_digest(said.encode(), body_hash.encode()) or (said == UNSIGNED and head.secure)
-    text = string_to_sign(claim, canonical_request(claim, head, said))
+    """Raise ``Refusal`` unless the request is signed with the secret.
+
+    ``body_hash``: the SHA-256 of the raw body in hexadecimal.
+    """
+    stated = head.headers.get("x-amz-content-sha256", body_hash)
+    fits = hmac.compare_digest(stated.encode(), body_hash.encode()) or (stated == UNSIGNED and head.secure)
+    text = string_to_sign(claim, canonical_request(claim, head, stated))
     right = hmac.new(signing_key(secret, claim.date, claim.region), text, hashlib.sha256).hexdigest()
     if not (hmac.compare_digest(right, claim.signature) and fits):
         raise Refusal(MISMATCH, OTHER_SIGNATURE)
 
 
 def refuse_session(head: Head) -> None:
-    """Raise ``Refusal`` for temporary credentials: there are none."""
+    """Raise ``Refusal`` for temporary credentials, which are not supported."""
     if "x-amz-security-token" in head.headers or "Security-Token" in _parameters(head.query):
         raise Refusal(UNKNOWN_KEY, NO_SUCH_KEY)
 
 
 def canonical_request(claim: Claim, head: Head, body_hash: str) -> bytes:
-    """Return the canonical request."""
+    """Return the canonical request, as Signature Version 4 defines it."""
     headers = [name.encode() + b":" + _trimmed(head.headers[name]) + b"\n" for name in claim.signed]
     names = ";".join(claim.signed)
     first = f"{head.method}\n{_canonical_path(head.path)}\n{_canonical_query(claim, head.query)}\n"
@@ -163,13 +174,13 @@ def canonical_request(claim: Claim, head: Head, body_hash: str) -> bytes:
 
 
 def string_to_sign(claim: Claim, canonical: bytes) -> bytes:
-    """Return the string to sign."""
+    """Return the string to sign for a canonical request."""
     return f"{ALGORITHM}\n{claim.moment}\n{claim.scope}\n{hashlib.sha256(canonical).hexdigest()}".encode()
 
 
-@lru_cache(MOST_KEYS)
+@lru_cache(MAX_CACHED_KEYS)
 def signing_key(secret: str, date: str, region: str) -> bytes:
-    """Return the signing key of a day and a region."""
+    """Return the signing key that is derived from the secret for a day and a region."""
     key = b"AWS4" + secret.encode()
     for part in (date, region, SERVICE, TERMINATOR):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -181,7 +192,7 @@ def _incomplete(message: str) -> Refusal:
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """Return the parameters of a signature by names without ``X-Amz-``. Raises ``Refusal`` for a repeated name."""
+    """Return the query's ``X-Amz-`` parameters by name without that prefix. Raises ``Refusal`` for a repeated name."""
     found: dict[str, str] = {}
     if "X-Amz-" not in query and "%" not in query:
         return found
@@ -195,7 +206,7 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _by_header(header: str, headers: Mapping[str, str]) -> Claim:
-    """Return the claim of the header ``Authorization``, whose fields may have any order."""
+    """Parse the claim in the header ``Authorization``, whose fields may have any order. Raises ``Refusal``."""
     matched = _FIELDS.fullmatch(header)
     if matched is None:
         raise _incomplete(f"Authorization must begin with {ALGORITHM}.")
@@ -217,10 +228,10 @@ def _presigned(parameters: Mapping[str, str]) -> Claim:
             raise _incomplete(f"X-Amz-{name} is missing.")
     if parameters["Algorithm"] != ALGORITHM:
         raise _incomplete(f"X-Amz-Algorithm must be {ALGORITHM}.")
-    said = parameters["Expires"]
-    expires = int(said) if said.isascii() and said.isdigit() and len(said) < 8 else 0
-    if not 1 <= expires <= MOST_EXPIRES:
-        raise _incomplete(f"X-Amz-Expires must be 1 to {MOST_EXPIRES} seconds.")
+    stated = parameters["Expires"]
+    expires = int(stated) if stated.isascii() and stated.isdigit() and len(stated) < 8 else 0
+    if not 1 <= expires <= MAX_EXPIRES:
+        raise _incomplete(f"X-Amz-Expires must be 1 to {MAX_EXPIRES} seconds.")
     credential, names, signature = (parameters[name] for name in ("Credential", "SignedHeaders", "Signature"))
     return _claim(credential, names, signature, parameters["Date"], expires)
 
@@ -240,21 +251,21 @@ def _claim(credential: str, names: str, signature: str, moment: str, expires: in
 
 
 def _moment(headers: Mapping[str, str]) -> str:
-    """Return the time of ``X-Amz-Date``, or else of ``Date`` in either of its forms."""
+    """Return the moment in ``X-Amz-Date``, or else in ``Date`` in either of its formats. Raises ``Refusal``."""
     if (given := headers.get("x-amz-date")) is not None:
         return given.strip()
     given = headers.get("date", "").strip()
     if _STAMP.fullmatch(given):
         return given
     try:
-        said = parsedate_to_datetime(given)
-        return said.replace(tzinfo=said.tzinfo or UTC).astimezone(UTC).strftime(MOMENT)
+        stated = parsedate_to_datetime(given)
+        return stated.replace(tzinfo=stated.tzinfo or UTC).astimezone(UTC).strftime(MOMENT)
     except (ValueError, OverflowError):
         raise _incomplete("X-Amz-Date or Date must tell the moment of the request.") from None
 
 
 def _seconds(moment: str) -> float:
-    """Return a time in seconds since 1970. Raises ``Refusal`` for another text."""
+    """Parse a moment to seconds since 1970. Raises ``Refusal``."""
     if _STAMP.fullmatch(moment):
         with suppress(ValueError):
             return datetime.strptime(moment, MOMENT).replace(tzinfo=UTC).timestamp()
@@ -285,12 +296,12 @@ def _canonical_query(claim: Claim, query: str) -> str:
 
 
 def _encoded(text: str) -> str:
-    """Return a text decoded once and encoded in the form that is signed."""
+    """Decode a query text once, and encode it in the canonical form."""
     return quote_from_bytes(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 
 def _canonical_path(path: str) -> str:
-    """Return the path without dot segments, encoded once more."""
+    """Return the path without dot segments, percent-encoded once more."""
     kept: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
@@ -302,5 +313,5 @@ def _canonical_path(path: str) -> str:
 
 
 def _trimmed(value: str) -> bytes:
-    """Return a value without ASCII blanks at its ends and with single blanks inside."""
+    """Strip the whitespace of a header's value, and collapse whitespace inside it to single spaces."""
     return b" ".join(value.encode("latin-1").split())

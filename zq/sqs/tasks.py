@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on tasks that move the messages of a dead-letter queue."""
+"""The operations on move tasks, which move the messages of a dead-letter queue."""
 
 import binascii
 from base64 import b64decode, b64encode
@@ -15,10 +15,10 @@ from zq.sqs.call import Call, Params
 from zq.sqs.move_tasks import MoveTask, TaskStatus
 from zq.sqs.queues import has_target
 
-# Messages a second.
-MOST_A_SECOND: Final = 500
-# Tasks of one answer.
-MOST: Final = 10
+# The maximum rate of a task in messages per second.
+MAX_RATE: Final = 500
+# The maximum number of tasks in a listing.
+MAX_TASKS: Final = 10
 NO_QUEUE: Final = "The resource that you specified for the {} parameter doesn't exist."
 NO_SOURCE: Final = "Source queue must be configured as a Dead Letter Queue."
 RUNNING: Final = (
@@ -64,8 +64,8 @@ def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str
         if destination == source.name:
             raise errors.invalid_value(given.destination_arn, "DestinationArn", "Must not be the source queue.")
     rate = given.max_number_of_messages_per_second
-    if rate is not None and not 1 <= rate <= MOST_A_SECOND:
-        reason = f"Must be between 1 and {MOST_A_SECOND}, if provided."
+    if rate is not None and not 1 <= rate <= MAX_RATE:
+        reason = f"Must be between 1 and {MAX_RATE}, if provided."
         raise errors.invalid_value(rate, "MaxNumberOfMessagesPerSecond", reason)
     ready = call.use_cases.queues.states(source).ready
     try:
@@ -76,16 +76,16 @@ def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str
 
 
 def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str, Any]:
-    """Return the tasks of a queue, the latest first."""
+    """Return the move tasks of a queue, the latest first."""
     source = _source(call, given.source_arn)
     size = 1 if given.max_results is None else given.max_results
-    if not 1 <= size <= MOST:
-        raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MOST}, if provided.")
+    if not 1 <= size <= MAX_TASKS:
+        raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_TASKS}, if provided.")
     return {"Results": [_shown(call, task) for task in call.use_cases.move_tasks.latest(source, size)]}
 
 
 def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[str, Any]:
-    """Cancel a task. Messages that it has moved stay in their new queue."""
+    """Cancel a task, and return the number of moved messages, which stay in their new queue."""
     try:
         handle = _handle(b64decode(given.task_handle, validate=True))
     except (binascii.Error, ValueError):
@@ -99,14 +99,14 @@ def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[s
 
 
 def _source(call: Call, arn: str) -> QueueRef:
-    """Return the queue of a task, and note it for logs. Raises ``SqsError``."""
+    """Return the source queue of a task, and set it in the request's context for logs. Raises ``SqsError``."""
     source = _existing(call, "SourceArn", arn).ref
     call.request.context.queue, call.request.context.params = source, {"queue": source.name}
     return source
 
 
 def _existing(call: Call, parameter: str, arn: str) -> Queue:
-    """Return the caller's queue with this ARN. Raises ``SqsError``."""
+    """Look up the caller's queue with this ARN. Raises ``SqsError`` if it does not exist."""
     ref = names.named_by(call, arn)
     queue = call.use_cases.find(ref) if ref else None
     if queue is None:
@@ -120,7 +120,7 @@ def _handle_of(call: Call, task: MoveTask) -> str:
 
 
 def _shown(call: Call, task: MoveTask) -> dict[str, Any]:
-    """Return a task as clients see it, without empty members."""
+    """Return the representation of a task, without empty members. Only a running task has a handle."""
     found: dict[str, Any] = {"TaskHandle": _handle_of(call, task)} if task.status is TaskStatus.RUNNING else {}
     found |= {"Status": str(task.status), "SourceArn": names.queue_arn(call, task.source)}
     if task.destination:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications for WebSocket connections of this process (contract 14). Each subscription of a connection has a hidden
-queue, from which no delivery worker claims."""
+"""Notifications for WebSocket connections of this process (contract 14).
+
+Each subscription of a connection has a hidden queue. No delivery worker claims from that queue.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -15,9 +17,9 @@ from zq.subscriptions.model import Source
 from zq.subscriptions.notices import notice_of, notification, opened_notice
 from zq.subscriptions.subscriptions import Subscriptions
 
-# Seconds of a claim: longer than sending a batch to a connection may take.
+# The visibility timeout of a claim in seconds. It exceeds the time in which a batch is sent to a connection.
 LEASE: Final = 120
-# Messages of one batch, and bytes of their bodies.
+# The maximum number of messages in a batch, and the maximum bytes of their bodies.
 MAX_BATCH: Final = 20
 MAX_BATCH_BYTES: Final = 4 << 20
 
@@ -41,30 +43,34 @@ class ConnectionSubscriptions:
         self._watchers: dict[QueueRef, Callable[[], object]] = {}
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Call ``notify``, from any thread, when there may be a message for the subscription; a notice may be lost."""
+        """Register ``notify``, which is called from any thread when the subscription may have a message.
+
+        Calls may be lost. A later ``watch`` of the same subscription replaces the callback.
+        """
         self._watchers[_source(queue).pushed(id)] = notify
 
     def forget(self, queue: QueueRef, id: str) -> None:
-        """End ``watch``."""
+        """Remove the subscription's callback; a missing one is no error."""
         self._watchers.pop(_source(queue).pushed(id), None)
 
     def wake(self, hidden: QueueRef) -> None:
-        """Notify the watcher of a hidden queue to which messages may have come. From any thread."""
+        """Notify the watcher of a hidden queue that may have new messages. Thread-safe."""
         if (notify := self._watchers.get(hidden)) is not None:
             notify()
 
     def exists(self, queue: QueueRef, id: str) -> bool:
-        """Return whether the subscription has neither expired nor been deleted."""
+        """Return whether the subscription exists, that is, has neither expired nor been deleted."""
         return self._stored.of(_source(queue)).at(id) is not None
 
     def delete(self, queue: QueueRef, id: str) -> None:
-        """Delete the subscription and its messages."""
+        """Delete the subscription and its pending messages."""
         self._subscriptions.delete(_source(queue), id)
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Claim all messages for the subscription and yield them as JSON documents, batch by batch.
+        """Claim all messages of the subscription and yield them as JSON documents, batch by batch.
 
-        Asking for the next batch deletes the messages of the last one. A message that cannot be decrypted is dropped.
+        Advancing the iterator deletes the messages of the previous batch. A message that cannot be decrypted is
+        deleted without being yielded.
         """
         hidden = _source(queue).pushed(id)
         while True:

@@ -16,12 +16,12 @@ from zq.subscriptions.model import Source
 from zq.wire import answers, extensions
 
 _LAST: Final = 2**63 - 1
-# The values of ``state``: whether pending deliveries are meant.
+# The values of ``state``; True for the one that selects pending deliveries.
 _STATES: Final = {"dead": False, "waiting": True}
 
 
 def _shown(one: Delivery, now: Seconds) -> dict[str, Any]:
-    """Return the representation of a delivery, without ``body`` if it cannot be decrypted."""
+    """Return the representation of a delivery. ``body`` is omitted if the delivery has none."""
     stored = one.stored
     shown = {
         "id": stored.id,
@@ -36,7 +36,7 @@ def _shown(one: Delivery, now: Seconds) -> dict[str, Any]:
 
 
 class DeliveryCollection:
-    """``…/deliveries``"""
+    """The resource ``…/deliveries``."""
 
     policy = {"GET": "subscription:get", "POST": "subscription:update", "DELETE": "subscription:update"}
 
@@ -59,7 +59,7 @@ class DeliveryCollection:
         resp.data = wire.encode({"deliveries": items, "links": links})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        """Send a test to the subscriber."""
+        """Send a test message to the subscriber."""
         message = self._deliveries.test(_source(req, self._kind), subscription)
         resp.status, resp.data = falcon.HTTP_202, wire.encode({"message_id": message})
 
@@ -69,7 +69,7 @@ class DeliveryCollection:
 
 
 class DeliveryRedrive:
-    """``…/deliveries/redrive``"""
+    """The resource ``…/deliveries/redrive``."""
 
     policy = {"POST": "subscription:update"}
 
@@ -94,7 +94,7 @@ def _source(req: falcon.Request, kind: str) -> Source:
 
 
 def add_routes(app: "falcon.App[Any, Any]", deliveries: Deliveries) -> None:
-    """Add the routes of queues and of topics."""
+    """Add the routes below queues and topics."""
     for kind in ("queue", "topic"):
         path = f"/v2/{kind}s/{{{kind}}}/subscriptions/{{subscription}}/deliveries"
         app.add_route(path, DeliveryCollection(deliveries, kind))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The documents that hold the subscriptions of each source.
 
-The metadata of a queue and the cursor of the project's topic log change with them.
+A change of a document also updates the mark in the queue's metadata, or the cursor of the project's topic log.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from zq.storage.api import Storage
 from zq.subscriptions.cursors import Cursors
 from zq.subscriptions.model import Source, Subscription, SubscriptionSet
 
-# The kind of the documents, by source.
+# The kind of the documents of sources.
 KIND: Final = "subscriptions"
-# The kind of the documents that name projects with subscriptions, for delivery workers.
+# The kind of the documents by which delivery workers find the projects with subscriptions.
 PROJECTS: Final = "subscribed"
 MAX_ATTEMPTS: Final = 20
 
@@ -39,36 +39,37 @@ class SubscriptionDocuments:
         self._clock = clock
 
     def of(self, source: Source) -> SubscriptionSet:
-        """Return the subscriptions of a source that have not expired."""
+        """Return the unexpired subscriptions of a source."""
         now = self._clock.now()
         document = self._documents.get(_document(source), now)
-        return _living(document.value if document else None, now)
+        return _decode_unexpired(document.value if document else None, now)
 
     def count(self, project: str) -> int:
-        """Count the project's subscriptions."""
+        """Count the project's unexpired subscriptions."""
         now, after, count = self._clock.now(), "", 0
         while True:
             page = self._documents.list(project, KIND, "", after, 100, now)
-            count += sum(len(_living(each.value, now).items) for each in page.items)
+            count += sum(len(_decode_unexpired(each.value, now).items) for each in page.items)
             if page.next is None or len(page.items) < 100:
                 return count
             after = page.next
 
     def mark_of_queue(self, queue: QueueRef) -> Metadata:
-        """Return the metadata by which the queue shows that it has subscribers; empty if it has none."""
+        """Return the metadata entry that marks a queue with subscribers; empty if no subscriber gets messages."""
         all = self.of(Source(queue.project, "queue", queue.name))
         return {MARK: all.generation} if all.deliverable else {}
 
     def change(self, source: Source, change: Callable[[SubscriptionSet], tuple[SubscriptionSet, Any]]) -> Any:
-        """Store the set that ``change`` returns as one step, make it effective, and return the second result.
+        """Atomically replace the source's set by the first result of ``change``, and return the second result.
 
-        ``change`` may be called again if another server changes the set meanwhile. Raises ``MetadataConflict``.
+        Afterwards the queue's mark or the topic log's cursor is updated. ``change`` is called again if another server
+        changes the set concurrently. Raises ``MetadataConflict`` after ``MAX_ATTEMPTS`` attempts.
         """
         ref = _document(source)
         for _ in range(MAX_ATTEMPTS):
             now = self._clock.now()
             document = self._documents.get(ref, now)
-            former = _living(document.value if document else None, now)
+            former = _decode_unexpired(document.value if document else None, now)
             new, result = change(former)
             if new is former or self._put(ref, new, document.version if document else "", now):
                 if source.kind == "queue":
@@ -79,19 +80,22 @@ class SubscriptionDocuments:
         raise MetadataConflict("Others change the subscriptions at the same time. Try again.")
 
     def from_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
-        """Return a confirmed subscription from the next generation on, for topics from the next sequence on."""
+        """Let a confirmed subscription start at the next generation (for a topic: the next sequence) and return it.
+
+        An unconfirmed subscription is returned unchanged.
+        """
         if subscription.confirmed is None:
             return subscription
         last = all.generation if source.kind == "queue" else self._cursors.last(source.project)
         return msgspec.structs.replace(subscription, confirmed=last + 1)
 
     def drop_deliveries(self, source: Source, id: str) -> None:
-        """Delete the hidden queues of a subscription."""
+        """Delete the hidden queues of a subscription with all deliveries in them."""
         for queue in (source.pending(id), source.pushed(id), source.dead(id)):
             self._storage.queues.delete(queue)
 
     def end(self, source: Source) -> None:
-        """Delete all subscriptions of a source (contract 6.8)."""
+        """Delete all subscriptions of a source and their deliveries (contract 6.8)."""
         ended = self.of(source)
         if ended.items:
             self.change(source, lambda all: (SubscriptionSet(all.generation + 1), None))
@@ -99,9 +103,9 @@ class SubscriptionDocuments:
             self.drop_deliveries(source, each.id)
 
     def end_some(self, project: str, limit: int) -> bool:
-        """Delete all subscriptions of up to ``limit`` sources of the project. Return whether there were any.
+        """Delete all subscriptions of up to ``limit`` sources of the project. Return whether any source was found.
 
-        If there were none, delete the project's cursor and its entry for delivery workers.
+        If no source is left, delete the project's cursor and its entry for delivery workers.
         """
         now = self._clock.now()
         found = self._documents.list(project, KIND, "", "", limit, now).items
@@ -114,7 +118,7 @@ class SubscriptionDocuments:
         return bool(found)
 
     def _sync(self, queue: QueueRef) -> None:
-        """Make the queue's metadata show whether it has subscribers; a missing queue is no error."""
+        """Set or remove the mark in the queue's metadata. A missing queue is ignored. Raises ``MetadataConflict``."""
         for _ in range(MAX_ATTEMPTS):
             stored = self._storage.queues.get(queue)
             if stored is None:
@@ -133,14 +137,14 @@ class SubscriptionDocuments:
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=expires)
 
     def _follow(self, source: Source) -> None:
-        """Have the topic log followed, from before the first message that goes to a subscriber."""
+        """Renew the cursor of the topic log. A new cursor precedes the first message for a subscriber."""
         if items := self.of(source).items:
             agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
             self._cursors.renew(source.project, min(agreed) if agreed else self._cursors.last(source.project))
 
 
 def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Return a stored document of subscriptions with every expiry later by ``seconds``; None for other documents."""
+    """Return a stored document of subscriptions with every expiry postponed by ``seconds``; None for other kinds."""
     if kind != KIND:
         return None
     all = _decoder.decode(stored)
@@ -148,10 +152,11 @@ def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
     return msgspec.msgpack.encode(msgspec.structs.replace(all, items=items))
 
 
-def _living(stored: bytes | None, now: Seconds) -> SubscriptionSet:
-    """Decode a set, without expired subscriptions.
+def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
+    """Decode a stored set and drop its expired subscriptions. None yields an empty set.
 
-    Generations follow the clock, so that none repeats after all subscriptions of a source have expired.
+    The generation is at least the clock's milliseconds, so that no generation repeats after the document of a source
+    has expired.
     """
     found = _decoder.decode(stored).living(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))

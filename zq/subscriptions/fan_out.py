@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fan-out of notices to subscriptions, and of a project's topic log from a cursor on.
+"""The fan-out of notices and of topic messages to the queues of pending deliveries.
 
-The worker that moves the cursor has read the subscriptions after the cursor, and has stored the deliveries of the
-messages that the cursor passes. Each change of subscriptions gives the cursor a new version afterwards. So a move that
-does not know of the change fails, and the worker reads the same messages again.
+A worker follows a project's topic log from a cursor:
+
+1. It reads the cursor, and then the subscriptions.
+2. It stores the deliveries of the next messages.
+3. It moves the cursor past these messages if the cursor's version is unchanged.
+
+Each change of subscriptions assigns the cursor a new version. A worker that has read older subscriptions therefore
+fails to move the cursor, and reads the same messages again.
 """
 
 import logging
@@ -26,21 +31,21 @@ from zq.subscriptions.notices import drafts_of, notice_of
 from zq.subscriptions.policy import SubscriptionPolicy
 
 LOG = logging.getLogger(__name__)
-# Entries of a listing or of the log that one step reads.
+# Entries that one step reads of a listing or of a log.
 BATCH: Final = 100
-# The prefix of the names of topics' documents.
+# The prefix of the document names of topics.
 TOPICS: Final = "topic/"
 
 
 class Followed(Struct, frozen=True):
-    """The result of a step along a log: the queues that got deliveries, and whether the log has more messages."""
+    """The result of a step along a log: the queues with new deliveries, and whether the log has more messages."""
 
     pending: Sequence[QueueRef]
     more: bool
 
 
 class FanOut:
-    """Copies notices and messages of topics into the queues of pending deliveries."""
+    """The writer of deliveries for notices of queues and for messages of topics."""
 
     def __init__(
         self, storage: Storage, clock: Clock, subscriptions: SubscriptionDocuments, policy: SubscriptionPolicy
@@ -52,7 +57,7 @@ class FanOut:
         self._cursors = Cursors(storage, clock)
 
     def work_of(self, project: str) -> Sequence[QueueRef]:
-        """Return the project's queues that may hold notices or deliveries, and its log if it has subscribers."""
+        """Return the project's queues of notices and pending deliveries, and its topic log if it has subscribers."""
         return [*self._queues(project), *([log_of(project)] if self._cursors.get(project) else [])]
 
     def _queues(self, project: str) -> Sequence[QueueRef]:
@@ -66,7 +71,7 @@ class FanOut:
             after = page.next
 
     def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
-        """Store the deliveries of the claimed notices, delete the notices, and return the queues of the deliveries."""
+        """Store the deliveries of the claimed notices, and delete the notices. Return the queues of the deliveries."""
         now = self._clock.now()
         known: dict[Source, SubscriptionSet] = {}
         pending: dict[QueueRef, list[Notice]] = {}
@@ -79,12 +84,15 @@ class FanOut:
                     pending.setdefault(source.outgoing(each), []).append(notice)
         for queue, its in pending.items():
             self._storage.messages.post(queue, drafts_of(its, self._policy.keep, now), now)
-        # If the process is killed here, the fan-out is repeated: a subscriber gets a message twice, with the same id.
+        # If the process is killed here, the fan-out is repeated: subscribers get a message twice with the same id.
         self._storage.claims.settle(notices, claim.id, Settlement(rest=True), self._clock.now())
         return list(pending)
 
     def follow(self, project: str) -> Followed | None:
-        """Store the deliveries of the next messages of topics; None if the project has no subscribers of topics."""
+        """Store the deliveries of the next topic messages, and move the cursor.
+
+        Return None if the project has no subscribers of topics; its cursor is removed then.
+        """
         now, cursor = self._clock.now(), self._cursors.get(project)
         if cursor is None:
             return None
@@ -118,7 +126,7 @@ class FanOut:
         source = Source(project, "topic", batch.topic)
         for message in batch.messages(after, now) if all.deliverable else ():
             entry, sequence = message.entry, message.sequence
-            id = f"{sequence}-{int(message.created * 1000):x}"  # the same if the message is read again
+            id = f"{sequence}-{int(message.created * 1000):x}"  # deterministic, because a message may be read again
             notice = Notice(
                 id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops, seal=entry.seal
             )
@@ -127,7 +135,7 @@ class FanOut:
                     pending.setdefault(source.outgoing(each), []).append(notice)
 
     def _subscribed(self, project: str) -> dict[str, SubscriptionSet]:
-        """Return the subscriptions of each topic that has any."""
+        """Return the subscriptions by topic, without topics that have none."""
         found: dict[str, SubscriptionSet] = {}
         after = ""
         while True:

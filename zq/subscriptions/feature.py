@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscriptions as a feature of the server."""
+"""The server feature of subscriptions: its use cases, routes and delivery worker."""
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -29,12 +29,12 @@ from zq.subscriptions.subscriptions import Subscriptions
 if TYPE_CHECKING:
     from zq.subscriptions.trusts import Trusts
 
-# Whether the extra ``delivery`` is installed.
+# True if the extra ``delivery`` is installed.
 CAN_DELIVER: Final = find_spec("aiohttp") is not None
 
 
 class UseCases:
-    """The use cases of subscriptions on the store of a core."""
+    """The use cases of subscriptions, built on the store of a core."""
 
     def __init__(self, core: Broker, policy: SubscriptionPolicy = DEFAULT_POLICY) -> None:
         storage, clock, limits, sealing = core.storage, core.waiters.clock, core.limits, core.sealing
@@ -50,7 +50,7 @@ class UseCases:
 class SubscriptionsFeature(Feature):
     """The routes of subscriptions and deliveries, and the delivery worker of this process.
 
-    ``deliverer``: None if other processes deliver.
+    ``deliverer``: None if this process delivers nothing.
     """
 
     tags: Mapping[str, str] = {"subscriptions": "Who is told of messages, by HTTP or by mail."}
@@ -83,10 +83,16 @@ class SubscriptionsFeature(Feature):
 def subscriptions_feature(
     options: DeliverySettings, core: Broker, share: Callable[[], ShareOptions], strategy: object, alone: bool
 ) -> SubscriptionsFeature:
-    """Return the feature of a server.
+    """Create the feature of a server.
 
-    ``share``: returns the current options of signed URLs. ``strategy``: that of authentication. ``alone``: no other
-    process has the store. Without the extra ``delivery`` the server refuses every subscriber and delivers nothing.
+    Without the extra ``delivery`` the server refuses every subscriber and delivers nothing.
+
+    Args:
+        options: The settings of deliveries.
+        core: The core of the server.
+        share: Returns the current options of signed URLs.
+        strategy: The authentication strategy.
+        alone: True if no other process opens the store.
     """
     if not CAN_DELIVER:
         return SubscriptionsFeature(UseCases(core, policy_of(options, share, check_address=_refuse_subscriber)))
@@ -105,7 +111,7 @@ def policy_of(
     trusts: "Trusts | None" = None,
     check_address: Callable[[str], None] = DEFAULT_POLICY.check_address,
 ) -> SubscriptionPolicy:
-    """Return the rules for subscriptions that the settings give."""
+    """Return the policy for subscriptions from the settings."""
     return SubscriptionPolicy(
         *(options.types, options.default_ttl, options.confirm, options.keep),
         sealer=SecretSealer(share),
@@ -115,7 +121,7 @@ def policy_of(
 
 
 def trusts_of(options: DeliverySettings, strategy: object) -> "Trusts | None":
-    """Return the maker of Keystone trusts; None with another strategy of authentication."""
+    """Create the client for Keystone trusts; None for authentication strategies other than Keystone."""
     middleware = getattr(strategy, "middleware", None)
     if middleware is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Subscribers as the core sees them: followers of queues and topics."""
+"""The adapter by which the core notifies subscribers of posts, deletions and project removals."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,14 +14,14 @@ from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Notice, Source
 from zq.subscriptions.notices import drafts_of
 
-# A message that was posted by this many deliveries in a chain is not delivered any further.
+# The maximum length of a chain of deliveries that post further messages. Longer chains are treated as loops.
 MAX_HOPS: Final = 5
-# Sources whose subscriptions one step of a project's removal deletes.
+# The number of sources whose subscriptions one step of a project's removal deletes.
 SOURCES_AT_ONCE: Final = 20
 
 
 class Subscribers(Followers):
-    """The subscribers of queues and topics. ``keep``: seconds for which an undelivered notice is stored."""
+    """The subscribers of queues and topics. ``keep``: retention of undelivered notices in seconds."""
 
     def __init__(self, storage: Storage, clock: Clock, keep: int) -> None:
         self._documents = SubscriptionDocuments(storage, clock)
@@ -31,7 +31,7 @@ class Subscribers(Followers):
         return self._documents.mark_of_queue(queue)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
-        """Return a notice of each message, to be fanned out later; None if the post came by too many deliveries."""
+        """Return a notice of each message for the fan-out; None if a chain of ``MAX_HOPS`` deliveries led here."""
         if hops >= MAX_HOPS:
             return None
         is_delayed = bool(rules.default_delay)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices as they are stored, and the documents that subscribers get (contract 9.7, 9.8)."""
+"""Encodings of notices: their stored form, and the documents that subscribers get (contract 9.7, 9.8)."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -23,24 +23,24 @@ def notice_body(notice: Notice) -> bytes:
 
 
 def notice_of(body: bytes) -> Notice:
-    """Decode the body of a message that holds a notice."""
+    """Decode a notice from the body of a message."""
     return _notice_decoder.decode(body)
 
 
 def drafts_of(notices: Sequence[Notice], ttl: int, now: Seconds) -> Sequence[Draft]:
-    """Return the messages to store for the notices."""
+    """Return messages with new ids that hold the notices."""
     ids = new_ids(len(notices), now)
     return [Draft(id, notice_body(each), ttl, 0, "") for id, each in zip(ids, notices, strict=True)]
 
 
 def opened_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
-    """Decrypt the body of a notice. Raises ``MessageUnreadable``."""
+    """Return the notice with its body decrypted. Raises ``MessageUnreadable``."""
     id = notice.message if notice.kind == "queue" else id_in_topic(notice.name, notice.seal)
     return structs.replace(notice, body=sealing.open(project, id, notice.body))
 
 
 def notification(notice: Notice) -> bytes:
-    """Encode the document of a message (contract 9.7)."""
+    """Return the document of a message for subscribers, as JSON (contract 9.7)."""
     shown: dict[str, Any] = {"ttl": notice.ttl, "body": Raw(notice.body)}
     if notice.delay is not None:
         shown["delay"] = notice.delay
@@ -48,7 +48,7 @@ def notification(notice: Notice) -> bytes:
 
 
 def posted(document: bytes, template: object) -> bytes:
-    """Return the body of a request to a webhook: the document, or the template that contains the document."""
+    """Return the body of a webhook request: the template with the document inserted, or the document alone."""
     if not isinstance(template, str) or not template:
         return document
     return template.replace(MESSAGE, document.decode()).encode("utf-8", "surrogatepass")

@@ -20,7 +20,7 @@ from zq.subscriptions.subscriptions import MIN_TTL
 
 
 def subscriptions(limits: Limits) -> Json:
-    """Return the operations by path and method, of queues and of topics."""
+    """Return the operations on subscriptions of queues and topics, by path and method."""
     return _of("queue", QUEUE, limits) | _of("topic", TOPIC, limits)
 
 
@@ -123,7 +123,7 @@ def _deliveries(word: str, path: str, most: Json) -> Json:
 
 
 def schemas() -> Json:
-    """Return the schemas of the bodies."""
+    """Return the schemas of request and response bodies."""
     ttl = {"type": "integer", "minimum": MIN_TTL}
     one = {
         "id": TEXT,

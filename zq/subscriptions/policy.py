@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's rules for subscriptions."""
+"""The server's policy for subscriptions, and the interfaces of its parts."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -13,14 +13,14 @@ from zq.subscriptions.subscribers import TYPES
 
 
 class Sealer(Protocol):
-    """Encrypts secrets, so that readers of the store cannot use them."""
+    """The encryption of secrets, so that readers of the store cannot use them."""
 
     def seal(self, secret: str) -> bytes:
-        """Encrypt a secret. Raises ``Invalid`` if there is no key."""
+        """Encrypt a secret. Raises ``Invalid`` if no key is configured."""
         ...
 
     def open(self, sealed: bytes) -> str:
-        """Decrypt a secret; "" if no key decrypts it."""
+        """Decrypt a secret. Return "" if no key decrypts it."""
         ...
 
 
@@ -35,10 +35,10 @@ class NoKey:
 
 
 class Trusts(Protocol):
-    """Creates trusts of Keystone."""
+    """The client for Keystone trusts."""
 
     def make(self, token: str, subscriber: str, until: Seconds) -> str:
-        """Return the id of a new trust of the token's user. Raises ``Invalid``, ``Unavailable``."""
+        """Create a trust of the token's user in Keystone, and return its id. Raises ``Invalid``, ``Unavailable``."""
         ...
 
 
@@ -54,23 +54,26 @@ def accept_any(_subscriber: str) -> None:
 
 
 class SubscriptionPolicy(Struct, frozen=True):
-    """The server's rules for subscriptions."""
+    """The server's policy for subscriptions."""
 
     types: tuple[str, ...] = TYPES
-    """The accepted schemes of subscribers."""
+    """The accepted URI schemes of subscribers."""
     default_ttl: int = 3600
-    """The ttl in seconds of a subscription that names none."""
+    """The ttl in seconds of a subscription whose terms name none."""
     confirm: bool = True
-    """Whether a subscriber must agree before anything is delivered to it."""
+    """True if subscribers must agree before messages are delivered to them."""
     keep: int = 345600
-    """Seconds for which an undelivered notice is stored."""
+    """The retention of undelivered notices in seconds."""
     sealer: Sealer = NoKey()
     trusts: Trusts = NoTrusts()
     check_address: Callable[[str], None] = accept_any
-    """Raises ``Invalid`` for a subscriber at an address to which the server sends nothing."""
+    """A function that raises ``Invalid`` for a subscriber whose address is not allowed."""
 
     def secrets(self, subscription: Subscription, now: Seconds) -> Sequence[str]:
-        """Return the secrets that sign the subscription's deliveries now; none if no key decrypts them."""
+        """Return the decrypted secrets that sign the subscription's deliveries now.
+
+        Secrets that no key decrypts are omitted.
+        """
         former = subscription.former
         sealed = [subscription.secret] + ([former[0]] if former and former[1] > now else [])
         return [secret for secret in map(self.sealer.open, sealed) if secret]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources at ``/v2/queues/{queue}/subscriptions`` and below, and at the same paths of topics (contract 9)."""
+"""The resources of subscriptions, below queues and topics (contract 9)."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from zq.wire import answers
 
 
 class _Resource:
-    """A resource below a source. ``kind``: "queue" or "topic"."""
+    """The base of resources below a source. ``kind``: "queue" or "topic"."""
 
     def __init__(self, subscriptions: Subscriptions, kind: str) -> None:
         self._subscriptions = subscriptions
@@ -31,7 +31,7 @@ class _Resource:
 
 
 def _terms(req: falcon.Request, needed: bool) -> Terms:
-    """Read the terms and ignore unknown members. Clients compare the sentences (contract 0.2)."""
+    """Return the terms in the body, without unknown members. Clients compare the error sentences (contract 0.2)."""
     raw = query.needed_body(req) if needed else query.body(req)
     given = wire.json_value(raw) if raw else {}
     if not isinstance(given, dict):
@@ -53,7 +53,7 @@ def _shown(source: Source, subscription: Subscription, now: Seconds) -> dict[str
 
 
 class SubscriptionCollection(_Resource):
-    """``…/subscriptions``"""
+    """The resource ``…/subscriptions``."""
 
     policy = {"GET": "subscription:get_all", "POST": "subscription:create"}
 
@@ -76,7 +76,7 @@ class SubscriptionCollection(_Resource):
 
 
 class SubscriptionItem(_Resource):
-    """``…/subscriptions/{subscription}``"""
+    """The resource ``…/subscriptions/{subscription}``."""
 
     policy = {"GET": "subscription:get", "PATCH": "subscription:update", "DELETE": "subscription:delete"}
 
@@ -96,7 +96,7 @@ class SubscriptionItem(_Resource):
 
 
 class SubscriptionConfirmation(_Resource):
-    """``…/subscriptions/{subscription}/confirm``"""
+    """The resource ``…/subscriptions/{subscription}/confirm``."""
 
     policy = {"PUT": "subscription:confirm"}
 
@@ -111,13 +111,13 @@ class SubscriptionConfirmation(_Resource):
 
 
 def _is_owner(req: falcon.Request) -> bool:
-    """Return whether the caller is authenticated, is no administrator, and does not have the subscriber's signature."""
+    """Return whether the caller is authenticated by a credential that is neither an administrator's nor a signature."""
     identity: Identity = req.context.identity
     return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
 
 
 class SubscriptionSecret(_Resource):
-    """``…/subscriptions/{subscription}/secret``"""
+    """The resource ``…/subscriptions/{subscription}/secret``."""
 
     policy = {"POST": "subscription:update"}
 
@@ -126,7 +126,7 @@ class SubscriptionSecret(_Resource):
 
 
 def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscriptions) -> None:
-    """Add the routes of queues and of topics."""
+    """Add the routes below queues and topics."""
     for kind in ("queue", "topic"):
         path = f"/v2/{kind}s/{{{kind}}}/subscriptions"
         app.add_route(path, SubscriptionCollection(subscriptions, kind))

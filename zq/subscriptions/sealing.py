@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encryption of the secrets of subscriptions in the store."""
+"""The encryption of stored subscription secrets."""
 
 import os
 from collections.abc import Callable
@@ -13,16 +13,16 @@ NONCE = 12
 
 
 class SecretSealer:
-    """Encrypts with AES-256-GCM under the first key, and decrypts with any key.
+    """An AES-256-GCM sealer that encrypts with the first key and decrypts with any key.
 
-    ``options`` returns the current keys, which a reload may change.
+    ``options`` returns the current keys, which a reload of the configuration may change.
     """
 
     def __init__(self, options: Callable[[], ShareOptions]) -> None:
         self._options = options
 
     def seal(self, secret: str) -> bytes:
-        """Encrypt a secret. Raises ``Invalid`` if there is no key."""
+        """Encrypt a secret. Raises ``Invalid`` if no key is configured."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         secrets = self._options().secrets
@@ -32,7 +32,7 @@ class SecretSealer:
         return nonce + AESGCM(derived(secrets[0].encode(), LABEL)).encrypt(nonce, secret.encode(), None)
 
     def open(self, sealed: bytes) -> str:
-        """Decrypt a secret; "" if no key decrypts it."""
+        """Decrypt a secret. Return "" if no key decrypts it."""
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

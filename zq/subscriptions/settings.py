@@ -14,10 +14,10 @@ from zq.errors import StartRefused
 from zq.http.features import Section
 from zq.model import store_uri
 
-# The default ports of stores.
+# The default port of each scheme of store URIs.
 STORE_PORTS: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+srv": 27017}
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
-# The mails that ask for confirmation, in Zaqar's form of a dictionary. The text of a member may hold commas.
+# The default mail templates of requests for confirmation, as Zaqar writes dictionaries. Texts may contain commas.
 JOINING: Final = (
     "topic:Do you want the messages of a queue?,sender:,body:Somebody asks that messages of the queue {0} of the "
     "project {1} be sent to you. If you want them, follow this link: {2} If not, do nothing."
@@ -97,7 +97,7 @@ NOTIFICATION: Final[list[cfg.Opt]] = [
 
 
 class DeliverySettings(Struct, frozen=True, kw_only=True):
-    """The checked options."""
+    """The validated options of deliveries."""
 
     deliver: bool
     confirm: bool
@@ -108,7 +108,7 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
     joining: tuple[str, str, str]
     """The topic, sender and body of the mail to a new subscriber."""
     leaving: tuple[str, str, str]
-    """The same members of the mail to a subscriber that has left."""
+    """The topic, sender and body of the mail to a subscriber that has unsubscribed."""
     networks: tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
     ports: tuple[int, ...]
     rate: float
@@ -118,7 +118,7 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
     own: tuple[int, ...]
     """The ports at which this service listens."""
     stores: tuple[tuple[str, int], ...]
-    """The hosts and ports of its stores."""
+    """The hosts and ports of this service's stores."""
     smtp_command: str
     smtp_host: str
     smtp_port: int
@@ -129,7 +129,7 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
 
 
 def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
-    """Return the options of a configuration. Raises ``StartRefused``."""
+    """Validate the options of a configuration and return them. Raises ``StartRefused``."""
     given = conf.notification
     types = tuple(each.lower() for each in conf.transport.subscriber_types)
     if unknown := set(types) - set(TYPES):
@@ -170,7 +170,10 @@ def _members(text: str) -> dict[str, str]:
 
 
 def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
-    """Return the topic, sender and body; a missing member is the default's. Raises ``StartRefused``."""
+    """Return the topic, sender and body of a template, with missing members from ``default``.
+
+    Raises ``StartRefused``.
+    """
     if not (values := _members(given[option])):
         raise StartRefused(f"[notification] {option} must be as topic:A subject,sender:a@example.org,body:A text.")
     topic, sender, body = ({**_members(default), **values}[name] for name in MEMBERS)
@@ -186,7 +189,7 @@ def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
 
 
 def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
-    """Yield the hosts and ports of the store and of possible pools."""
+    """Yield the hosts and ports of the store and of the hosts that pools may have."""
     named = [conf.storage.uri, *(f"{scheme}://{host}" for host in _pools(conf) for scheme in ("redis", "mongodb"))]
     for uri in named:
         default = STORE_PORTS.get(uri.partition(":")[0])

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on subscriptions (contract 9): create, confirm, change and end them.
+"""Use cases of subscriptions (contract 9): create, list, change, confirm and delete them.
 
-All subscriptions of a source are one document, so that no two have the same subscriber. A queue with subscribers has
-``MARK`` in its metadata. A post expects the metadata that its server remembers, and the store refuses it if another
-server has added the mark meanwhile. So no message is accepted without its notices.
+All subscriptions of a source are stored in one document, so that no two have the same subscriber.
+
+A queue with subscribers has ``MARK`` in its metadata. A post names the metadata that its server has cached. If another
+server has added the mark meanwhile, the store refuses the post. A message is therefore never stored without its
+notices.
 """
 
 from collections.abc import Callable
@@ -38,25 +40,25 @@ from zq.subscriptions.subscribers import (
 )
 from zq.wire.webhooks import new_secret
 
-# The kind of the documents that count the requests for confirmation to each subscriber.
+# The kind of the documents that record recent requests for confirmation to each subscriber.
 CONFIRMATIONS: Final = "confirmations"
 MIN_TTL: Final = 60
 # The latest expiry of a subscription, in seconds since 1970: the end of the year 9999.
 LATEST_EXPIRY: Final = 253402300799
 MAX_SUBSCRIPTIONS: Final = 100
-# Requests for confirmation that a subscriber gets in an hour (criterion E4).
+# The maximum number of requests for confirmation to a subscriber in an hour (criterion E4).
 MAX_CONFIRMATIONS: Final = 3
 HOUR: Final = 3600.0
-# The sentence of a 403 for an owner who confirms in the subscriber's place.
+# The error sentence for an owner of the source that confirms instead of the subscriber.
 NOT_THE_SUBSCRIBER: Final = (
     "Only the subscriber, by the signature of its confirmation, or an administrator may confirm this subscription."
 )
-# Seconds for which a former secret signs too.
+# Seconds for which the previous secret signs deliveries after a rotation.
 ROTATION: Final = 86400
 
 
 class Terms(Struct):
-    """The terms of a subscription that a caller names. Unset: the default, or no change."""
+    """The terms of a subscription that a caller requests. An unset term means the default, or no change."""
 
     subscriber: Any = None
     ttl: Any = UNSET
@@ -64,7 +66,7 @@ class Terms(Struct):
 
 
 class Subscribed(Struct, frozen=True):
-    """The id of a subscription, and the secret of a new one ("" otherwise)."""
+    """The result of a creation: the subscription's id, and its secret if it is new ("" otherwise)."""
 
     id: str
     secret: str = ""
@@ -95,10 +97,17 @@ class Subscriptions:
         self._policy = policy
 
     def create(self, source: Source, terms: Terms, token: str = "", connection: str = "") -> Subscribed:
-        """Create a subscription, or send another request to a subscriber that has not confirmed yet (contract 9.2).
+        """Create a subscription (contract 9.2).
 
-        ``token``: the caller's, to create a trust. ``connection``: the WebSocket connection that subscribes if the
-        terms name no subscriber (contract 14). A connection has agreed, and its messages are not signed.
+        If the subscriber has a subscription and has not confirmed it yet, another request for confirmation is sent.
+
+        Args:
+            source: The queue or topic.
+            terms: The requested terms.
+            token: The caller's Keystone token, to create a trust.
+            connection: The WebSocket connection that subscribes if the terms name no subscriber (contract 14). A
+                connection need not confirm, and its messages are not signed.
+
         Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
         """
         self._ensure(source)
@@ -150,10 +159,10 @@ class Subscriptions:
         return Seen(found, self._clock.now())
 
     def update(self, source: Source, id: str, terms: Terms, token: str = "") -> None:
-        """Change the subscription by the terms (contract 9.5).
+        """Change the subscription to the given terms (contract 9.5).
 
-        Another subscriber has to agree anew. It gets a new secret, and only the values of headers that the terms name.
-        ``token``: the caller's; a trust of the caller replaces the former one.
+        A new subscriber must agree again. Its subscription gets a new secret, and loses headers whose values the terms
+        do not contain. ``token``: the caller's Keystone token; a trust of the caller replaces the former trust.
 
         Raises ``Invalid``, ``SubscriptionNotFound``, ``SubscriptionExists``.
         """
@@ -170,7 +179,7 @@ class Subscriptions:
             trust = self._trust(uri or former.subscriber, token, lasts)
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, tuple[Subscription, bool]]:
-            found = _there(all, id)
+            found = _require(all, id)
             changes: dict[str, Any] = {}
             if ttl not in (None, UNSET):
                 changes |= {"ttl": ttl, "started": now}
@@ -197,30 +206,34 @@ class Subscriptions:
     def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
         """Record whether the subscriber agrees (contract 9.6).
 
+        If a subscriber withdraws its agreement, it gets a request that lets it agree again.
+
         ``by_owner``: the caller may manage the source, and is neither the subscriber nor an administrator. Raises
-        ``SubscriptionNotFound``, and ``NotAuthorized`` if an owner confirms where the subscriber has to.
+        ``SubscriptionNotFound``, and ``NotAuthorized`` if an owner confirms a subscription that only the subscriber may
+        confirm.
         """
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, Subscription | None]:
-            found = _there(all, id)
+            found = _require(all, id)
             if by_owner and agreed and found.must_agree(self._policy.confirm):
                 raise NotAuthorized(NOT_THE_SUBSCRIBER)
             is_sent_to = found.is_sent_to(self._policy.confirm)
-            declined = not agreed and found.confirmed is not None  # with another option it may be sent to
+            # Remove ``confirmed``, too: with another ``require_confirmation``, messages would go to the subscriber.
+            declined = not agreed and found.confirmed is not None
             if found.agreed == agreed == is_sent_to and not declined:
                 return all, None
-            heard = found.has_agreed or is_sent_to
+            was_active = found.has_agreed or is_sent_to
             new = msgspec.structs.replace(found, agreed=agreed)
             if is_sent_to != agreed or declined:
                 new = msgspec.structs.replace(new, confirmed=0 if agreed else None)
                 new = self._stored.from_next(source, all, new)
-            return all.replace(new), new if heard and not agreed else None
+            return all.replace(new), new if was_active and not agreed else None
 
         if (left := self._change(source, change)) is not None:
             self._request_confirmation(source, left, "UnsubscribeConfirmation")
 
     def rotate(self, source: Source, id: str) -> str:
-        """Replace the secret and return the new one; the former one signs for another day.
+        """Replace the secret and return the new secret. The previous secret signs deliveries for another day, too.
 
         Raises ``Invalid``, ``SubscriptionNotFound``.
         """
@@ -228,14 +241,14 @@ class Subscriptions:
         sealed, until = self._policy.sealer.seal(secret), self._clock.now() + ROTATION
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, None]:
-            found = _there(all, id)
+            found = _require(all, id)
             return all.replace(msgspec.structs.replace(found, secret=sealed, former=(found.secret, until))), None
 
         self._change(source, change)
         return secret
 
     def delete(self, source: Source, id: str) -> None:
-        """Delete a subscription and its deliveries; a missing subscription is no error."""
+        """Delete a subscription and its deliveries. A missing subscription is ignored."""
         if self._stored.of(source).at(id) is not None:
             self._change(source, lambda all: (all.replace(without=id), None))
             self._stored.drop_deliveries(source, id)
@@ -258,7 +271,7 @@ class Subscriptions:
         return checked
 
     def _trust(self, uri: str, token: str, until: Seconds) -> str:
-        """Return the id of a new trust for the subscriber; "" if it needs none."""
+        """Create a trust for the subscriber and return its id; "" if the subscriber needs none."""
         return self._policy.trusts.make(token, uri, min(until, LATEST_EXPIRY)) if uri.startswith(TRUST) else ""
 
     def _ttl(self, ttl: object) -> int:
@@ -267,15 +280,16 @@ class Subscriptions:
         return within("ttl", ttl, MIN_TTL, 1 << 62)
 
     def _bounded(self, one: Subscription) -> Subscription:
-        """Return the subscription. Raises ``Invalid`` if it expires too late."""
+        """Return the subscription unchanged. Raises ``Invalid`` if it expires after ``LATEST_EXPIRY``."""
         if one.expires > LATEST_EXPIRY:
             raise Invalid(f"ttl must be at most {int(LATEST_EXPIRY - one.started)} seconds: until the year 9999.")
         return one
 
     def _started(self, one: Subscription) -> Subscription:
-        """Return the subscription with messages going to it, if the subscriber need not agree first.
+        """Return the subscription with deliveries enabled if the subscriber need not agree first.
 
-        ``agreed`` is False then: the subscriber did not say so, and a server with another option waits for its word.
+        Without an answer of the subscriber, ``agreed`` becomes False. If ``require_confirmation`` is enabled later,
+        deliveries then wait for the subscriber's agreement.
         """
         if one.must_agree(self._policy.confirm):
             return one
@@ -287,7 +301,7 @@ class Subscriptions:
             raise QuotaExceeded(f"The project may have {most} subscriptions.")
 
     def _request_confirmation(self, source: Source, one: Subscription, confirmation: str) -> None:
-        """Store a request for confirmation, unless the subscriber has got enough of them."""
+        """Store a request for confirmation, unless none is required or the subscriber's hourly limit is reached."""
         if not one.must_agree(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):
             return
         now = self._clock.now()
@@ -308,7 +322,7 @@ class Subscriptions:
         return False
 
 
-def _there(all: SubscriptionSet, id: str) -> Subscription:
+def _require(all: SubscriptionSet, id: str) -> Subscription:
     found = all.at(id)
     if found is None:
         raise SubscriptionNotFound()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trusts of Keystone, for subscribers of the schemes ``trust+http`` and ``trust+https`` (contract 9.2, 9.9).
+"""Keystone trusts, for subscribers with the schemes ``trust+http`` and ``trust+https`` (contract 9.2, 9.9).
 
 A caller that subscribes delegates its roles in its project to the user of this service, until the subscription expires.
-Each delivery carries a token of the trust. Such a token permits everything that its trustor may do, so it is sent over
-TLS and to services of Keystone's catalogue only, unless the operator allows more (criterion E6).
+Each delivery carries a token of the trust. The token permits everything that the trustor may do. The server therefore
+sends it only over TLS and only to services of Keystone's catalogue, unless the operator allows more (criterion E6).
 """
 
 import logging
@@ -24,17 +24,17 @@ from zq.model import Seconds
 
 LOG = logging.getLogger(__name__)
 PREFIX: Final = "trust+"
-# Trusts whose tokens one process caches.
+# The maximum number of trusts whose tokens one process caches.
 MAX_CACHED: Final = 1000
-# Options of the service's own scope. A token of a trust must not have a scope.
+# The options that scope the service's own token. A token of a trust must not have a scope.
 SCOPES: Final = ("project_id", "project_name", "project_domain_id", "project_domain_name", "domain_id", "domain_name")
 
 
 class Trusts:
-    """Creates trusts, and tokens of them, as the user of ``[keystone_authtoken]``.
+    """A Keystone client that creates trusts and their tokens as the user of ``[keystone_authtoken]``.
 
-    ``http``: whether tokens are sent to targets without TLS too. ``targets``: prefixes of URLs to which tokens are sent
-    besides the services of the catalogue.
+    ``http``: whether tokens may be sent without TLS. ``targets``: URL prefixes to which tokens may be sent besides the
+    services of the catalogue.
     """
 
     def __init__(self, middleware: AuthProtocol, http: bool, targets: Iterable[str]) -> None:
@@ -45,7 +45,7 @@ class Trusts:
         self._plugins: FIFOCache[str, Any] = FIFOCache(MAX_CACHED)
 
     def make(self, token: str, subscriber: str, until: Seconds) -> str:
-        """Return the id of a new trust of the token's user. Raises ``Invalid``, ``Unavailable``."""
+        """Create a trust of the token's user in Keystone, and return its id. Raises ``Invalid``, ``Unavailable``."""
         if not token:
             raise Invalid("subscriber must not begin with trust+ without a token of Keystone in X-Auth-Token.")
         try:
@@ -71,7 +71,10 @@ class Trusts:
             raise Unavailable("Keystone cannot be asked now. Try again later.") from error
 
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return the headers of a delivery. Raises ``Invalid``, with a reason for the operator."""
+        """Return the headers of a delivery with a token of the trust. Raises ``Invalid`` with a reason for operators.
+
+        The token comes from the cache or from Keystone.
+        """
         trust = options.get("trust_id")
         if not isinstance(trust, str) or not trust:
             raise Invalid("The subscription has no trust.")
@@ -101,7 +104,7 @@ class Trusts:
         return str(found or service.auth_url).rstrip("/")
 
     def _check(self, subscriber: str, catalogue: Iterable[str]) -> None:
-        """Raise ``Invalid`` if the target must not get a token."""
+        """Raise ``Invalid`` if the subscriber must not get a token."""
         url = subscriber.removeprefix(PREFIX)
         if not (self._http or url.startswith("https:")):
             raise Invalid("subscriber must be trust+https: tokens are not sent without TLS.")
@@ -114,7 +117,7 @@ def _urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _covers(place: str, url: str) -> bool:
-    """Return whether a URL is that of a place, or below it."""
+    """Return whether ``url`` equals ``place`` or is below it."""
     ours, theirs = urlsplit(place), urlsplit(url)
     if (ours.scheme, ours.hostname, _port(ours)) != (theirs.scheme, theirs.hostname, _port(theirs)):
         return False

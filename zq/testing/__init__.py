@@ -24,6 +24,7 @@ try:
     from zq.http.features import Feature
     from zq.model.quotas import Quota
     from zq.model.scopes import parse
+    from zq.serving.features import EXTENSIONS, command_features
     from zq.storage import connect
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("zq"):
@@ -131,22 +132,26 @@ def server(
         ends.callback(storage.close)
         clock = Clock(storage.now, lambda: broker.waiters.recheck())
         bounds = Quota().with_own(quota or {}) if auth_strategy else None
-        broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES, quota=bounds)
+        broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES, quota=bounds, extensions=EXTENSIONS)
         ends.callback(broker.trail.finish)
         tokens = Tokens(storage.documents, clock)
         strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True) if auth_strategy else None
-        features = [_sqs(broker)] if sqs else []
+        features = command_features(broker)
+        if sqs:
+            features = _with_sqs(features, broker)
         app = create_app(broker, strategy=strategy, tokens=tokens, auth=auth_strategy, features=features)
         url = ends.enter_context(_serving(app))
         ends.callback(broker.end_waiting)
         yield Server(url, clock, ends.enter_context(ExitStack()), tokens)
 
 
-def _sqs(broker: Broker) -> Feature:
-    from zq.sqs.feature import sqs_feature
+def _with_sqs(features: Sequence[Feature], broker: Broker) -> list[Feature]:
+    """Return the features with SQS enabled."""
+    from zq.sqs.feature import SqsFeature, sqs_feature
     from zq.sqs.settings import SqsOptions
 
-    return sqs_feature(SqsOptions(enabled=True, auth="none", purge_interval=0), broker)
+    enabled = sqs_feature(SqsOptions(enabled=True, auth="none", purge_interval=0), broker)
+    return [enabled if isinstance(each, SqsFeature) else each for each in features]
 
 
 @contextmanager

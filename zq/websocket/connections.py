@@ -3,7 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
@@ -77,7 +77,8 @@ class Connections:
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Accept the handshake and serve the connection until it closes."""
         peer = scope["client"][0]
-        connection = Connection(self._edge, self._bounds.frame, receive, send)
+        run = partial(self._edge.run, caller=client_network(peer))
+        connection = Connection(self._edge, run, self._bounds.frame, receive, send)
         session = Session(self._service, peer, self._headers(scope), connection.notify)
         self._sessions[session] = client_network(peer)
         self._connections.add(connection)
@@ -94,7 +95,7 @@ class Connections:
             self._connections.discard(connection)
             self._service.places.leave(session)
             connection.close()
-            await self._edge.run(session.end)
+            await run(session.end)
 
     def end(self) -> None:
         """Wake all connections, so that they notice at once that the server is stopping."""
@@ -114,8 +115,17 @@ class Connections:
 class Connection:
     """An accepted connection, which answers frames and sends pushed messages."""
 
-    def __init__(self, edge: SocketEdge, max_frame: int, receive: Receive, send: Send) -> None:
+    def __init__(
+        self,
+        edge: SocketEdge,
+        run: Callable[[Callable[[], Any]], Awaitable[Any]],
+        max_frame: int,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """``run``: runs blocking work of the client on a thread of the server."""
         self._edge = edge
+        self._run = run
         self._max_frame = max_frame
         self._receive = receive
         self._send = send
@@ -130,7 +140,7 @@ class Connection:
 
     async def converse(self, session: Session) -> None:
         """Answer each frame, and send pushed messages. Raise ``CloseConnection`` or ``ClientDisconnect``."""
-        run = self._edge.run
+        run = self._run
         await run(session.begin)
         while not self._edge.is_stopping():
             session.check()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests for confirmation to subscribers (contract 9.11): a signed document, or a mail."""
+"""Composition of requests for confirmation (contract 9.11), as signed documents or as mails."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +10,14 @@ from zq import wire
 from zq.model import Seconds
 from zq.subscriptions.model import Notice, Source, Subscription
 
-# Takes a project, a path and an expiry; returns a signature for PUT on the path.
+# A function of a project, a path and an expiry that returns a signature for PUT on the path.
 Sign = Callable[[str, str, Seconds], str]
 Shown = Callable[[Seconds], str]
 JOINS = "SubscriptionConfirmation"
 
 
 class Template(Struct, frozen=True):
-    """A template of a mail. In ``body``, {0} is the source, {1} its project, {2} the link."""
+    """A mail template. In ``body``, {0} is the source's name, {1} its project, and {2} the link."""
 
     topic: str
     sender: str
@@ -27,8 +27,8 @@ class Template(Struct, frozen=True):
 class Places(Struct, frozen=True):
     """The URLs in requests for confirmation, and the templates of mails.
 
-    ``service``: the URL of this service for subscribers. ``page``: the page to which the link of a mail leads. Both may
-    be "".
+    ``service``: the URL of this service for subscribers. ``page``: the page to which links in mails lead. Either may be
+    "".
     """
 
     service: str = ""
@@ -46,7 +46,7 @@ class Letter(Struct, frozen=True):
 
 
 class Confirmations:
-    """The composer of requests for confirmation."""
+    """A composer of requests for confirmation."""
 
     def __init__(self, sign: Sign, shown: Shown, places: Places) -> None:
         self._sign = sign
@@ -54,7 +54,7 @@ class Confirmations:
         self._places = places
 
     def document(self, source: Source, one: Subscription, notice: Notice) -> bytes:
-        """Return the document for a webhook. Its signature is valid for the named path only."""
+        """Return the document for a webhook. Its signature permits PUT on the subscription's path only."""
         path = _path(source, one)
         action = "receive" if notice.confirmation == JOINS else "receive no more of"
         document: dict[str, Any] = {
@@ -76,12 +76,12 @@ class Confirmations:
         return wire.encode(document)
 
     def letter(self, source: Source, one: Subscription, notice: Notice) -> Letter | None:
-        """Return the mail; None if the server has no page to which its link could lead."""
+        """Return the mail; None if no page for its link is configured."""
         places = self._places
         if not places.page:
             return None
         path = _path(source, one)
-        # Verbatim and in this order, since pages for Zaqar read it so.
+        # Pages written for Zaqar parse the link, so keep the order of its parameters, and do not encode them.
         link = (
             f"{places.page}?Signature={self._sign(source.project, path, one.expires)}&Methods=PUT&Paths={path}"
             f"&Project={source.project}&Expires={self._shown(one.expires)}&Url={self._url(path)}&Queue={source.name}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases of subscriptions: of all workers that share a store, one delivers to a subscription at a time.
+"""Leases of subscriptions, by which one worker at a time delivers to each subscription.
 
-The leases of a killed worker last until they expire; its subscriptions wait meanwhile. If a clock jumps, two workers
-may deliver to a subscription for a moment. A message may then be delivered twice, and none is lost.
+If a worker is killed, its subscriptions wait until its leases expire. If a clock jumps, two workers may deliver to a
+subscription for a moment. A message may then be delivered twice, but no message is lost.
 """
 
 import threading
@@ -16,12 +16,12 @@ from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
 
 KIND: Final = "delivering"
-# Seconds of a lease. Its worker renews it after half of the time.
+# The duration of a lease in seconds. Its worker renews it after half of that time.
 TTL: Final = 10.0
 
 
 class Leases:
-    """The leases of one worker. ``alone``: no other process has the store, so leases are not needed."""
+    """The leases of one worker. ``alone``: no other process opens the store, so no leases are written."""
 
     def __init__(self, documents: DocumentController, clock: Clock, alone: bool) -> None:
         self._documents = documents
@@ -33,7 +33,7 @@ class Leases:
         self._others: dict[QueueRef, float] = {}
 
     def hold(self, queue: QueueRef) -> bool:
-        """Acquire or renew the lease of a queue. Return whether this worker may deliver. Raises ``Unavailable``."""
+        """Acquire or renew the lease of a queue, and return whether this worker holds it. Raises ``Unavailable``."""
         began = time.monotonic()
         if self._alone or self._held.get(queue, 0.0) > began + TTL / 2:
             return True
@@ -54,11 +54,11 @@ class Leases:
         return True
 
     def left(self, queue: QueueRef) -> float:
-        """Return the seconds after which to try again to acquire a lease that another worker holds."""
+        """Return the seconds to wait before another attempt to acquire a lease that another worker holds."""
         return max(0.1, self._others.get(queue, 0.0) - time.monotonic())
 
     def release_all(self) -> None:
-        """Release all leases, so that other workers need not wait."""
+        """Release all leases, so that other workers need not wait for their expiry."""
         with self._lock:
             held, self._held = list(self._held), {}
         for queue in held:

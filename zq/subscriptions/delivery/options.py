@@ -10,7 +10,7 @@ from zq.subscriptions.delivery.targets import TargetPolicy
 
 
 class MailOptions(Struct, frozen=True):
-    """How mail is sent: by ``command``, or to an SMTP server if ``host`` is set."""
+    """The options of mail, which is sent to the SMTP server ``host``, or by ``command`` if ``host`` is ""."""
 
     command: str = "/usr/sbin/sendmail -t -oi"
     host: str = ""
@@ -19,22 +19,22 @@ class MailOptions(Struct, frozen=True):
     password: str = ""
     tls: bool = True
     senders: tuple[str, ...] = ()
-    """The addresses that ``options.from`` of a subscription may name."""
+    """The sender addresses that subscriptions may name in ``options.from``; the first one is the default."""
 
 
 class Tokens(Protocol):
     """The source of tokens for subscribers with a trust."""
 
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return the headers that carry the token. Raises ``Invalid``."""
+        """Return the HTTP headers that carry a token. Raises ``Invalid``."""
         ...
 
 
 class DeliveryOptions(Struct, frozen=True):
     """The options of a worker.
 
-    ``rate``: deliveries per second to one subscription, 0 for any number. ``threads``: the number of threads that query
-    the store. ``agent``: the User-Agent of requests. ``trusts``: None if the server has no Keystone.
+    ``rate``: deliveries per second to one subscription; 0 = unlimited. ``threads``: the number of threads that query
+    the store. ``agent``: the User-Agent of requests. ``trusts``: None if the server does not use Keystone.
     """
 
     targets: TargetPolicy = TargetPolicy()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The outcome of a delivery, and the delays of its retries in whole seconds (contract 9.8)."""
+"""Outcomes of delivery attempts, and the retry delays in whole seconds (contract 9.8)."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,17 +14,17 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "maximum_delay_retries": 3,
     "retry_backoff_function": "linear",
 }
-# Attempts of one phase of a policy, at most.
+# The maximum number of attempts in one phase of a policy.
 MAX_ATTEMPTS: Final = 100
-# Seconds between two attempts, at most.
+# The maximum delay between two attempts in seconds.
 MAX_DELAY: Final = 43200
 
 
 class Outcome(Struct, frozen=True):
-    """The outcome of one attempt.
+    """The outcome of one delivery attempt.
 
-    ``status``: that of the answer, 0 for no answer. ``why``: the reason of a failure, for operators. ``final``: no
-    attempt follows (contract 9.8: none after a status below 400).
+    ``status``: the HTTP status of the answer; 0 = no answer. ``why``: the reason of a failure, for operators.
+    ``final``: the delivery is not retried (contract 9.8), for example after a status below 400.
     """
 
     delivered: bool
@@ -34,14 +34,18 @@ class Outcome(Struct, frozen=True):
 
 
 def policy_of(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the policy in force: the subscription's, unless it has none or one of both names the queue's."""
+    """Return the effective policy, with defaults for missing members.
+
+    The subscription's ``own`` policy overrides the queue's, unless it is empty or one of the two policies sets
+    ``ignore_subscription_override``.
+    """
     own, queues = own or {}, queues or {}
     overridden = own.get("ignore_subscription_override") or queues.get("ignore_subscription_override")
     return {**DEFAULTS, **(queues if overridden or not own else own)}
 
 
 def waits(policy: Mapping[str, Any]) -> list[int]:
-    """Return the delay before each attempt except the first."""
+    """Return the delays in seconds before the second and each later attempt."""
     low, high = _bounded(policy["minimum_delay"], MAX_DELAY), _bounded(policy["maximum_delay"], MAX_DELAY)
     return [
         *[0] * _bounded(policy["retries_with_no_delay"], MAX_ATTEMPTS),
@@ -52,7 +56,7 @@ def waits(policy: Mapping[str, Any]) -> list[int]:
 
 
 def backoff(function: str, low: int, high: int) -> list[int]:
-    """Return the delays that grow from ``low`` to ``high``, one for every five seconds of the difference."""
+    """Return back-off delays that grow from ``low`` to ``high`` seconds, one for every five seconds of difference."""
     count = min((high - low) // 5, MAX_ATTEMPTS)
     if count <= 0:
         return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composition of a delivery worker from the settings."""
+"""Construction of a delivery worker from the settings."""
 
 import contextlib
 
@@ -25,7 +25,7 @@ def places_of(options: DeliverySettings) -> Places:
 
 
 def targets_of(options: DeliverySettings) -> TargetPolicy:
-    """Return the rules for addresses; look up the names of the stores now."""
+    """Return the policy for target addresses. Resolves the host names of the stores, which may block."""
     stores = set(options.stores)
     for host, port in options.stores:
         with contextlib.suppress(OSError, UnicodeError):
@@ -43,7 +43,7 @@ def deliverer_of(
     alone: bool,
     trusts: Tokens | None = None,
 ) -> Deliverer:
-    """Return a worker that has not started. ``alone``: no other process has the store."""
+    """Create a worker without starting it. ``alone``: no other process opens the store."""
     mail = MailOptions(
         options.smtp_command,
         options.smtp_host,

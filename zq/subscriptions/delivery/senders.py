@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attempts of deliveries by HTTP and mail. The worker imports the module at its first delivery, since aiohttp takes
-long to import."""
+"""Delivery attempts by HTTP and mail.
+
+The worker imports this module at its first delivery, because the import of aiohttp is slow.
+"""
 
 import asyncio
 import shlex
@@ -26,22 +28,22 @@ from zq.subscriptions.subscribers import TRUST, mail_of
 from zq.wire import webhooks
 
 T = TypeVar("T")
-# Name lookups at a time.
+# The maximum number of concurrent name lookups.
 MAX_LOOKUPS: Final = 64
-# Seconds that a lookup, a connection, and an attempt as a whole may take.
+# Timeouts in seconds of a lookup, of a connection, and of a whole attempt.
 LOOKUP_TIMEOUT: Final = 3.0
 CONNECT_TIMEOUT: Final = 3.0
 TIMEOUT: Final = 10.0
-# Bytes of an answer that are read.
+# The maximum bytes of an answer that are read.
 MAX_ANSWER: Final = 65536
-# Characters of a refusal that the owner of the subscription sees.
+# The maximum characters of an error answer that the owner of the subscription sees.
 MAX_SHOWN: Final = 120
-# Threads that send mail and query Keystone.
+# The number of threads that send mail and query Keystone.
 THREADS: Final = 8
 
 
 class JudgingResolver(AbstractResolver):
-    """A resolver for aiohttp that raises ``OSError`` for a name with an address that is not allowed."""
+    """A resolver for aiohttp that raises ``Forbidden`` if any address of a name is not allowed."""
 
     def __init__(self, policy: TargetPolicy) -> None:
         self._policy = policy
@@ -50,7 +52,7 @@ class JudgingResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return all addresses of the host."""
+        """Return all addresses of the host, looked up in a thread. Raises ``Forbidden``, ``TimeoutError``."""
         loop = asyncio.get_running_loop()
         lookup = loop.run_in_executor(self._threads, lambda: addresses(host, port))
         found = await asyncio.wait_for(lookup, LOOKUP_TIMEOUT)
@@ -66,7 +68,10 @@ class JudgingResolver(AbstractResolver):
 
 
 def guarded_socket(policy: TargetPolicy) -> Any:
-    """Return a factory of sockets for aiohttp that checks the address of each, of names and literals alike."""
+    """Return a socket factory for aiohttp that checks every address, including literal ones in URLs.
+
+    The factory raises ``Forbidden``.
+    """
 
     def make(info: Any) -> socket.socket:
         family, kind, protocol, _, where = info
@@ -78,11 +83,11 @@ def guarded_socket(policy: TargetPolicy) -> Any:
 
 
 class Senders:
-    """The senders of one worker, for use in its event loop."""
+    """Sends the webhooks and mails of one delivery worker. Use it only in the worker's event loop."""
 
     def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str, trusts: Tokens | None = None) -> None:
         connector = aiohttp.TCPConnector(
-            limit=0,  # ``Shares`` limits connections, before the time of an attempt begins
+            limit=0,  # ``Shares`` limits connections before the timeout of an attempt begins
             resolver=JudgingResolver(policy),
             use_dns_cache=False,
             socket_factory=guarded_socket(policy),
@@ -105,7 +110,7 @@ class Senders:
         self._threads.shutdown()
 
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
-        """Deliver by HTTP. A redirection is not followed, and is no success."""
+        """Deliver by HTTP POST. A redirection is not followed and counts as a failure."""
         try:
             trusted = await self._authority(one)
         except (Invalid, TimeoutError) as refusal:
@@ -134,7 +139,10 @@ class Senders:
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
 
     async def _authority(self, one: Subscription) -> Mapping[str, str]:
-        """Return the headers with a token of the subscriber's trust; a thread queries Keystone. Raises ``Invalid``."""
+        """Return headers with a token of the subscriber's trust, which a thread gets from Keystone.
+
+        Raises ``Invalid``, ``TimeoutError``.
+        """
         if not one.subscriber.startswith(TRUST):
             return {}
         if self._trusts is None:
@@ -142,7 +150,7 @@ class Senders:
         return await self._in_thread(TIMEOUT, self._trusts.headers, one.subscriber, one.options)
 
     async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
-        """Deliver by mail, from a thread. ``subject`` and ``sender`` override those of the subscription."""
+        """Deliver by mail in a thread. A ``subject`` or ``sender`` overrides the subscription's."""
         try:
             await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)
         except Invalid as refusal:
@@ -152,7 +160,7 @@ class Senders:
         return Outcome(True)
 
     async def _in_thread(self, within: float, call: Callable[..., T], *arguments: Any) -> T:
-        """Call in a thread. Raises ``TimeoutError`` after ``within`` seconds."""
+        """Run ``call`` in a thread. Raises ``TimeoutError`` after ``within`` seconds; the thread continues."""
         return await asyncio.wait_for(
             asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments), within
         )
@@ -171,14 +179,14 @@ class Senders:
         message["Auto-Submitted"] = "auto-generated"
         message.set_content(text)
         if chosen.host:
-            self._hand_over(message, to)
+            self._send_by_smtp(message, to)
             return
-        # The operator chose the command, and no part of it comes from a subscriber.
+        # The operator configures the command, and no part of it comes from a subscriber.
         command = shlex.split(chosen.command)
         subprocess.run(command, input=message.as_bytes(), check=True, timeout=TIMEOUT, capture_output=True)  # noqa: S603
 
-    def _hand_over(self, message: EmailMessage, to: str) -> None:
-        """Send a mail to the SMTP server, and verify its certificate."""
+    def _send_by_smtp(self, message: EmailMessage, to: str) -> None:
+        """Send a mail to the SMTP server. With TLS, the server's certificate is verified."""
         chosen, trusted = self._mail, ssl.create_default_context()
         with (
             smtplib.SMTP_SSL(chosen.host, chosen.port, timeout=TIMEOUT, context=trusted)
@@ -195,7 +203,7 @@ class Senders:
 
 
 def _refusal(status: int, content: bytes) -> str:
-    """Return the status and the beginning of the answer, on one line."""
+    """Return the status and the beginning of the answer in one line."""
     start = "".join(each if each.isprintable() else " " for each in content[: 4 * MAX_SHOWN].decode(errors="replace"))
     return f"status {status}: {' '.join(start.split())[:MAX_SHOWN]}".removesuffix(": ")
 

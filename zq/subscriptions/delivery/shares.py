@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits of connections (criterion E2). Subscriptions whose last delivery failed have a share of their own, so that a
-thousand subscribers that never answer leave connections for others. A project has few connections to one host.
+"""Limits on the connections of a worker (criterion E2).
+
+Subscriptions whose last delivery failed have a separate share, so that many unresponsive subscribers leave connections
+for others. The connections of a project to one host are limited, too.
 """
 
 import asyncio
@@ -11,34 +13,41 @@ from typing import Final
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
-# Connections of this process. A project may have a thousand subscriptions with one delivery under way each.
+# The maximum number of connections of a worker. A project may have a thousand subscriptions, each with one delivery in
+# progress.
 MAX_CONNECTIONS: Final = 2000
-# The divisor of the share for subscriptions whose last delivery failed.
+# Subscriptions whose last delivery failed share this fraction of the connections: one of ``DOUBTFUL``.
 DOUBTFUL: Final = 4
-# Connections of a project to one host.
+# The maximum number of connections of a project to one host.
 MAX_OF_HOST: Final = 20
 
 
 class Shares:
-    """The connections of one worker, for use in its event loop. A task that waits for one has claimed nothing yet."""
+    """The connection limits of one worker. Use it only in the worker's event loop.
+
+    Reserve a connection before claiming deliveries, so that a waiting task holds no claim.
+    """
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
-        limit = _room_for(limit)
+        limit = _raise_descriptor_limit(limit)
         self._doubtful = asyncio.Semaphore(max(1, limit // DOUBTFUL))
         self._proven = asyncio.Semaphore(max(1, limit - limit // DOUBTFUL))
         self._hosts: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
     async def of(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
-        """Reserve a connection for one delivery. ``failed``: whether the subscription's last delivery failed."""
+        """Wait for a connection and reserve it; an async context manager.
+
+        ``failed``: whether the subscription's last delivery failed.
+        """
         host = urlsplit(subscriber.removeprefix("trust+")).hostname or ""
         few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_OF_HOST))
         async with few, self._doubtful if failed else self._proven:
             yield
 
 
-def _room_for(wanted: int) -> int:
-    """Raise the process's limit of descriptors, and return the number of those for deliveries."""
+def _raise_descriptor_limit(wanted: int) -> int:
+    """Raise the process's limit of file descriptors, and return how many of them deliveries may use."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The addresses to which zq sends (criterion E1): public ones, and those that the operator allows.
+"""The addresses to which zq sends (criterion E1): public addresses, and the networks that the operator allows.
 
-A name is looked up once for a connection, all its addresses must be allowed, and the connection goes to one of them.
-There is no second lookup, which could return other addresses.
+A name is resolved once for a connection. All its addresses must be allowed, and the connection goes to one of them. A
+second lookup could return other addresses, so none is made.
 """
 
 import ipaddress
@@ -17,16 +17,18 @@ from zq.errors import Invalid
 from zq.model.addresses import Address, Network, carried, is_public
 from zq.subscriptions.delivery.threads import Threads
 
-# Ports below 1024 that every subscriber may have.
+# The ports below 1024 that are always allowed.
 PORTS: Final = (80, 443)
 
 
 class TargetPolicy(Struct, frozen=True):
-    """The rules for addresses.
+    """The policy for target addresses.
 
-    ``networks``: networks that are allowed although they are not public. ``ports``: allowed ports below 1024 besides 80
-    and 443. ``own``: ports at which this service listens on this machine. ``stores``: names and addresses of the stores
-    with their ports; they are refused in every network.
+    Args:
+        networks: Networks that are allowed although they are not public.
+        ports: Allowed ports below 1024 besides 80 and 443.
+        own: Ports at which this service listens on this machine.
+        stores: Host names and addresses of the stores with their ports, which are refused even in allowed networks.
     """
 
     networks: tuple[Network, ...] = ()
@@ -35,7 +37,7 @@ class TargetPolicy(Struct, frozen=True):
     stores: tuple[tuple[str, int], ...] = ()
 
     def allows(self, address: str, port: int) -> bool:
-        """Return whether zq may send to this address."""
+        """Return whether zq may send to the address and port."""
         try:
             found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
@@ -44,10 +46,10 @@ class TargetPolicy(Struct, frozen=True):
             return False
         if any(found in network for network in self.networks):
             return True
-        return is_public(found) and not (port in self.own and _is_here(found))
+        return is_public(found) and not (port in self.own and _is_local(found))
 
     def check_url(self, url: str) -> None:
-        """Raise ``Invalid`` for a port that is not allowed, and for the name of a store."""
+        """Raise ``Invalid`` if the URL has a port that is not allowed, or names a store. Resolves no names."""
         parts = urlsplit(url)
         port = port_of(url)
         if port < 1024 and port not in (*PORTS, *self.ports):
@@ -62,8 +64,8 @@ def port_of(url: str) -> int:
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
-def _is_here(address: Address) -> bool:
-    """Return whether the address is one of this machine."""
+def _is_local(address: Address) -> bool:
+    """Return whether the address belongs to this machine, by binding a socket to it."""
     with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((str(address), 0))
@@ -73,24 +75,27 @@ def _is_here(address: Address) -> bool:
 
 
 class Forbidden(OSError):
-    """The address is not allowed."""
+    """The error for an address that is not allowed."""
 
 
 def addresses(host: str, port: int) -> Sequence[tuple[int, str]]:
-    """Return the family and the address of each address of a host. Raises ``OSError``."""
+    """Resolve a host, and return its distinct addresses with their families. Raises ``OSError``."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in found))
 
 
 class Judge:
-    """The check of a new subscriber's address. A name that cannot be resolved now is checked at the delivery."""
+    """The check of new subscribers' addresses.
+
+    A name that is not resolved within a second is accepted, because each delivery checks the address again.
+    """
 
     def __init__(self, policy: TargetPolicy) -> None:
         self._policy = policy
         self._threads = Threads(8, "zq-judge")
 
     def __call__(self, subscriber: str) -> None:
-        """Raise ``Invalid`` for a subscriber at an address that is not allowed."""
+        """Raise ``Invalid`` if any address of the subscriber is not allowed."""
         if subscriber.startswith("mailto:"):
             return
         url = subscriber.removeprefix("trust+")

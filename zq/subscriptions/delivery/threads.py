@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads for calls that would block a worker's event loop: to the store, name servers, mail servers, Keystone."""
+"""Threads for calls that would block a worker's event loop: to stores, name servers, mail servers and Keystone."""
 
 import threading
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from typing import Any
 
 
 class Threads(Executor):
-    """A fixed number of threads that work until the process has ended.
+    """An executor with a fixed number of daemon threads that accept calls until the process ends.
 
-    ``ThreadPoolExecutor`` refuses calls as soon as the interpreter begins to shut down, before ``atexit`` functions
-    run. A worker could not release its claims then.
+    ``ThreadPoolExecutor`` refuses calls once the interpreter shuts down, before ``atexit`` functions run. A worker
+    could then not release its leases.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -28,7 +28,7 @@ class Threads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the threads after the calls that were submitted, without waiting."""
+        """Let the threads end after all submitted calls. Does not wait for them."""
         for _ in range(self._count):
             self._calls.put(None)
 
@@ -39,7 +39,7 @@ class Threads(Executor):
                 continue
             try:
                 result = function()
-            except BaseException as failure:  # noqa: BLE001 - the future hands it to its waiter
+            except BaseException as failure:  # noqa: BLE001 - the future raises it in its waiter
                 future.set_exception(failure)
             else:
                 future.set_result(result)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The delivery worker.
 
-The worker is one event loop in one thread; a few other threads query the store. Each hidden queue with work has at most
-one task, so a subscription has one delivery under way, and a subscriber that does not answer delays no other one.
+The worker runs one event loop in one thread, and a few other threads query the store. Each hidden queue with work has
+at most one task. A subscription therefore has at most one delivery in progress, and an unresponsive subscriber does not
+delay other subscribers.
 """
 
 import asyncio
@@ -37,31 +38,31 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-# Seconds of a claim. The deliveries of a killed worker wait until it lapses.
+# The visibility timeout of a claim in seconds. The deliveries of a killed worker wait until it expires.
 LEASE: Final = 10
-# Seconds after which a claim is renewed.
-RENEWED: Final = 3.0
-# Notices that are fanned out at a time.
+# Seconds between two renewals of a claim.
+RENEWAL_INTERVAL: Final = 3.0
+# The maximum number of notices that are fanned out at a time.
 BATCH: Final = 100
-# Deliveries of a subscription that are claimed at a time, at most.
+# The maximum number of deliveries of a subscription in one claim.
 MAX_CLAIMED: Final = 20
-# Failures in a row after which the worker pauses a subscription.
+# Consecutive failures after which the worker pauses a subscription.
 MAX_FAILURES: Final = 5
-# Seconds of the first pause; each further failure doubles it.
+# The first pause and the longest pause in seconds. Each further failure doubles the pause.
 PAUSE: Final = 30.0
 MAX_PAUSE: Final = 600.0
-# Tasks that begin at a time, so that a thousand of them leave processor time to other threads.
+# The maximum number of tasks that start at a time, so that many tasks leave processor time to other threads.
 MAX_STARTS: Final = 50
-# Seconds between two such beginnings, at least.
+# The minimum seconds between two starts of tasks.
 TURN: Final = 0.05
 # Seconds between two scans of all hidden queues.
 SCAN: Final = 10.0
-# Seconds after which the worker queries a store that failed again.
-AGAIN: Final = 2.0
+# Seconds after which the worker retries a queue whose store failed.
+RETRY_INTERVAL: Final = 2.0
 
 
 class Health:
-    """The outcomes of a subscription's last deliveries."""
+    """The delivery state of one subscription, derived from the outcomes of its last deliveries."""
 
     __slots__ = ("claim_limit", "failures", "next", "subscriber", "until")
 
@@ -70,14 +71,14 @@ class Health:
         self.until = 0.0
         """The monotonic time until which the subscription is paused."""
         self.claim_limit = 1
-        """Messages that are claimed at a time."""
+        """The maximum number of messages in the next claim."""
         self.next = 0.0
-        """The monotonic time of the next delivery at the earliest, by the rate limit."""
+        """The earliest monotonic time of the next delivery, by the rate limit."""
         self.subscriber = ""
-        """The URI of the subscriber when it was last read."""
+        """The URI of the subscriber when the subscription was last read."""
 
     def count(self, delivered: bool) -> None:
-        """Count an attempt, and pause the subscription after many failures."""
+        """Record an attempt. A success ends the pause; ``MAX_FAILURES`` consecutive failures begin one."""
         if delivered:
             self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
             return
@@ -87,7 +88,7 @@ class Health:
 
 
 class Deliverer:
-    """A worker that delivers from ``start`` to ``stop``."""
+    """The delivery worker of a process. It delivers from ``start`` to ``stop``."""
 
     def __init__(
         self,
@@ -113,29 +114,35 @@ class Deliverer:
         self._due: dict[QueueRef, float] = {}
         self._running: dict[QueueRef, asyncio.Task[None]] = {}
         self._logs: dict[str, Callable[[], None]] = {}
-        """The projects whose topic logs this worker follows, with a function that ends the notices for each."""
+        """The projects whose topic logs this worker follows, each with a function that cancels the log's callback."""
         self._health: dict[QueueRef, Health] = {}
         self._senders: Senders | None = None
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
         self._woken = asyncio.Event()
-        """Set when a queue is due earlier than the worker knew."""
+        """Set when the schedule or the set of running tasks changes, or the worker stops."""
         self._thread = threading.Thread(target=self._work, name="zq-delivery", daemon=True)
 
     def start(self) -> None:
-        """Begin to deliver, in a thread of its own."""
+        """Start to deliver, in a separate thread."""
         self._thread.start()
 
     def notify(self, queue: QueueRef) -> None:
-        """Look at the queue, to which messages may have come, if it has notices or deliveries. From any thread."""
+        """Schedule a check of a queue that may have new messages. Thread-safe.
+
+        Queues without notices or deliveries are ignored.
+        """
         at = pending_of(queue)
         if (at or is_notices(queue) or is_log(queue)) and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._look_at, queue, 0.0)
+            self._loop.call_soon_threadsafe(self._schedule, queue, 0.0)
             if at and at[0].kind == "topic" and queue.project not in self._logs:
-                self._loop.call_soon_threadsafe(self._look_at, log_of(queue.project), 0.0)
+                self._loop.call_soon_threadsafe(self._schedule, log_of(queue.project), 0.0)
 
     def stop(self, within: float = 10.0) -> None:
-        """Finish the deliveries under way. Another worker repeats those that are not done within these seconds."""
+        """Finish the deliveries in progress and stop. Waits up to ``within`` seconds.
+
+        Deliveries that are not finished by then are redelivered by another worker.
+        """
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._finish)
             self._thread.join(within)
@@ -147,7 +154,7 @@ class Deliverer:
     def _work(self) -> None:
         try:
             self._loop.run_until_complete(self._run())
-        except Exception:  # the edge of this thread
+        except Exception:  # the outermost frame of this thread
             LOG.critical("Deliveries have ended, for an unforeseen reason.", exc_info=True)
         finally:
             self._threads.shutdown()
@@ -164,15 +171,15 @@ class Deliverer:
             due = [queue for queue, at in self._due.items() if at <= now and queue not in self._running]
             for queue in sorted(due, key=self._rank)[:MAX_STARTS]:
                 del self._due[queue]
-                self._running[queue] = self._loop.create_task(self._attend(queue))
-            await self._rest(scanned + SCAN)
-        await self._end()
+                self._running[queue] = self._loop.create_task(self._process(queue))
+            await self._wait_until(scanned + SCAN)
+        await self._drain()
         if self._senders is not None:
             await self._senders.close()
         await self._store(self._leases.release_all)
 
-    async def _rest(self, until: float) -> None:
-        """Wait at least ``TURN`` seconds until a queue is due, the monotonic time ``until``, or the end."""
+    async def _wait_until(self, until: float) -> None:
+        """Wait until a queue is due, the monotonic time ``until``, or the stop of the worker; at least ``TURN``."""
         await asyncio.sleep(TURN)
         self._woken.clear()
         if self._ending.is_set():
@@ -182,21 +189,25 @@ class Deliverer:
             await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
-        """Return the order of queues: subscriptions that succeed, then unknown ones, then those that fail."""
+        """Return the sort key of a due queue.
+
+        Queues without deliveries and subscriptions that succeed come first, then subscriptions without a history, then
+        subscriptions that fail. Queues of equal rank are sorted by the time at which they became due.
+        """
         health = self._health.get(queue)
         if health is None:
             return 1 if pending_of(queue) else 0, self._due[queue]
         return 2 if health.failures else 0 if health.claim_limit > 1 else 1, self._due[queue]
 
-    async def _end(self) -> None:
-        """Wait for the tasks that run, and cancel those that take too long."""
+    async def _drain(self) -> None:
+        """Wait up to 5 seconds for the running tasks, and cancel the rest."""
         if self._running:
             _, left = await asyncio.wait(self._running.values(), timeout=5)
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
-    def _look_at(self, queue: QueueRef, seconds: float) -> None:
+    def _schedule(self, queue: QueueRef, seconds: float) -> None:
         health = self._health.get(queue)
         at = max(time.monotonic() + seconds, health.until if health else 0.0)
         self._due[queue] = min(at, self._due.get(queue, at))
@@ -206,11 +217,11 @@ class Deliverer:
         return await self._loop.run_in_executor(self._threads, call, *arguments)
 
     async def _scan(self) -> None:
-        """Look at all hidden queues, since a notice may be lost."""
+        """Schedule a check of every hidden queue, because notifications can be lost."""
         try:
             for queue in await self._store(self._all_queues):
                 if queue not in self._due and queue not in self._running:
-                    self._look_at(queue, 0.0)
+                    self._schedule(queue, 0.0)
         except Unavailable as absence:
             LOG.warning("Pending deliveries cannot be listed: %s", absence)
 
@@ -225,8 +236,8 @@ class Deliverer:
                 return found
             after = page.next
 
-    async def _attend(self, queue: QueueRef) -> None:
-        """Do the work of the queue that is ready now, and schedule the rest."""
+    async def _process(self, queue: QueueRef) -> None:
+        """Process the queue's ready messages, and schedule the next check. Logs errors and retries later."""
         try:
             if is_log(queue):
                 await self._follow(queue)
@@ -238,25 +249,25 @@ class Deliverer:
             elif await self._store(self._leases.hold, queue):
                 await self._deliver(queue)
             else:
-                self._look_at(queue, self._leases.left(queue))
+                self._schedule(queue, self._leases.left(queue))
                 return
             if await self._has_work(queue):
-                self._look_at(queue, 0.0)
+                self._schedule(queue, 0.0)
         except ZqError as failure:
             LOG.warning("Deliveries of project %s wait: %s", queue.project, failure)
-            self._look_at(queue, AGAIN)
+            self._schedule(queue, RETRY_INTERVAL)
         except Exception:
             LOG.critical("A delivery failed for an unforeseen reason.", exc_info=True)
-            self._look_at(queue, PAUSE)
+            self._schedule(queue, PAUSE)
         finally:
             self._running.pop(queue, None)
             self._woken.set()
 
     async def _has_work(self, queue: QueueRef) -> bool:
-        """Return whether a message is ready; schedule a look at one that becomes ready later."""
+        """Return whether a message is ready. If messages become ready only later, schedule a check for then."""
         ready = await self._store(self._storage.queues.ready, queue, 1, self._clock.now())
         if ready.next is not None and not ready.count:
-            self._look_at(queue, max(0.01, ready.next - self._clock.now()))
+            self._schedule(queue, max(0.01, ready.next - self._clock.now()))
         return bool(ready.count)
 
     def _claim(self, queue: QueueRef, limit: int) -> Claim | None:
@@ -265,31 +276,34 @@ class Deliverer:
         return self._storage.claims.create(queue, ClaimRequest(lease, limit, most_bytes=4 << 20), now).claim
 
     async def _fan_out(self, queue: QueueRef) -> None:
-        """Fan out the notices of the queue."""
+        """Fan out the queue's notices, and schedule checks of the queues with new deliveries."""
         while not self._ending.is_set():
             claim = await self._store(self._claim, queue, BATCH)
             if claim is None:
                 return
             reached = await self._store(self._fan_outs.fan_out, queue, claim)
             for pending in reached:
-                self._look_at(pending, 0.0)
+                self._schedule(pending, 0.0)
 
     async def _follow(self, log: QueueRef) -> None:
-        """Fan out the messages of a project's topics."""
+        """Fan out new messages of a project's topics, and schedule checks of the queues with new deliveries.
+
+        Subscribes to the topic log first. Cancels that if the project has no subscribers of topics.
+        """
         if log.project not in self._logs:
             self._logs[log.project] = await self._store(
                 self._storage.topics.subscribe, log.project, self._notifier_of(log)
             )
         while not self._ending.is_set():
             if not await self._store(self._leases.hold, log):
-                self._look_at(log, self._leases.left(log))
+                self._schedule(log, self._leases.left(log))
                 return
             followed = await self._store(self._fan_outs.follow, log.project)
             if followed is None:
                 await self._store(self._logs.pop(log.project))
                 return
             for pending in followed.pending:
-                self._look_at(pending, 0.0)
+                self._schedule(pending, 0.0)
             if not followed.more:
                 return
 
@@ -297,7 +311,7 @@ class Deliverer:
         return lambda _batch, _before: self.notify(log)
 
     async def _deliver(self, queue: QueueRef) -> None:
-        """Deliver the pending messages of a subscription until none is left or it fails too often."""
+        """Deliver the pending messages of a subscription until none is left or the subscription is paused."""
         at = pending_of(queue)
         if at is None:
             return
@@ -322,11 +336,11 @@ class Deliverer:
 
     @asynccontextmanager
     async def _renewing(self, queue: QueueRef, claim: Claim) -> AsyncIterator[None]:
-        """Renew the claim and the lease until the end of the block."""
+        """Renew the claim and the lease periodically until the end of the block."""
 
         async def renew() -> None:
             while True:
-                await asyncio.sleep(RENEWED)
+                await asyncio.sleep(RENEWAL_INTERVAL)
                 try:
                     lease = Lease(claim.id, LEASE, 0)
                     await self._store(self._storage.claims.renew, queue, lease, self._clock.now())
@@ -341,7 +355,7 @@ class Deliverer:
             renewing.cancel()
 
     async def _deliver_claimed(self, queue: QueueRef, source: Source, id: str, claim: Claim, health: Health) -> None:
-        # Read after the claim, so that an agreement before the claim is seen.
+        # Read the subscription after the claim, so that an agreement before the claim takes effect.
         one = await self._subscription(source, id, health)
         done: list[str] = []
         again: list[Release] = []
@@ -393,7 +407,7 @@ class Deliverer:
             health.next = time.monotonic() + 1 / self._options.rate
         if notice.confirmation:
             if one.subscriber.startswith("mailto:"):
-                return await self._ask_by_mail(source, one, notice)
+                return await self._send_confirmation_mail(source, one, notice)
             document = await self._store(self._confirmations.document, source, one, notice)
         else:
             try:
@@ -401,12 +415,12 @@ class Deliverer:
             except MessageUnreadable:
                 return Outcome(False, why="the message cannot be opened", final=True)
         if one.subscriber.startswith("mailto:"):
-            return await self._sending().mail(one, document.decode())
+            return await self._get_senders().mail(one, document.decode())
         secrets = self._policy.secrets(one, self._clock.now())
         template = None if notice.confirmation else one.options.get("post_data")
-        return await self._sending().post(one, notice.message, posted(document, template), secrets, notice.hops + 1)
+        return await self._get_senders().post(one, notice.message, posted(document, template), secrets, notice.hops + 1)
 
-    def _sending(self) -> "Senders":
+    def _get_senders(self) -> "Senders":
         if self._senders is None:
             from zq.subscriptions.delivery.senders import Senders
 
@@ -414,8 +428,8 @@ class Deliverer:
             self._senders = Senders(options.targets, options.mail, options.agent, options.trusts)
         return self._senders
 
-    async def _ask_by_mail(self, source: Source, one: Subscription, notice: Notice) -> Outcome:
+    async def _send_confirmation_mail(self, source: Source, one: Subscription, notice: Notice) -> Outcome:
         letter = await self._store(self._confirmations.letter, source, one, notice)
         if letter is None:
             return Outcome(False, why="[notification] external_confirmation_url is not set", final=True)
-        return await self._sending().mail(one, letter.text, letter.subject, letter.sender)
+        return await self._get_senders().mail(one, letter.text, letter.subject, letter.sender)
