@@ -94,7 +94,6 @@ def test_a_claim_made_on_a_slow_path_is_not_cut_short(store_uri: str):
         while taken is None:  # clocks differ by some milliseconds
             asked = time.monotonic()
             taken = far.claims.create(JOBS, ClaimRequest(Lease("a.far", 4, 0), 1), here.now()).claim
-        assert near.claims.create(JOBS, ClaimRequest(Lease("a.near", 60, 0), 1), there.now()).claim is None
         wait_for(
             lambda: near.claims.create(JOBS, ClaimRequest(Lease("a.near", 60, 0), 1), there.now()).claim,
             60,

@@ -27,14 +27,15 @@ def test_a_refusal_costs_less_than_what_is_served(engine: str, tmp_path: Path) -
             source = ("127.0.0.1" if header else "127.0.0.2", 0)
             head = f"POST /v2/queues/jobs/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
             head += f"Client-ID: {CLIENT}\r\nConnection: close\r\n{header}\r\n"
-            before = processor_time(server)
+            processes = [server.pid, *server.worker_pids]
+            before = processor_time(processes)
             for _ in range(count):
                 with socket.create_connection(("127.0.0.1", server.port), 20, source) as connection:
                     connection.sendall(head.encode())
                     with contextlib.suppress(OSError):
                         connection.sendall(body)
                     assert connection.recv(12)[-3:] in ((b"201",) if header else (b"401", b"429"))
-            return (processor_time(server) - before) / count
+            return (processor_time(processes) - before) / count
 
         small = b'{"messages": [{"body": "' + b"x" * 800 + b'"}]}'
         mine = f"Authorization: Bearer {credential}\r\n"
