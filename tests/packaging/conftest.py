@@ -2,6 +2,7 @@
 """The source archive and the wheel, built once, and commands as a user's shell runs them."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,8 +31,13 @@ def run(*command: str | Path, code: int = 0, **variables: str) -> subprocess.Com
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a source archive and of the wheel that ``python -m build`` makes of it."""
-    folder = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--outdir", folder, ROOT)
+    folder, sources = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("sources") / "zq"
+    # A build writes into its sources, and several processes build.
+    ignored = shutil.ignore_patterns(
+        ".*cache", ".git", ".venv", ".hypothesis", "__pycache__", "*.egg-info", "build", "dist"
+    )
+    shutil.copytree(ROOT, sources, ignore=ignored)
+    run(sys.executable, "-m", "build", "--outdir", folder, sources)
     return folder
 
 

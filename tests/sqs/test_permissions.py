@@ -149,7 +149,7 @@ def test_permissions_that_are_none_are_refused(sqs: Any, queue: str) -> None:
         sqs.add_permission(**terms | {"Label": "a b"})
     with refused("OverLimit", "8 Actions were found, maximum allowed is 7.", 403):
         sqs.add_permission(**terms | {"Label": "b", "Actions": ["SendMessage"] * 8})
-    with refused("InvalidParameterValue", value.format("none", "Label", "can't find label.")):
+    with refused("InvalidParameterValue", value.format("none", "Label", "can't find label on existing policy.")):
         sqs.remove_permission(QueueUrl=queue, Label="none")
 
 

@@ -177,7 +177,7 @@ def remove_permission(call: Call, given: RemovePermission) -> None:
         statements = _listed(policy)
         left = [each for each in statements if not (isinstance(each, dict) and each.get("Sid") == given.label)]
         if len(left) == len(statements):
-            raise errors.invalid_value(given.label, "Label", "can't find label.")
+            raise errors.invalid_value(given.label, "Label", "can't find label on existing policy.")
         return {**policy, "Statement": left} if left else {}
 
     _change(call, queue, edit)
