@@ -123,7 +123,7 @@ def test_beyond_two_heavy_requests_the_next_is_refused(
     assert refused.headers["Retry-After"] == "1"
     assert refused.json == {
         "title": "Too many requests",
-        "description": "The project may have 2 heavy requests at once in one process of the server.",
+        "description": "The project may have at most 2 concurrent heavy requests in one server process.",
         "limit": "heavy",
     }
     caller.get(f"{QUEUE}/messages", 200)

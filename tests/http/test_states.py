@@ -83,9 +83,15 @@ def test_a_missing_queue_is_empty(api: Api) -> None:
         ("state=ready&limit=0", "limit must be from 1 to 1000; it is 0."),
         ("state=ready&limit=1001", "limit must be from 1 to 1000; it is 1001."),
         ("state=ready&limit=x", "limit must be an integer."),
-        ("state=ready&marker=17", "marker must be one that goes with state, as the link to the next page has it."),
-        ("state=ready&marker=1.2.-3", "marker must be one that goes with state, as the link to the next page has it."),
-        ("state=ready&marker=1.2.3.4", "marker must be one that goes with state, as the link to the next page has it."),
+        ("state=ready&marker=17", "marker is not valid for this listing; use the marker in the link to the next page."),
+        (
+            "state=ready&marker=1.2.-3",
+            "marker is not valid for this listing; use the marker in the link to the next page.",
+        ),
+        (
+            "state=ready&marker=1.2.3.4",
+            "marker is not valid for this listing; use the marker in the link to the next page.",
+        ),
         ("state=ready&bodies=end", "bodies must be start or whole."),
         ("bodies=1", "bodies must be start or whole."),
         ("ids=1&bodies=START", "bodies must be start or whole."),

@@ -219,7 +219,7 @@ def test_one_project_gets_a_quarter_of_the_streams(compose: Any) -> None:
     api = compose(max_streams=8)
     own = [Reader(api, f"{TOPIC}/stream") for _ in range(2)]
     try:
-        assert "2 of one project" in api.get(f"{TOPIC}/stream", 503).json["description"]
+        assert "2 for one project" in api.get(f"{TOPIC}/stream", 503).json["description"]
         with closing(Reader(api.tenant("rival"), f"{TOPIC}/stream")) as reader:
             assert reader.status == "200 OK"
     finally:

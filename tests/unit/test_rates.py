@@ -106,7 +106,7 @@ def test_a_project_has_two_heavy_requests_at_once(monkeypatch: pytest.MonkeyPatc
         account.enter(0.0)
     for _ in range(MAX_HEAVY):
         account.begin_heavy(float, 0, 0)
-    with pytest.raises(TooManyRequests, match=r"^The project may have 2 heavy requests at once") as refusal:
+    with pytest.raises(TooManyRequests, match=r"^The project may have at most 2 concurrent heavy requests") as refusal:
         account.begin_heavy(float, 0, 0)
     assert (refusal.value.limit, refusal.value.retry_after) == ("heavy", 1)
     account.enter(0.0)

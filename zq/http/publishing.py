@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/topics/{topic}/messages`` and below (extensions 8)."""
+"""Resources of a topic's messages, except streams (extensions 8)."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ from zq.wire import publishing
 
 
 class TopicMessages:
-    """``/v2/topics/{topic}/messages``"""
+    """``/v2/topics/{topic}/messages``: publish and list messages."""
 
     policy = {"GET": "topics:get_messages", "POST": "topics:publish"}
     short = frozenset({"GET", "POST"})
@@ -95,7 +95,7 @@ class TopicMessages:
         wait: int | None,
         listening: Listening | None = None,
     ) -> Polled[Listed] | Listening:
-        """Look once. A request that has to wait releases its place among heavy requests."""
+        """Poll once. If the request must wait, release its place among the heavy requests."""
         try:
             weight.admit_page(req, limit)
         except BaseException:
@@ -109,7 +109,7 @@ class TopicMessages:
 
 
 class TopicMessage:
-    """``/v2/topics/{topic}/messages/{message}``"""
+    """``/v2/topics/{topic}/messages/{message}``: get a message."""
 
     policy = {"GET": "topics:get_message"}
     short = frozenset({"GET"})

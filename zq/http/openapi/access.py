@@ -8,8 +8,8 @@ from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
 from zq.core.trail import MAX_PAGE
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
+from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
 from zq.http.tokens import MAX_TEXT
-from zq.http.tokens import MOST as MOST_TOKENS
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import MOST, Quota, State
 
@@ -155,7 +155,7 @@ def tokens() -> Json:
 def _tokens(path: str, prefix: str, project: list[Json], needed: list[Json]) -> Json:
     page = [
         query("marker", TEXT, "List ids after this one."),
-        query("limit", integer(1, MOST_TOKENS, default=DEFAULT_PAGE), "Tokens in the page."),
+        query("limit", integer(1, MAX_TOKENS_PAGE, default=DEFAULT_PAGE), "Tokens in the page."),
     ]
     made = answer("The token, shown this once.", "MadeToken", "Location")
     whose = "any project" if prefix else "the project"
