@@ -93,7 +93,7 @@ def test_a_file_of_logins_that_others_can_read_is_not_used(asking: Zq, guarded: 
     file = log_in(asking, guarded.token("acme"))
     file.chmod(0o640)
     said = asking.refused(2, "queue", "list")
-    assert said == f"Others may read or write the token file {file}, so it is not used: chmod 600 {file}"
+    assert said == f"Other users can read or write the token file {file}, so it is not used. Run: chmod 600 {file}"
 
 
 def test_tokens_are_made_shown_rotated_and_revoked(asking: Zq, guarded: Server) -> None:

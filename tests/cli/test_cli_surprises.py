@@ -89,7 +89,10 @@ def test_rules_that_are_none_are_warned_of_and_stored(zq: Zq, verb: str) -> None
     zq("queue", "create", "jobs")
     result = zq.run("queue", verb, "jobs", "_dead_leter_queue=dead", "owner=shop")
     assert result.exit_code == 0
-    assert result.stderr == "zq: _dead_leter_queue is no rule of queues; did you mean _dead_letter_queue?\n"
+    assert (
+        result.stderr
+        == "zq: _dead_leter_queue is not a reserved metadata key of queues; did you mean _dead_letter_queue?\n"
+    )
     if verb == "set":
         assert zq("queue", "show", "jobs")[0]["_dead_leter_queue"] == "dead"
 

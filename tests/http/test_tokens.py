@@ -31,7 +31,7 @@ from zq.storage.api import Storage
 
 Compose = Callable[..., Api]
 DAY = 86400
-BY_ID = "A token is named by its id, the ten characters after zq_."
+BY_ID = "Refer to a token by its id, the ten characters after zq_."
 NONE = "There is no token of this id in the project."
 
 
@@ -182,7 +182,7 @@ def test_a_token_never_exceeds_its_maker(guarded: Api, tokens: Tokens, clock: Ma
     more: list[dict[str, list[str]]] = [{"scopes": ["consume:a.*"]}, {"scopes": ["produce:work/a"]}]
     for terms in ({}, *more, {"scopes": scopes, "roles": ["admin"]}):
         refused = guarded.post("/v2/tokens", 403, terms, maker).json
-        assert refused["description"] == "A token must not be for more than the credential that makes it."
+        assert refused["description"] == "A token must not exceed the rights of the credential that creates it."
     wide = tokens.create(Grant(project=guarded.project))
     guarded.post(f"/v2/tokens/{wide.token.id}/rotate", 403, headers=maker)
 
@@ -193,7 +193,7 @@ def test_a_twin_never_exceeds_its_maker(guarded: Api, tokens: Tokens) -> None:
     for more in ({"roles": ["member"]}, {"roles": ["member", "auditor"]}, {"roles": ["auditor"], "user": "ann"}):
         wide = tokens.create(Grant(project=guarded.project, **more))  # type: ignore[arg-type]
         refused = guarded.post(f"/v2/tokens/{wide.token.id}/rotate", 403, headers=maker).json
-        assert refused["description"] == "A token must not be for more than the credential that makes it."
+        assert refused["description"] == "A token must not exceed the rights of the credential that creates it."
     for user in ("", "bob"):
         own = tokens.create(Grant(project=guarded.project, user=user, roles=["auditor"]))
         guarded.post(f"/v2/tokens/{own.token.id}/rotate", 201, headers=maker)
@@ -373,7 +373,7 @@ def test_audit_lines_name_the_token(
             guarded.delete(f"{path}/{twin['id']}", 204, headers)
             guarded.delete(f"{path}/{made['token']}", 400, headers)
             guarded.post(f"{path}/0000000000/rotate", 404, headers=headers)
-            whys = [f"token {made['id']}", ""], [f"token {made['id']}", f"Its twin is {twin['id']}."]
+            whys = [f"token {made['id']}", ""], [f"token {made['id']}", f"Its replacement is {twin['id']}."]
             expected += [*whys, [f"token {twin['id']}", ""], ["token", BY_ID], ["token 0000000000", NONE]]
         guarded.delete("/v2/admin/tokens?jti=urn:a/b", 204, admin)
         status, made = control.ask(socket, "POST", "/v2/admin/tokens?project=p", {})
@@ -416,7 +416,7 @@ def test_an_administrators_token_never_exceeds_its_maker(
             assert tokens.get(answer["id"]).stored.expires == ends
             guarded.post(f"/v2/admin/tokens/{answer['id']}/rotate", 201, headers=narrow)
         else:
-            assert answer["description"] == "A token must not be for more than the credential that makes it."
+            assert answer["description"] == "A token must not exceed the rights of the credential that creates it."
     for id in (twin["id"], tokens.create(Grant(project=project)).token.id):
         before = tokens.get(id)
         guarded.post(f"/v2/admin/tokens/{id}/rotate", 403, headers=narrow)

@@ -29,7 +29,7 @@ ANY_HOST: Final = "*"
 # Error sentence of a 421.
 NOT_OURS: Final = "This Host is not one of [server] allowed_hosts."
 # Error sentence of a 403 for a request that a browser sends on behalf of another site.
-CROSS_SITE: Final = "A page of another site may change nothing here."
+CROSS_SITE: Final = "The server refuses changes that another site's page requests."
 # Methods without side effects.
 READING: Final = frozenset({"GET", "HEAD"})
 
@@ -57,7 +57,7 @@ class Admission:
         if sentence := env.get(heads.REFUSED) or heads.target_refusal(target):
             _refuse_head(sentence)
         if env.get(heads.WITHHELD) == heads.UNKNOWN:
-            raise Unavailable("The store does not answer, so that the credential is not known. Try again later.")
+            raise Unavailable("The credential cannot be checked because the store does not answer. Try again later.")
         may_change = req.method not in READING or "links_change" in req.context
         if may_change and env.get("HTTP_SEC_FETCH_SITE") == "cross-site":
             raise NotAuthorized(CROSS_SITE)

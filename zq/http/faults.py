@@ -13,9 +13,7 @@ from zq.wire import refusals
 LOG = logging.getLogger(__name__)
 # User-Agent prefix of python-zaqarclient, which treats 429 as success. It receives 503 instead.
 MISLED: Final = "python-requests/"
-NO_ROUTE: Final = (
-    "No route has this path: GET /v2/openapi.json lists all of them. None but / and /v2/ ends with a slash."
-)
+NO_ROUTE: Final = "No route has this path. GET /v2/openapi.json lists all routes. Only / and /v2/ end with a slash."
 
 
 def register(app: "falcon.App[Any, Any]") -> None:
@@ -58,7 +56,7 @@ def _from_falcon(_req: falcon.Request, resp: falcon.Response, error: falcon.HTTP
 
 def _unexpected(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
     log_failure(req, error)
-    _answer(resp, falcon.HTTP_500, "Internal server error", "The request failed; the server's log says why.")
+    _answer(resp, falcon.HTTP_500, "Internal server error", "The request failed; see the server log for the cause.")
 
 
 # Handlers by error type. The most specific one applies.
@@ -73,12 +71,12 @@ HANDLERS: Final[dict[type[Exception], Callable[..., None]]] = {
 def log_unavailable(req: falcon.Request, error: errors.ZqError) -> None:
     """Log the cause if the error says that the store is unavailable."""
     if isinstance(error, errors.Unavailable):
-        LOG.error("The store cannot serve: %r", error.__cause__ or error, extra=context(req))
+        LOG.error("The store is unavailable: %r", error.__cause__ or error, extra=context(req))
 
 
 def log_failure(req: falcon.Request, error: Exception) -> None:
     """Log an unexpected error."""
-    LOG.critical("A request failed for a reason that nobody foresaw.", exc_info=error, extra=context(req))
+    LOG.critical("Unexpected error while handling a request.", exc_info=error, extra=context(req))
 
 
 def _answer(resp: falcon.Response, status: str, title: str | None, description: str | None, limit: str = "") -> None:

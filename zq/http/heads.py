@@ -35,7 +35,7 @@ SINGLE: Final = frozenset(
     {*("content-length", "content-type", "extra-spec", "host", "idempotency-key", "last-event-id", "transfer-encoding")}
 )
 # Error for a path that a proxy may interpret differently.
-ENCODED_SLASH: Final = "The path must not hold an encoded slash or backslash."
+ENCODED_SLASH: Final = "The path must not contain an encoded slash or backslash."
 # Error for a path that may be mistaken for a host name.
 LEADING_SLASHES: Final = "The path must begin with one slash."
 # Errors about the target instead of the headers.

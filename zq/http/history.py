@@ -41,7 +41,9 @@ class QueueHistory:
         if state != "all":
             raise InvalidParameter("state must be all, or be left out for finished messages.")
         if since or until:
-            raise Invalid("since and until do not go with state=all, where not every message has finished.")
+            raise Invalid(
+                "since and until cannot be combined with state=all, because live messages have no finish time."
+            )
         return self._history.list_all(queue, marker, limit)
 
 
@@ -76,5 +78,5 @@ def _marker(text: str) -> int:
     if not text:
         return 0
     if not text.isascii() or not text.isdigit():
-        raise InvalidParameter("marker must be a decimal number, as the link to the next page has it.")
+        raise InvalidParameter("marker must be a decimal number; use the marker in the link to the next page.")
     return int(text[:40])

@@ -104,7 +104,7 @@ class MessageCollection:
     ) -> None:
         """List the messages of one state, including the client's own messages."""
         if given := next((name for name in EXCLUDED_BY_STATE if query.text(req, name)), None):
-            raise Invalid(f"{given} does not go with state.")
+            raise Invalid(f"{given} cannot be combined with state.")
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")
         weight.admit_page(req, limit)
         seen = self._browsing.browse(req.context.queue, state, marker, limit, starts)
@@ -151,7 +151,7 @@ def _warn_of_delays(req: falcon.Request, resp: falcon.Response) -> None:
 
 def _refuse_wait(req: falcon.Request) -> None:
     if query.text(req, "wait"):
-        raise Invalid("wait goes with a listing or a pop, not with ids.")
+        raise Invalid("wait cannot be combined with ids; use it with a listing or a pop.")
 
 
 class MessageItem:

@@ -27,7 +27,7 @@ class TopicMessages:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
         if query.text(req, "stage"):
-            raise Invalid("stage goes with messages of queues; those of topics cannot be staged.")
+            raise Invalid("stage is supported for queues only; messages of topics cannot be staged.")
         topic_ref, hops = req.context.topic, query.hops(req)
         raw = weight.admit_post(req, query.needed_body(req, self._publishing.max_post_size(topic_ref)))
         key = idempotency.idempotency_key(req, "publish", self._window, raw)
@@ -44,7 +44,7 @@ class TopicMessages:
         detailed = query.boolean(req, "detailed")
         if ids := query.values(req, "ids"):
             if query.text(req, "wait"):
-                raise Invalid("wait goes with a listing, not with ids.")
+                raise Invalid("wait cannot be combined with ids; use it with a listing.")
             seen = self._publishing.get(req.context.topic, ids)
             resp.data = publishing.messages(seen.value, seen.now, bool(detailed))
         else:

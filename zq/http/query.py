@@ -88,7 +88,7 @@ def fence(req: falcon.Request) -> Fence | None:
         return None
     name, _, epoch = value.rpartition(":")
     if not epoch.isascii() or not epoch.isdigit():
-        raise InvalidParameter("fence must be <name>:<epoch>, as POST /v2/fences/<name> gave it.")
+        raise InvalidParameter("fence must be <name>:<epoch>, with the epoch from POST /v2/fences/<name>.")
     req.context.allowance.judge("claims:update", Verb.CONSUME, Kind.WORK, limits.free_name("fence", name))
     return Fence(name, limits.within("fence", int(epoch[:20]), 1, limits.MAX_BODY_NUMBER))
 
@@ -154,14 +154,14 @@ def _unannounced(req: falcon.Request, bound: int, form: bool) -> bytes:
         return b""
     if not req.env.get("wsgi.input_terminated"):
         raise falcon.HTTPError(
-            falcon.HTTP_411, title=falcon.HTTP_411, description="Content-Length is missing: this server needs it."
+            falcon.HTTP_411, title=falcon.HTTP_411, description="Content-Length is missing: this server requires it."
         )
     raw = _read(req, bound + 1)
     if (
         not raw and CHUNKED in req.env
     ):  # some servers hide malformed chunks, and a purge without a body would purge everything
         _refuse_withheld(req)
-        raise InvalidBody("The body is announced by Transfer-Encoding and is empty.")
+        raise InvalidBody("The body is empty although the request has Transfer-Encoding.")
     if len(raw) > bound:
         raise Invalid(f"The body must be at most {bound} bytes; it is larger.")
     if raw and not form:
@@ -187,10 +187,10 @@ def _read(req: falcon.Request, size: int) -> bytes:
             raw = bytes(whole)
     except TimeoutError as error:
         raise falcon.HTTPError(
-            falcon.HTTP_408, title=falcon.HTTP_408, description="The body did not come in time."
+            falcon.HTTP_408, title=falcon.HTTP_408, description="The body was not received in time."
         ) from error
     except Exception as error:  # servers raise classes of their own for malformed chunks
-        raise InvalidBody("The body cannot be read to its end.") from error
+        raise InvalidBody("The body cannot be read completely.") from error
     return raw
 
 

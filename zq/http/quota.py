@@ -10,7 +10,7 @@ from zq import wire
 from zq.core.quotas import Quotas
 from zq.errors import NotBuilt
 
-NO_QUOTAS: Final = "This server does not ask who calls (auth_strategy is empty), so it cannot bound anybody."
+NO_QUOTAS: Final = "This server does not authenticate callers (auth_strategy is empty), so it has no quotas."
 
 
 def require_quotas(quotas: Quotas | None) -> Quotas:

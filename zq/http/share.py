@@ -16,7 +16,7 @@ from zq.wire.tokens import ShareTerms, share_terms
 
 # Default validity of a signature in seconds.
 DEFAULT: Final = 86400
-EXCEEDS: Final = "A signed URL must not be for more than the credential that asks for it."
+EXCEEDS: Final = "A signed URL must not exceed the rights of the credential that signs it."
 
 
 class QueueShare:
@@ -46,9 +46,9 @@ class QueueShare:
         try:
             asked = moment(terms.expires)
         except ValueError as error:
-            raise InvalidBody("expires must be a date and a time by ISO 8601, as 2030-01-01T00:00:00.") from error
+            raise InvalidBody("expires must be an ISO 8601 date and time, such as 2030-01-01T00:00:00.") from error
         if not now < asked <= last:
-            raise Invalid(f"expires must be from now until {shown(last)}; it is {shown(asked)}.")
+            raise Invalid(f"expires must be between now and {shown(last)}, not {shown(asked)}.")
         return asked
 
     def _signed(self, queue: QueueRef, paths: list[str], methods: list[str], expires: Seconds) -> dict[str, Any]:
@@ -78,5 +78,5 @@ class ShareRevocation:
 def _check_names(name: str, given: list[str] | None, names: Any) -> list[str]:
     """Return the given names without duplicates. Raises ``Invalid`` for an unknown name."""
     if unknown := set(given or ()) - set(names):
-        raise Invalid(f"{name} must be of {', '.join(names)}; it names {min(unknown)[:64]!r}.")
+        raise Invalid(f"{name} may contain {', '.join(names)}, not {min(unknown)[:64]!r}.")
     return list(dict.fromkeys(given or ()))

@@ -27,8 +27,8 @@ PROJECT: Final = {
 }
 # Hint in errors about missing headers.
 HEADERS_HINT: Final = (
-    "Every request says who asks, as curl does with -H 'Client-ID: 5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f' "
-    "-H 'X-Project-ID: acme'; the UUID is of your choice."
+    "Every request must identify its client, for example with curl -H 'Client-ID: "
+    "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f' -H 'X-Project-ID: acme'. Choose any UUID."
 )
 # Environment key of the client's identity headers, which the authentication middleware removed.
 PRESENTED: Final = "zq.presented"
@@ -189,7 +189,7 @@ def _project(values: tuple[str | None, ...], error: type[InvalidName]) -> str:
 
 def _check_accept(accept: str, media: str) -> None:
     if not _accepts(accept, media):
-        raise falcon.HTTPNotAcceptable(description=f"This route answers in {media} only.")
+        raise falcon.HTTPNotAcceptable(description=f"This route answers with {media} only.")
 
 
 def _check_extra_spec(value: str) -> None:
@@ -198,7 +198,7 @@ def _check_extra_spec(value: str) -> None:
         if not colon or scheme not in EXTRA_SPECS:
             known = ", ".join(sorted(EXTRA_SPECS))
             raise InvalidHeader(
-                "Invalid header value", f"EXTRA-SPEC must be <scheme>:<data>, its scheme one of: {known}."
+                "Invalid header value", f"EXTRA-SPEC must be <scheme>:<data> with one of these schemes: {known}."
             )
 
 

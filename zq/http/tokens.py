@@ -30,7 +30,7 @@ MAX_PAGE: Final = 100
 MAX_TEXT: Final = 256
 # Maximum number of roles of a token.
 MAX_ROLES: Final = 20
-EXCEEDS: Final = "A token must not be for more than the credential that makes it."
+EXCEEDS: Final = "A token must not exceed the rights of the credential that creates it."
 ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 
 
@@ -45,7 +45,7 @@ class _Project:
     def _id(self, given: str) -> str:
         """Return the token id in the path. Raises ``Invalid`` for a whole token, because paths are logged."""
         if given.startswith("zq_"):
-            raise Invalid("A token is named by its id, the ten characters after zq_.")
+            raise Invalid("Refer to a token by its id, the ten characters after zq_.")
         return given
 
     def _caller(self, req: falcon.Request) -> Identity:
@@ -141,7 +141,7 @@ class _Rotation(_Project):
         old = self._tokens.get(self._id(token), project).stored
         self._refuse_excess(old, maker)
         made = self._tokens.rotate(token, project, by=maker.credential, expires=maker.expires)
-        req.context.why = f"Its twin is {made.token.id}."
+        req.context.why = f"Its replacement is {made.token.id}."
         _show_once(resp, self.path, made)
 
 
@@ -272,7 +272,7 @@ def _jti(given: str) -> str:
     if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")
     if FORM.fullmatch(given):
-        raise Invalid("A token is named by its id, the ten characters after zq_.")
+        raise Invalid("Refer to a token by its id, the ten characters after zq_.")
     return given
 
 

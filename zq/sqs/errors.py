@@ -235,5 +235,5 @@ def service_unavailable() -> SqsError:
 
 
 def internal_failure() -> SqsError:
-    message = "The request failed; the server's log says why."
+    message = "The request failed; see the server log for the cause."
     return SqsError("InternalFailure", "InternalFailure", message, 500, receiver=True)
