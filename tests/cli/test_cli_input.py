@@ -70,5 +70,5 @@ def test_a_line_with_a_number_out_of_range_is_named(zq: Zq, number: str) -> None
 
 def test_a_key_is_for_one_body(zq: Zq) -> None:
     """Elsewhere it would count nothing once."""
-    assert "--key is for one BODY" in zq.refused(2, "post", "jobs", "-", "--key", "k")
-    assert "--key is for one BODY" in zq.refused(2, "post", "jobs", "--file", __file__, "--key", "k")
+    assert "--key requires a single BODY" in zq.refused(2, "post", "jobs", "-", "--key", "k")
+    assert "--key requires a single BODY" in zq.refused(2, "post", "jobs", "--file", __file__, "--key", "k")
