@@ -70,7 +70,7 @@ def test_a_terminal_is_not_read_unless_asked_for(zq: Zq) -> None:
     os.close(here)
     os.close(there)
     assert process.returncode == 2
-    assert 'name BODY, or --file, or "-"' in stderr
+    assert 'give BODY, --file, or "-"' in stderr
 
 
 def test_a_silent_pipe_is_mentioned(zq: Zq) -> None:
@@ -231,7 +231,7 @@ def test_a_file_of_which_surely_nothing_was_stored_leaves_no_resume_file(zq: Zq,
     file.write_text('{\n  "a": 1\n}\n')
     stderr = zq.refused(4, "post", "jobs", "--file", str(file))
     assert "Line 1 is not JSON" in stderr
-    assert "one JSON value to a line (NDJSON); with --text each line is a text. Nothing was posted." in stderr
+    assert "one JSON value (NDJSON); use --text to post lines as text. Nothing was posted." in stderr
     assert not resume_path(file).exists()
 
 

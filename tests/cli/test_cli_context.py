@@ -86,7 +86,7 @@ def test_set_changes_and_removes_members(bare: Zq, file: Path) -> None:
     assert [row["name"] for row in bare("context", "list")] == ["work", "lab", "new"]
     before = file.read_text()
     assert "is not a server URL" in bare.refused(2, "context", "set", "lab", "url=nonsense")
-    assert "uri is none of url," in bare.refused(2, "context", "set", "lab", "uri=x")
+    assert "uri is not one of url," in bare.refused(2, "context", "set", "lab", "uri=x")
     assert "control character" in bare.refused(2, "context", "set", "lab", "token=a\nb")
     assert file.read_text() == before
 

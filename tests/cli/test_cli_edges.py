@@ -73,7 +73,7 @@ def test_a_file_of_other_things_is_no_file_of_profiles(zq: Zq, tmp_path: Path, t
     file = tmp_path / "config.toml"
     file.write_text(text)
     assert sentence in zq.refused(2, "--config", str(file), "queue", "list")
-    assert "cannot be parsed" in zq.refused(2, "--config", str(tmp_path), "queue", "list")
+    assert "cannot be read" in zq.refused(2, "--config", str(tmp_path), "queue", "list")
 
 
 def test_streams_may_be_closed_or_narrow(zq: Zq) -> None:

@@ -188,7 +188,7 @@ def test_members_that_an_import_cannot_restore_are_named(zq: Zq, tmp_path: Path)
     file = tmp_path / "project.ndjson"
     result = zq.run("export", "--to", str(file))
     assert (result.exit_code, '"messages":3}' in result.stdout) == (1, True)
-    assert "2 messages of queue orders.dead are without origin, origin_claim_count" in result.stderr
+    assert "2 messages of queue orders.dead lose origin, origin_claim_count" in result.stderr
     assert "zq: 2 messages have members that an import cannot restore." in result.stderr
     other = Zq(zq.env["ZQ_URL"], tmp_path)
     assert other("import", str(file))[0]["messages"] == 3
@@ -247,7 +247,7 @@ def test_claim_counts_are_named_as_lost(zq: Zq) -> None:
     zq("claim", "jobs", "--limit", "2")
     result = zq.run("export")
     assert (result.exit_code, len(result.stdout.splitlines())) == (1, 4)
-    assert "2 messages of queue jobs are without claim_count." in result.stderr
+    assert "2 messages of queue jobs lose claim_count." in result.stderr
 
 
 def test_delayed_messages_of_a_queue_that_ignores_delays_are_named(zq: Zq, tmp_path: Path) -> None:

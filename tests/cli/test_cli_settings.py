@@ -58,7 +58,7 @@ def test_flags_win_over_the_environment_and_that_over_the_file(profiles: Zq) -> 
 def test_what_is_wrong_with_the_configuration_is_said(profiles: Zq, tmp_path: Path) -> None:
     """The file and the member are named."""
     assert "has no profile nope" in profiles.refused(2, "--profile", "nope", "queue", "list")
-    assert "uri is none of" in profiles.refused(2, "--profile", "broken", "queue", "list")
+    assert "uri is not one of" in profiles.refused(2, "--profile", "broken", "queue", "list")
     assert "no configuration file" in profiles.refused(2, "--config", str(tmp_path / "no"), "queue", "list")
     (tmp_path / "torn.toml").write_text("profile = ")
     assert "is not valid TOML" in profiles.refused(2, "--config", str(tmp_path / "torn.toml"), "queue", "list")

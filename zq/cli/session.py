@@ -120,9 +120,7 @@ class WithGlobals(click.Command):
         if ctx.parent is not None:
             formatter.write_paragraph()
             name = ctx.find_root().info_name
-            formatter.write_text(
-                f"Global options (--project, --url, --json ...) may also be given here; see {name} --help."
-            )
+            formatter.write_text(f"Global options (--project, --url, --json ...) may also be used here: {name} --help.")
 
 
 class Session:

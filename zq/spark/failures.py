@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Spark reports that work has failed, and the line of its report that says why."""
+"""Extraction of the cause from Spark's error reports."""
 
 import re
 from typing import Final
@@ -12,18 +12,18 @@ from zq.errors import ZqError
 
 # The errors that Spark raises.
 SPARKS: Final = (PySparkException, Py4JError)
-# The last line of a traceback that ends in an error of zq.
+# The last line of a traceback with an error of zq.
 RAISED: Final = re.compile(r"\bzq(?:\.\w+)*\.(\w+): (.+)")
-# Characters of a reason.
+# Maximum length of a reason.
 LONGEST: Final = 1024
-# How the first line of an error begins that Java passes on.
+# Start of the first line of an error that Java passes on.
 CALLING: Final = "An error occurred while calling"
 # The first line of a traceback.
 TRACE: Final = "Traceback (most recent call last):"
 
 
 def reason(error: Exception) -> ZqError:
-    """What went wrong inside Spark: the error of zq that a worker raised, else the line that says it."""
+    """Return the cause of a Spark failure: the zq error that a worker raised, or the line that explains it."""
     raised = RAISED.findall(str(error))
     if not raised:
         return ZqError(why(error))
@@ -34,7 +34,7 @@ def reason(error: Exception) -> ZqError:
 
 
 def why(error: BaseException) -> str:
-    """The line that says it: that behind a traceback of Python, else the first one."""
+    """Return the line that explains an error: the one after a Python traceback, or the first one."""
     lines = str(error).strip().splitlines()
     if any(line.endswith(TRACE) for line in lines):
         last = max(number for number, line in enumerate(lines) if line.startswith("  ") or line.endswith(TRACE))

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Poison messages of a pipeline: those that a stage rejects, the search for those over which a stage raises, by
-bisection, and what is sent to bury them.
+"""Poison messages of a pipeline: rejection by stages, search by bisection, and burial.
 
-The search knows rules only: ``fails`` is a dry run, of messages with these ids, that says why it failed, or None if it
-went well. It distinguishes messages that fail by themselves from an outage and from a fault of the stages.
+The search only uses ``fails``, a dry run with given message ids, which returns the reason of a failure or ``None``. It
+distinguishes messages that fail by themselves from outages and from faults of the stages.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,41 +17,45 @@ from zq.errors import Invalid, ZqError
 from zq.spark.failures import LONGEST
 from zq.wire.extensions import Buried
 
-# The column in which a stage says why a row cannot be worked on.
+# The column in which a stage states why a row is rejected.
 ERROR: Final = "_error"
-# Seconds before a second look at what is to be buried: what fails for a reason outside may go well then.
+# Seconds before the second attempt at messages to be buried, which may succeed if the cause was external.
 PAUSE: Final = 3.0
-# Rounds after which messages of which all fail are at fault, and no outage: others would have come in between.
+# Rounds after which messages that all fail count as faulty: in an outage, other messages would have arrived.
 ENOUGH: Final = 5
-# Messages that are tried alone to see whether any goes well.
+# Number of messages that are tried separately to see whether any succeeds.
 PROBES: Final = 4
-# Dry runs of one search at most.
+# Maximum number of dry runs of one search.
 MOST_RUNS: Final = 500
-# A dry run. Its second argument: whether results are staged, too, for the sake of what the sink refuses.
+# A dry run. The second argument says whether results are also staged, to find messages that the sink refuses.
 Fails = Callable[[Sequence[str], bool], str | None]
 
 
 class Inconclusive(ZqError):
-    """No message is at fault, or too many are."""
+    """A search without a result: no message is faulty, or too many are."""
 
 
 class RunStopped(ZqError):
-    """The run was asked to stop, maybe in the middle of a search."""
+    """A run that was asked to stop, possibly during a search."""
 
 
 def poison(
     ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float], object], claim_count: int = 1
 ) -> dict[str, str]:
-    """Messages that fail by themselves, twice, and why; none if nothing fails any more. Raises ``Inconclusive``.
+    """Return the messages that fail by themselves, twice, with reasons; empty if nothing fails any more.
 
-    ``pause``: waits so many seconds. ``claim_count``: how often each was handed out at least.
+    Args:
+        pause: Waits the given number of seconds.
+        claim_count: Minimum claim count by message.
+
+    Raises ``Inconclusive``.
     """
     together, keep = fails(ids, False), False
     if together is None:
         together, keep = fails(ids, True), True
     if together is None:
         return {}
-    if fails([], keep) and not _some_go_well(ids, fails, keep):  # else the stages cannot take nothing
+    if fails([], keep) and not _some_go_well(ids, fails, keep):  # otherwise the stages cannot handle empty input
         raise Inconclusive("it is the stages that fail")
     search = Bisection(lambda some: fails(some, keep), most)
     if len(ids) > 1:
@@ -74,17 +77,21 @@ def _some_go_well(ids: Sequence[str], fails: Fails, keep: bool) -> bool:
 
 
 class Bisection:
-    """Finds messages that fail by themselves: what fails together is split in two, and each half is tried."""
+    """The search for messages that fail by themselves: a failing set is split in two, and each half is tried."""
 
     def __init__(self, fails: Callable[[Sequence[str]], str | None], most: int) -> None:
-        """``most``: ends beyond so many."""
+        """Initialize; the search ends after ``most`` messages."""
         self._fails = fails
         self._most = most
         self._runs = 0
         self.found: dict[str, str] = {}
 
     def look(self, ids: Sequence[str], known: bool) -> bool:
-        """Whether one was found among these. ``known``: that they fail together."""
+        """Return whether a failing message was found among these.
+
+        Args:
+            known: Whether they are known to fail together.
+        """
         if self._runs >= MOST_RUNS or len(self.found) > self._most:
             return False
         if len(ids) == 1 or not known:
@@ -102,12 +109,12 @@ class Bisection:
 
 
 def reject(condition: Column | str, reason: str) -> Column:
-    """For ``withColumn(ERROR, …)``: the reason in rows where the condition, a column or SQL, holds."""
+    """Return the column for ``withColumn(ERROR, …)``: the reason in rows where the condition holds."""
     return F.when(F.expr(condition) if isinstance(condition, str) else condition, F.lit(reason))
 
 
 def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
-    """Ids that a stage has marked, with the reasons. Raises ``Invalid``."""
+    """Return the ids that a stage has rejected, with the reasons. Raises ``Invalid``."""
     if "id" not in frame.columns:
         raise Invalid(
             f"Stage {stage} marks rows in column {ERROR} but has dropped column id, which tells their messages: its "
@@ -120,7 +127,7 @@ def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
 
 
 def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
-    """Without the messages that were rejected. A row that is marked only now, computed anew, fails the round."""
+    """Return the frame without rejected messages. A row that is rejected only when recomputed fails the round."""
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)
         frame = frame.where(f"coalesce(id not in ({listed}), true)")
@@ -129,7 +136,7 @@ def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame
 
 
 def burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
-    """As dead letters, in slices of so many bytes of JSON: reasons may be long, and requests may not."""
+    """Yield the burials in slices of up to ``room`` bytes of JSON, because reasons may be long."""
     some, size = list[Buried](), 0
     for one, reason in rejected.items():
         letter = Buried(one, reason)
