@@ -99,7 +99,7 @@ class Audit:
     def unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
         """Log a request that Keystone's middleware refused before it reached the application."""
         if self.on:
-            why = "Keystone's middleware has refused it."
+            why = "The Keystone middleware has refused the request."
             self.refused(
                 Entry(peer=peer, method=env["REQUEST_METHOD"], object=env["PATH_INFO"], outcome="refused", why=why)
             )

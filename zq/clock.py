@@ -128,7 +128,7 @@ class StoreClock:
             reached = moment + known.high + (self._offset - self._target)
         wait = known.high - known.low - TOLERANCE
         if wait > LONGEST_WAIT:
-            raise Unavailable("This server does not know the store's time well enough. Try again later.")
+            raise Unavailable("This server does not know the store's time precisely enough. Try again later.")
         self._sleep(wait)
         with self._lock:
             return self._rise(reached)
@@ -255,6 +255,6 @@ class ManualClock:
     def advance(self, seconds: float) -> Seconds:
         """Move forward and return the new time."""
         if seconds < 0:
-            raise ValueError("A clock moves only forward.")
+            raise ValueError("A clock can only move forward.")
         self._now = round(self._now + seconds, 3)
         return self._now

@@ -126,19 +126,19 @@ class StageNotFound(NotFound):
 class ProducerNotFound(NotFound):
     """A producer without a commit, or whose last commit is no longer remembered."""
 
-    sentence = "The producer has committed nothing, or not for long."
+    sentence = "The producer has not committed anything, or its last commit is no longer remembered."
 
 
 class StageFull(Invalid):
     """A stage that would exceed its limit of bytes or messages."""
 
-    sentence = "The stage would hold more than it may."
+    sentence = "The stage would exceed its limit."
 
 
 class KeyReused(ZqError):
     """An Idempotency-Key that was used before for a different request."""
 
-    sentence = "The Idempotency-Key was given before, to another request."
+    sentence = "The Idempotency-Key was used before for a different request."
 
 
 class Conflict(ZqError):
@@ -152,7 +152,7 @@ class SubscriptionExists(Conflict):
 class NotAgreed(Conflict):
     """A delivery to a subscriber that has not confirmed the subscription."""
 
-    sentence = "The subscriber has not agreed: nothing is delivered to it."
+    sentence = "The subscriber has not confirmed the subscription, so nothing is delivered to it."
 
 
 class QueuePaused(Conflict):
@@ -160,13 +160,13 @@ class QueuePaused(Conflict):
 
     @classmethod
     def of(cls, queue: str) -> Self:
-        return cls(f"Posts to the queue {queue} are paused, by its _paused; nothing has changed.")
+        return cls(f"Posts to the queue {queue} are paused (_paused); nothing has changed.")
 
 
 class Fenced(Conflict):
     """A fence whose epoch is not the newest: its holder must stop."""
 
-    sentence = "A newer epoch of the fence was given out, or this one never was."
+    sentence = "The fence has a newer epoch, or this epoch was never assigned."
 
 
 class ClaimLapsed(Conflict):
@@ -174,7 +174,7 @@ class ClaimLapsed(Conflict):
 
     @classmethod
     def of(cls, claim: str) -> Self:
-        return cls(f"The claim {claim} is not live any more, or holds nothing; nothing has changed.")
+        return cls(f"The claim {claim} is no longer live, or holds no messages; nothing has changed.")
 
 
 class StageDiffers(Conflict):
@@ -182,7 +182,7 @@ class StageDiffers(Conflict):
 
     @classmethod
     def of(cls, stage: str, count: int, expected: int) -> Self:
-        return cls(f"The stage {stage} holds {count} messages, and {expected} are expected; nothing has changed.")
+        return cls(f"The stage {stage} has {count} messages, but {expected} are expected; nothing has changed.")
 
 
 class CommitTooLarge(ZqError):
@@ -190,13 +190,13 @@ class CommitTooLarge(ZqError):
 
     @classmethod
     def of(cls, count: int, most: int) -> Self:
-        return cls(f"A commit may publish and delete {most} messages together; this one has {count}.")
+        return cls(f"A commit may publish and delete at most {most} messages in total, not {count}.")
 
 
 class CommitRunning(Conflict):
     """A commit that must wait for another attempt, or for another commit with one of its stages."""
 
-    sentence = "A commit of the producer, or with one of the stages, is being carried out: try again soon."
+    sentence = "Another commit of the producer, or with one of the stages, is still running. Try again soon."
 
 
 class Repeated(ZqError):
@@ -208,7 +208,7 @@ class Repeated(ZqError):
     """
 
     def __init__(self, answer: Any, last: int = 0) -> None:
-        super().__init__("The request was carried out before.")
+        super().__init__("The request was already applied.")
         self.answer = answer
         self.last = last
 
@@ -221,7 +221,7 @@ class DraftsRepeated(ZqError):
     """
 
     def __init__(self, first: Mapping[str, Repeated]) -> None:
-        super().__init__("Some of the drafts were posted before.")
+        super().__init__("Some of the drafts were already posted.")
         self.first = first
 
 
@@ -233,7 +233,7 @@ class OtherMetadata(ZqError):
     """
 
     def __init__(self, metadata: bytes) -> None:
-        super().__init__("The queue's metadata are others than the server expected.")
+        super().__init__("The queue's metadata differs from the expected metadata.")
         self.metadata = metadata
 
 
@@ -292,13 +292,13 @@ class NotBuilt(ZqError):
 class Unavailable(ZqError):
     """A store that is temporarily unavailable. The cause is chained, for the log only."""
 
-    sentence = "The store cannot serve now. Try again later."
+    sentence = "The store is temporarily unavailable. Try again later."
 
 
 class Deposed(Unavailable):
     """A store that another server has taken over. This process cannot use it again."""
 
-    sentence = "Another server owns this store now. Ask that one."
+    sentence = "Another server has taken over this store. Use that server."
 
 
 class StoreDamaged(Unavailable):
@@ -311,7 +311,7 @@ class StoreDamaged(Unavailable):
 class MessageUnreadable(StoreDamaged):
     """A message that cannot be decrypted, because its key is missing or the stored body was modified."""
 
-    sentence = "The store is damaged where this request reads. Trying again does not help: it must be salvaged."
+    sentence = "The data for this request is damaged. Retries do not help: the store must be salvaged."
 
 
 class Crowded(ZqError):

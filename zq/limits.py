@@ -153,8 +153,8 @@ def project_id(project: str, error: type[InvalidName] = InvalidName) -> str:
     """Return ``project`` if it is a valid project id (tenancy 1). Raises ``error`` otherwise."""
     if PROJECT_ID.fullmatch(project) is None:
         raise error(
-            f"A project id must be 1 to {MAX_PROJECT} printable ASCII characters without commas and backslashes, and "
-            f"without blanks at its ends; it has {len(project)}."
+            f"A project id must be 1 to {MAX_PROJECT} printable ASCII characters without commas, backslashes and "
+            f"surrounding blanks; it has {len(project)}."
         )
     return project
 
@@ -216,7 +216,7 @@ def check_target(field: str, queue: QueueRef, find: Find, error: type[Invalid] =
 def each_once(field: str, values: Sequence[str]) -> None:
     """Raise ``Invalid`` if a value is repeated."""
     if len(set(values)) < len(values):
-        raise Invalid(f"{field} must name each message at most once.")
+        raise Invalid(f"{field} must name each message only once.")
 
 
 def is_long_queue_name(value: object) -> TypeGuard[str]:
@@ -243,7 +243,7 @@ def group_name(name: str) -> str:
 def claim_name(name: str) -> str:
     """Return the name of a claim, which must contain a dot, unlike ids assigned by the server. Raises ``Invalid``."""
     if "." not in name:
-        raise Invalid("The name of a claim must hold a dot, to be told from ids that the server gives.")
+        raise Invalid("The name of a claim must contain a dot, which distinguishes it from ids assigned by the server.")
     return free_name("claim", name)
 
 

@@ -60,7 +60,7 @@ def test_a_login_holds_until_the_logout(asking: Zq, guarded: Server) -> None:
     assert found["expires"]
     assert asking.run("logout").exit_code == 0
     assert asking.refused(3, "logout") == "No token is stored for this context."
-    assert asking.refused(5, "--project", "acme", "queue", "list").startswith("A credential is needed")
+    assert asking.refused(5, "--project", "acme", "queue", "list").startswith("A credential is required")
 
 
 def test_what_callers_named_does_not_steer_the_terminal_that_shows_the_audit(asking: Zq, guarded: Server) -> None:
@@ -86,7 +86,7 @@ def test_a_token_of_a_login_goes_to_its_server_alone(asking: Zq, guarded: Server
     log_in(asking, guarded.token("acme"))
     with server(auth_strategy="token") as other:
         said = asking.refused(5, "--url", other.url, "--project", "acme", "queue", "list")
-    assert said == "A credential is needed: Authorization: Bearer <token>."
+    assert said == "A credential is required: Authorization: Bearer <token>."
 
 
 def test_a_file_of_logins_that_others_can_read_is_not_used(asking: Zq, guarded: Server) -> None:

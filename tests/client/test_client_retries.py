@@ -335,5 +335,5 @@ def test_a_commit_that_is_under_way_is_asked_for_until_it_is_done(client: Any, p
 def test_a_stage_with_other_messages_is_an_error(client: Any) -> None:
     """A.9, by its own class."""
     client.queue("out").stage("etl.1", [1, 2])
-    with pytest.raises(errors.StageDiffers, match="holds 2 messages, and 3 are expected"):
+    with pytest.raises(errors.StageDiffers, match="has 2 messages, but 3 are expected"):
         client.commit("etl", 1, publish=[("etl.1", 3)])

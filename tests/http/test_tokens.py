@@ -32,7 +32,7 @@ from zq.storage.api import Storage
 Compose = Callable[..., Api]
 DAY = 86400
 BY_ID = "Refer to a token by its id, the ten characters after zq_."
-NONE = "There is no token of this id in the project."
+NONE = "There is no token with this id in the project."
 
 
 @pytest.fixture
@@ -462,7 +462,7 @@ def test_the_number_of_administrators_is_bounded(clock: ManualClock) -> None:
     tokens = Tokens(storage.documents, clock, most=lambda _: 0)
     for number in range(MAX_TOKENS):
         tokens.create(Grant(project=f"p{number}", roles=["admin"]))
-    with pytest.raises(QuotaExceeded, match="tokens of administrators"):
+    with pytest.raises(QuotaExceeded, match="administrator tokens"):
         tokens.create(Grant(project="p", roles=["admin"]))
     tokens.create(Grant(project="p"))
     storage.close()

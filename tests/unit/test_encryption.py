@@ -137,12 +137,12 @@ def test_keys_are_read_in_order_and_again(tmp_path: Path) -> None:
     ("text", "mode", "fault"),
     [
         (f"one {TEXT}", 0o644, "mode 0600"),
-        ("", 0o600, "holds no key"),
+        ("", 0o600, "contains no key"),
         ("one", 0o600, "line 1"),
         (f"\none {TEXT[:-4]}", 0o600, "line 2"),
         (f"o/e {TEXT}", 0o600, "line 1"),
         (f"one !{TEXT[1:]}", 0o600, "line 1"),
-        (f"one {TEXT}\none {TEXT}", 0o600, "names an id again"),
+        (f"one {TEXT}\none {TEXT}", 0o600, "repeats an id"),
     ],
 )
 def test_a_file_that_is_not_right_is_no_start(tmp_path: Path, text: str, mode: int, fault: str) -> None:

@@ -25,8 +25,8 @@ MAX_CACHED: Final = 1000
 # A letter that represents all letters that occur in neither glob.
 OTHER: Final = "\0"
 RULE: Final = (
-    "A scope must be verbs, a colon and a glob of names, as produce+consume:queue/jobs.**; the verbs are produce, "
-    "consume, observe and manage, or *, and before the glob may stand queue/, topic/ or work/"
+    "A scope must be verbs, a colon and a glob of names, such as produce+consume:queue/jobs.**; the verbs are produce, "
+    "consume, observe and manage, or *; queue/, topic/ or work/ may precede the glob"
 )
 
 

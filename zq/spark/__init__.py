@@ -22,8 +22,8 @@ def warn_of_speculation(spark: "SparkSession") -> None:
     """Warn if speculative execution is enabled."""
     if spark.conf.get("spark.speculation", "false") == "true":
         warnings.warn(
-            "spark.speculation is on: the second attempt at a task that writes to zq counts as a failure. Nothing is "
-            "doubled, but switch it off.",
+            "spark.speculation is on: a second attempt at a task that writes to zq counts as a failure. Nothing is "
+            "duplicated, but disable it.",
             stacklevel=3,
         )
 

@@ -138,8 +138,8 @@ class Log:
     def _whole(self, position: int, found: Stretch[Message]) -> Stretch[Message]:
         if self.strict and position and found.gap is not None:
             raise Gap(
-                f"Messages of topic {self.name} behind {position} were trimmed from the log before they were read. "
-                "Option failOnDataLoss=false goes on with what is left."
+                f"Messages of topic {self.name} after {position} were trimmed from the log before they were read. "
+                "Set option failOnDataLoss=false to continue with the remaining messages."
             )
         return found
 

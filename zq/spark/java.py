@@ -58,8 +58,8 @@ def _warn_of_stranger(python: str) -> None:
         return
     if not found:
         warnings.warn(
-            f'PYSPARK_PYTHON names {python}, which has no zq, so Spark will not find format("zq"): unset it, or '
-            "install zq-queue[spark] there.",
+            f'PYSPARK_PYTHON names {python}, which does not have zq, so Spark cannot find format("zq"). '
+            "Unset it, or install zq-queue[spark] there.",
             stacklevel=3,
         )
 

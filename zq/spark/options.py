@@ -39,8 +39,8 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
 NAMES: Final = {name.lower(): name for names in (COMMON, *ROLES.values()) for name in names}
 # Error sentence for options of other sinks.
 STAGES_DO: Final = (
-    "Option idColumn is not needed: a failed or repeated task leaves nothing behind, and idempotencyKey makes a job "
-    "that is run again do nothing."
+    "Option idColumn is not needed: failed and repeated tasks have no effect, and idempotencyKey makes a repeated "
+    "job harmless."
 )
 # Values of bodyType.
 BODY_TYPES: Final = ("string", "binary", "variant")
@@ -58,7 +58,7 @@ class Given:
                 raise Invalid(STAGES_DO)
             if name not in NAMES:
                 near = [NAMES[found] for found in get_close_matches(name, NAMES, 1)]
-                raise Invalid(f"There is no option {name}." + (f" Is {near[0]} meant?" if near else ""))
+                raise Invalid(f"There is no option {name}." + (f" Did you mean {near[0]}?" if near else ""))
 
     def check_role(self, role: str) -> None:
         """Raise ``Invalid`` for known options that have no effect in this role."""
@@ -142,13 +142,13 @@ def _client(connection: Connection, token: str | None) -> Client:
 
 def connection(given: Given) -> Connection:
     """Return the connection from the options common to sources and the sink."""
-    url = given.needed("url", "it says where the server is, as in http://localhost:8888.")
+    url = given.needed("url", "set it to the URL of the server, such as http://localhost:8888.")
     if not url.startswith(("http://", "https://")):
         raise Invalid("Option url must begin with http:// or https://.")
-    project = given.needed("project", "it says whose queues are meant.")
+    project = given.needed("project", "set it to the project of the queues.")
     token, file = given.text("token"), given.text("tokenFile")
     if token and file:
-        raise Invalid("Option token and option tokenFile are both given: one of them says who asks.")
+        raise Invalid("Options token and tokenFile are both set: give only one of them.")
     return Connection(url, project, token, given.text("clientId"), given.integer("retryFor", 60, 0), file)
 
 
@@ -173,12 +173,12 @@ def sink_options(given: Given, stream: bool) -> SinkOptions:
     """Parse the options of the sink. Raises ``Invalid``."""
     queue, queues = given.text("queue") or given.text("path"), given.text("queueColumn")
     if queue is None and queues is None:
-        raise Invalid("Option queue is missing: it says where the messages go; or give queueColumn.")
+        raise Invalid("Option queue is missing: set it to the target queue, or set queueColumn.")
     if given.text("topic"):
-        raise Invalid("Option topic is of no use to the sink: stages and commits are for queues.")
+        raise Invalid("Option topic is not supported by the sink: stages and commits are for queues.")
     key = "producer" if stream else "idempotencyKey"
     if given.text("idempotencyKey" if stream else "producer"):
-        raise Invalid("Option idempotencyKey is for batch jobs, and option producer for streams.")
+        raise Invalid("Option idempotencyKey is for batch jobs; use option producer for streams.")
     return SinkOptions(
         connection(given),
         queue,
@@ -249,7 +249,7 @@ def body_type(given: Given) -> str:
 def reading_options(given: Given) -> ReadingOptions:
     """Parse the options of a source without claims. Raises ``Invalid``."""
     if given.text("topic") and (given.text("queue") or given.text("path")):
-        raise Invalid("Option topic and a queue are both given: a source reads one of them.")
+        raise Invalid("Option topic and a queue are both set: a source reads only one of them.")
     start = given.text("startingOffset") or "earliest"
     if start in ("earliest", "latest"):
         position = 0 if start == "earliest" else None
@@ -272,10 +272,12 @@ def reading_options(given: Given) -> ReadingOptions:
 def claiming_options(given: Given) -> ClaimingOptions:
     """Parse the options of a source in mode claim. Raises ``Invalid``."""
     if given.text("topic"):
-        raise Invalid("Option topic needs mode tail: nothing of a topic is taken away.")
+        raise Invalid("Option topic requires mode tail, because messages of topics cannot be claimed.")
     consumer = given.name("consumer")
     if consumer is None:
-        raise Invalid("Option consumer is missing: it names the stream's claims, so that a restart finds them again.")
+        raise Invalid(
+            "Option consumer is missing: set it to a name for the stream's claims, by which a restart finds them."
+        )
     return ClaimingOptions(
         connection(given),
         source_queue(given),

@@ -75,7 +75,7 @@ class Pipeline:
             raise Invalid(f"stages must be functions, not {wrong!r}.")
         for option in self.sink_options:
             if option not in SINK:
-                raise Invalid(f"sink_options must be of {', '.join(SINK)}, not {option}.")
+                raise Invalid(f"sink_options may contain {', '.join(SINK)}, not {option}.")
         if not self.source or self.sink == self.source:
             raise Invalid(f"source and sink must be two queues, not {self.source or 'none'} and {self.sink or 'none'}.")
         if not NAME.fullmatch(self.named):
@@ -118,8 +118,8 @@ class Pipeline:
                         progress(runner.totals)
         except Fenced:
             raise Fenced(
-                f"Another run of pipeline {runner.name} was started, so this one stops: give each pipeline a name of "
-                "its own."
+                f"Another run of pipeline {runner.name} was started, so this one stops. Use a different name for "
+                "each pipeline."
             ) from None
         finally:
             runner.end()
@@ -146,7 +146,9 @@ class Pipeline:
         url, token = self.url or known("ZQ_URL") or URL, self.token or known("ZQ_TOKEN")
         project = self.project or known("ZQ_PROJECT")
         if not project:
-            raise Invalid("project is missing: it says whose queues are meant. ZQ_PROJECT may name it, too.")
+            raise Invalid(
+                "project is missing: set it, or the environment variable ZQ_PROJECT, to the project of the queues."
+            )
         return _texts(url=url, project=project, token=token, clientId=self.client_id, retryFor=self.retry_for)
 
 

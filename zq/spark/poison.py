@@ -56,7 +56,7 @@ def poison(
     if together is None:
         return {}
     if fails([], keep) and not _some_go_well(ids, fails, keep):  # otherwise the stages cannot handle empty input
-        raise Inconclusive("it is the stages that fail")
+        raise Inconclusive("the stages themselves fail")
     search = Bisection(lambda some: fails(some, keep), most)
     if len(ids) > 1:
         search.look(ids, known=True)
@@ -131,7 +131,7 @@ def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)
         frame = frame.where(f"coalesce(id not in ({listed}), true)")
-    only_now = F.raise_error(F.lit(f"A row has {ERROR} that had none before: a stage decides by chance."))
+    only_now = F.raise_error(F.lit(f"A row has {ERROR} only when recomputed: a stage is not deterministic."))
     return frame.where(F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(only_now)).drop(ERROR)
 
 

@@ -116,7 +116,9 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 def check_writable(name: str, kind: DataType) -> None:
     """Raise ``Invalid`` for a type that cannot be converted to JSON."""
     if not isinstance(kind, VariantType) and "variant" in kind.simpleString():
-        raise Invalid(f"Column {name} holds variants inside another type: make it one variant, or to_json of it.")
+        raise Invalid(
+            f"Column {name} contains variants inside another type: convert it to a single variant, or use to_json."
+        )
 
 
 def check_json(content: bytes) -> None:
@@ -133,7 +135,7 @@ def _json(content: bytes, kind: str) -> Raw:
     try:
         check_json(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidBody(f"A body of type {kind} must hold JSON: {error}.") from error
+        raise InvalidBody(f"A body of type {kind} must contain JSON: {error}.") from error
     except RecursionError as error:
         raise InvalidBody(f"A body of type {kind} is nested too deeply.") from error
     return Raw(content)
@@ -154,10 +156,12 @@ def check_schema(wanted: StructType, columns: Sequence[str], body: str) -> None:
         if column.name not in columns:
             raise Invalid(f"The schema has a column {column.name}, and this source has {', '.join(columns)}.")
         if not column.nullable:
-            raise Invalid(f"Column {column.name} of the schema must not be NOT NULL: what is read may lack it.")
+            raise Invalid(
+                f"Column {column.name} of the schema must not be NOT NULL, because the source may have nulls."
+            )
         if column.dataType != _type(column.name, body):
             kind = _type(column.name, body).simpleString()
-            hint = " Option bodyType chooses its type." if column.name == "body" else ""
+            hint = " Option bodyType selects its type." if column.name == "body" else ""
             raise Invalid(f"Column {column.name} of the schema must be of type {kind}.{hint}")
 
 

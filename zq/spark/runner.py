@@ -156,7 +156,7 @@ class Runner:
 
     def _check_stopped(self) -> None:
         if self.stopped.is_set():
-            raise RunStopped("The run was asked to stop.")
+            raise RunStopped("The run is stopping.")
 
     def _finish(self, batch: ClaimedBatch) -> None:
         """Repeat the round until it is complete, or raise."""
@@ -170,7 +170,7 @@ class Runner:
                 again = self._bury_poison(batch, error, again)
             else:
                 if batch.claims and not self._committed():
-                    raise self._failed("its commit is unknown to the server")
+                    raise self._failed("the server does not know its commit")
                 return
 
     def _committed(self) -> bool:
@@ -213,7 +213,7 @@ class Runner:
         except Inconclusive as inconclusive:
             raise self._failed(f"{why(error)} ({inconclusive})") from error
         if not found and not again:
-            raise self._failed(f"{why(error)} (its messages go well in a second look)") from error
+            raise self._failed(f"{why(error)} (its messages succeed in a second attempt)") from error
         if self._forbidden & found.keys() and not self._allowed:
             raise self._failed(why(error)) from error
         self._bury(batch, found)
@@ -257,10 +257,10 @@ class Runner:
     def _bury(self, batch: ClaimedBatch, rejected: Mapping[str, str]) -> Round:
         """Remove messages from their claims, and empty claims from the round."""
         if not self._buries:
-            raise Invalid(f"Queue {self._queue.name} has no dead letter queue for messages that a stage rejects.")
+            raise Invalid(f"Queue {self._queue.name} has no dead-letter queue for messages that a stage rejects.")
         known = {one for held in batch.claims.values() for one in held}
         if not known.issuperset(rejected):
-            raise Invalid("A stage rejects rows whose column id is that of no message.")
+            raise Invalid("A stage rejects rows whose column id is not the id of a message.")
         for name, held in list(batch.claims.items()):
             some = {one: rejected[one] for one in held if one in rejected}
             for part in burials(some, self._room):
@@ -293,4 +293,4 @@ class Runner:
             raise self._failed(f"claim {name} has lapsed") from error
 
     def _failed(self, reason: str) -> RoundFailed:
-        return RoundFailed(f"Round {self._last + 1} of pipeline {self.name} has failed and was given back: {reason}")
+        return RoundFailed(f"Round {self._last + 1} of pipeline {self.name} has failed and was released: {reason}")

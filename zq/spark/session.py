@@ -63,5 +63,5 @@ def tasks(spark: SparkSession) -> str:
         if stages:
             failed = sum(stage.numFailedTasks for stage in stages)
             done, known = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
-            return f"{done:,} of {known:,} tasks" + (f", {failed:,} failed and tried again" if failed else "")
+            return f"{done:,} of {known:,} tasks" + (f", {failed:,} failed and retried" if failed else "")
     return ""

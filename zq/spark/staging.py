@@ -90,16 +90,14 @@ class Staging:
         stages = [(task.stage, task.count) for task in tasks if task.stage]
         claims = sorted({claim for task in tasks for claim in task.claims}.union(held))
         if len(stages) > MOST:
-            raise Invalid(f"{len(stages)} partitions hold rows, and a commit takes {MOST}: coalesce the data before.")
+            raise Invalid(f"{len(stages)} partitions have rows, but a commit accepts {MOST}: coalesce the data first.")
         if len(claims) > MOST:
-            raise Invalid(f"{len(claims)} claims are to be settled, and a commit takes {MOST}: raise claimSize.")
+            raise Invalid(f"{len(claims)} claims must be settled, but a commit accepts {MOST}: increase claimSize.")
         client = self.options.connection.client()
         try:
             done = client.commit(producer, batch, publish=stages, settle=claims, fence=fence)
         except StageNotFound as error:
-            raise StageNotFound(
-                f"{error} From its first task to its last a batch may take stage_ttl seconds."
-            ) from None
+            raise StageNotFound(f"{error} A batch must complete within stage_ttl seconds.") from None
         if done.replayed and client.committed(producer).batch > batch:
             raise Invalid(
                 f"Producer {producer} has committed batches after {batch}, so nothing of this one was stored: another "
@@ -185,11 +183,13 @@ def _column(schema: StructType, option: str, name: str | None, kind: type[DataTy
     if name is None:
         return StringType()
     if name not in schema.names:
-        raise Invalid(f"Option {option} names the column {name}, and the data has {', '.join(schema.names) or 'none'}.")
+        raise Invalid(
+            f"Option {option} names the column {name}, but the data has {', '.join(schema.names) or 'no columns'}."
+        )
     found: DataType = schema[name].dataType
     if not isinstance(found, kind):
         wanted = "integers" if kind is IntegralType else "text"
-        raise Invalid(f"Option {option} needs a column of {wanted}, and {name} is {found.simpleString()}.")
+        raise Invalid(f"Option {option} requires a column of type {wanted}, but {name} is {found.simpleString()}.")
     return found
 
 
@@ -201,7 +201,7 @@ def _values(batch: pa.RecordBatch, name: str | None, default: Any) -> Sequence[A
 
 
 def _nowhere() -> str:
-    raise Invalid("A row names no queue: fill queueColumn in, or give option queue for such rows.")
+    raise Invalid("A row has no queue: fill queueColumn, or set option queue for such rows.")
 
 
 def _second(pairs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
@@ -223,5 +223,5 @@ def _claim(value: str) -> tuple[str, str]:
     """Parse queue and name of a claim. Raises ``Invalid``."""
     queue, _, name = value.partition("/")
     if not queue or not name:
-        raise Invalid("Option ackColumn needs the column claim of a claiming source, with values like queue/claim.")
+        raise Invalid("Option ackColumn requires the column claim of a claiming source, with values like queue/claim.")
     return queue, name

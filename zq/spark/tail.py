@@ -32,7 +32,7 @@ SURE: Final = 5
 # Seconds between two checks of values that rarely change.
 OFTEN: Final = 60
 # End of error sentences about a gap.
-GO_ON: Final = "Option failOnDataLoss=false goes on with what is left."
+GO_ON: Final = "Set option failOnDataLoss=false to continue with the remaining messages."
 Offset = dict[str, Any]
 
 

@@ -230,7 +230,7 @@ def signature_does_not_match(message: str) -> SqsError:
 
 
 def service_unavailable() -> SqsError:
-    message = "The store cannot serve now. Try again later."
+    message = "The store is temporarily unavailable. Try again later."
     return SqsError("ServiceUnavailable", "ServiceUnavailable", message, 503, receiver=True)
 
 
