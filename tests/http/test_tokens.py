@@ -478,7 +478,7 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
     options = AuthOptions(strategy="token", bootstrap_token_file=str(file))
     file.chmod(0o644)
     for start in (lambda: open_tokens(options, fresh.documents, clock, Audit()), lambda: check(options)):
-        with pytest.raises(StartRefused, match=r"bootstrap_token_file must be readable by its owner alone.* is 0644\."):
+        with pytest.raises(StartRefused, match=r"bootstrap_token_file must be readable only by its owner.* has 0644\."):
             start()
     file.chmod(0o600)
     for _ in range(2):

@@ -33,7 +33,7 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
     ("writer", {"ackColumn": "claims"}, "Option ackColumn names the column claims"),
     ("writer", {"ttl": "soon"}, "Option ttl must be an integer"),
     ("writer", {"idColumn": "id"}, "Option idColumn is not needed"),
-    ("writer", {"idempotentKey": "x"}, "There is no option idempotentkey. Is idempotencyKey meant"),
+    ("writer", {"idempotentKey": "x"}, "There is no option idempotentkey. Did you mean idempotencyKey"),
     ("writer", {"idempotencyKey": "a/b"}, "Option idempotencyKey must have 1 to 64 characters"),
     ("writer", {"url": "localhost"}, "Option url must begin"),
     ("writer", {"project": ""}, "Option project is missing"),
@@ -44,7 +44,7 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
     ("streamReader", {}, "Option consumer is missing"),
     ("streamReader", {**STREAM, "claimTtl": "5"}, "Option claimTtl must be an integer from 60"),
     ("streamReader", {**STREAM, "bodyType": "json"}, "Option bodyType must be one of string, binary, variant"),
-    ("streamReader", {**STREAM, "maxMessagePerBatch": "7"}, "Is maxMessagesPerBatch meant"),
+    ("streamReader", {**STREAM, "maxMessagePerBatch": "7"}, "Did you mean maxMessagesPerBatch"),
     ("streamReader", {**STREAM, "topic": "news"}, "Option topic requires mode tail"),
     ("streamReader", {**STREAM, "queue": ""}, "give option queue"),
     ("streamReader", {**STREAM, "state": "all"}, "Option state has no effect on a stream in mode claim"),
@@ -58,7 +58,7 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
     ("reader", {"mode": "claim"}, "Option mode has no effect on spark.read"),
     ("reader", {"numPartitions": "0"}, "Option numPartitions must be an integer from 1"),
 ]
-BODY_TYPE = "Column body of the schema must be of type string. Option bodyType chooses its type"
+BODY_TYPE = "Column body of the schema must be of type string. Option bodyType selects its type"
 # Columns that the source does not have so.
 MISFITS = [
     (StructField("size", StringType()), "The schema has a column size, and this source has id, seq, body"),

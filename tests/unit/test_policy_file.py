@@ -59,8 +59,8 @@ def test_roles_are_compared_without_regard_to_case(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ('"queue:create": "@"', "'queue:create' is no rule"),
-        ('"admin_required": "role:admin"', "'admin_required' is no rule"),
+        ('"queue:create": "@"', "'queue:create' is not a rule"),
+        ('"admin_required": "role:admin"', "'admin_required' is not a rule"),
         ('"queues:create": "role:member or"', "cannot be parsed as a check"),
         ('"queues:create": "nonsense"', "cannot be parsed as a check"),
         ('"queues:create": "role:member or nonsense"', "cannot be parsed as a check"),

@@ -173,7 +173,7 @@ def so_far(file: ResumeFile, upload: Upload) -> str:
         posted = f"Messages posted so far: {upload.messages:,} (up to line {upload.line:,})."
         return f"{posted} Run the same command to resume."
     if file.path.exists():
-        return "It is not known whether lines were posted. Run the same command to resume; each line is posted once."
+        return "Some lines may have been posted. Run the same command to resume; each line is posted once."
     return "Nothing was posted."
 
 

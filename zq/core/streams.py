@@ -33,7 +33,7 @@ READ_SIZE: Final = 500
 RETRY: Final = 0.5
 # Seconds without progress after which a stalled reader is disconnected.
 PATIENCE: Final = 30.0
-# The same timeout while the server is stopping.
+# Seconds without progress after which a stalled reader is disconnected while the server is stopping.
 LAST_PATIENCE: Final = 1.0
 # Seconds between two checks for stalled readers.
 CHECK_INTERVAL: Final = 0.5

@@ -246,7 +246,7 @@ def expired(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
 
 
 def waiting(backlog: DataFrame, now: Any) -> DataFrame:
-    """Return the number of waiting messages, the age of the oldest in seconds, and the number that expire in an hour."""
+    """Return the number of waiting messages, the age of the oldest in seconds, and those expiring in an hour."""
     left = F.unix_seconds("created") + F.col("ttl") - F.unix_seconds(now)
     return backlog.groupBy(*HOME).agg(
         F.count("seq").alias("waiting"),

@@ -75,7 +75,7 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except Fenced:
             raise Fenced(
                 f"Another query has started as consumer {self.options.consumer} of queue {self.options.queue}, so this "
-                "one stops: give each query a consumer name of its own."
+                "one stops. Use a different consumer name for each query."
             ) from None
 
     def partitions(self, start: Offset, end: Offset) -> list[Claims]:

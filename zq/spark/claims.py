@@ -102,7 +102,7 @@ class Heartbeat:
 
 @dataclass
 class ClaimedBatch:
-    """The claims of a batch so far. They are named ``<prefix>.0``, ``<prefix>.1`` …"""
+    """The claims of a batch so far. They are named ``<prefix>.0``, ``<prefix>.1`` …."""
 
     prefix: str
     messages: int = 0

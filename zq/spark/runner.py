@@ -97,8 +97,8 @@ class Runner:
         self._buries = bool(own or dead_letters)
         if self._buries and known.get(MOST_CLAIMED):
             warnings.warn(
-                f"Queue {self._queue.name} has {MOST_CLAIMED}: rounds that fail count, and messages that are taken so "
-                "often become dead letters, good ones too.",
+                f"Queue {self._queue.name} has {MOST_CLAIMED}: failed rounds count as claims, so valid messages may "
+                "become dead letters, too.",
                 stacklevel=3,
             )
         with suppress(ProducerNotFound):

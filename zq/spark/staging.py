@@ -24,7 +24,7 @@ from zq.spark.rows import bodies, check_writable
 
 # Error sentence for claims that have expired.
 NOT_HELD: Final = (
-    "Nothing of the batch was stored. Started again, the query reads it anew; unless its rows are of claims of an "
+    "Nothing of the batch was stored. A restarted query reads the batch again, unless its rows are of claims of an "
     "earlier batch, kept by a stateful operator, or of another project: then do without ackColumn."
 )
 # Maximum number of stages, and of claims, per commit (api-ref/transactions.md).
@@ -155,7 +155,7 @@ class BatchWriter(Staging, DataSourceArrowWriter):
             )
 
     def abort(self, messages: list[Staged | None]) -> None:  # type: ignore[override]
-        """Drop the stages. ``None`` stands for failed tasks."""
+        """Drop the stages. ``None`` represents failed tasks."""
         self.drop(messages)
 
 
@@ -174,7 +174,7 @@ class StreamWriter(Staging, DataSourceStreamArrowWriter):
                 raise ClaimLapsed(f"{error} {NOT_HELD}") from None
 
     def abort(self, messages: list[Staged | None], batchId: int) -> None:  # type: ignore[override]
-        """Drop the stages. ``None`` stands for failed tasks."""
+        """Drop the stages. ``None`` represents failed tasks."""
         self.drop(messages)
 
 

@@ -191,7 +191,7 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return
         if self._moment(first.messages[0]) > start["seen"] + SURE:
             raise Lost(
-                f"Queue {self.options.name} was deleted and made anew: its positions begin below {start['after']}, "
+                f"Queue {self.options.name} was deleted and created again: its positions begin below {start['after']}, "
                 "up to which the stream has read. Begin with another checkpoint."
             )
 
