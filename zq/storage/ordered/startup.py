@@ -3,7 +3,7 @@
 
 Expiry destroys data for good, so a clock that stands days ahead of what the store last saw is not taken at its word;
 neither is one that fell back, since moments in the store would lie in the future. A small step back is waited out.
-A clock that leaps ahead while the store is in use is believed once that has lasted (decision 0055).
+A clock that leaps ahead while the store is in use is believed once that has lasted (decision 0006).
 
 Starts are counted on disk, as the boot epoch, so that no sequence is ever given twice. After a power cut the last
 writes may be gone, and with them sequences that a reader has already seen as a marker. So a counter is larger by
