@@ -27,7 +27,7 @@ SAMPLES = 5
 # Error in seconds up to which a sample is good enough.
 EXACT = 0.01
 # Seconds after which no further consecutive sample is taken.
-PATIENCE = 1.0
+SAMPLING_SECONDS = 1.0
 # Precision in seconds to which a store may round its time.
 GRAIN = 0.001
 # Seconds for which a sample is used. A slow answer may hide a small step of the store's clock.
@@ -158,7 +158,7 @@ class StoreClock:
 
     def _sharpen(self, began: float) -> None:
         for _ in range(SAMPLES - 1):
-            if self._jumps or self.uncertainty() <= EXACT or self._monotonic() - began > PATIENCE:
+            if self._jumps or self.uncertainty() <= EXACT or self._monotonic() - began > SAMPLING_SECONDS:
                 return
             self._follow(self._sample())
 

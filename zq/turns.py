@@ -30,17 +30,17 @@ SWITCH: Final = 0.001
 # Switch interval while large work is in progress.
 SHORT_TURN: Final = 0.0002
 # Processor seconds of work below which a sleep is not worthwhile.
-SHORTEST: Final = 0.0001
+MIN_WORK: Final = 0.0001
 # Seconds to sleep while a light request is in progress.
 YIELD: Final = 0.002
 # Sleep as a multiple of the preceding work, if other projects sent light requests recently.
-REST: Final = 4.0
+REST_FACTOR: Final = 4.0
 # Maximum of that sleep in seconds.
 MAX_REST: Final = 0.02
 # Number of threads with large work above which each of them sleeps less.
 FULL_REST: Final = 4
 # Seconds to sleep otherwise.
-PAUSE: Final = 0.00005
+SHORT_PAUSE: Final = 0.00005
 
 
 class Company(IntEnum):
@@ -103,18 +103,18 @@ def are_taken() -> bool:
 def give_way() -> None:
     """Yield to waiting threads, between two slices."""
     if not _work.is_large:
-        time.sleep(PAUSE)
+        time.sleep(SHORT_PAUSE)
         return
     took = time.thread_time() - _work.since
-    if took < SHORTEST:
+    if took < MIN_WORK:
         return
-    company, rest = _work.company(), min(REST * took * FULL_REST / max(FULL_REST, _process.count), MAX_REST)
+    company, rest = _work.company(), min(REST_FACTOR * took * FULL_REST / max(FULL_REST, _process.count), MAX_REST)
     if company is Company.NOW:
         time.sleep(max(YIELD, rest))
     elif company is Company.LATELY:
-        time.sleep(max(PAUSE, rest))
+        time.sleep(max(SHORT_PAUSE, rest))
     else:
-        time.sleep(PAUSE)
+        time.sleep(SHORT_PAUSE)
     _work.since = time.thread_time()
 
 

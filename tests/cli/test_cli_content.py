@@ -17,7 +17,7 @@ import pytest
 
 from tests.cli.conftest import Zq
 from tests.servers import wait_for
-from zq.cli.content import MAX_LINE, PIECE, Form, TornLine, inflated, inflated_if_gzip, items, lines
+from zq.cli.content import MAX_LINE, PIECE_SIZE, Form, TornLine, inflated, inflated_if_gzip, items, lines
 from zq.cli.uploads import Batch, ResumeFile, Sender, UploadTerms, resume, resume_path
 from zq.errors import NotFound, Unavailable
 
@@ -147,10 +147,10 @@ def test_gzip_in_standard_input_is_sent_as_it_comes(zq: Zq) -> None:
 
 def test_inflating_takes_bounded_memory() -> None:
     """However much comes out of a small file; a line that does not end is refused."""
-    packed = gzip.compress(bytes(PIECE * 100))
-    assert max(len(piece or b"") for piece in inflated(iter([packed]))) <= PIECE
+    packed = gzip.compress(bytes(PIECE_SIZE * 100))
+    assert max(len(piece or b"") for piece in inflated(iter([packed]))) <= PIECE_SIZE
     with pytest.raises(TornLine, match=f"more than {MAX_LINE:,} bytes"):
-        list(lines(repeat(b"x" * PIECE)))
+        list(lines(repeat(b"x" * PIECE_SIZE)))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10_000])

@@ -71,7 +71,7 @@ REQUESTS: list[tuple[str, str, Any, bool]] = [
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     """A server on a store in memory, whose threads do not sleep between slices."""
-    monkeypatch.setattr(turns, "PAUSE", 0.0)
+    monkeypatch.setattr(turns, "SHORT_PAUSE", 0.0)
     storage = connect("memory:", {})
     yield Api(create_app(Broker(storage, ManualClock(1_700_000_000.0))), "")
     storage.close()

@@ -188,7 +188,7 @@ def test_a_large_portion_is_sent_in_pieces(api: Api) -> None:
     with closing(Reader(api, f"{TOPIC}/stream?marker=0")) as reader:
         pieces = [next(reader.portions) for _ in range(5)]
     assert [len(piece) > 60_000 for piece in pieces] == [False, True, False, True, False]
-    assert max(map(len, pieces)) == streams.PIECE
+    assert max(map(len, pieces)) == streams.PIECE_SIZE
     assert [piece.endswith(b"\n\n") for piece in pieces] == [True, True, True, False, True], "whole events, if they fit"
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.clock import ManualClock
-from zq.core.data_keys import KIND, DataKeys, Rekeyed
+from zq.core.data_keys import DATA_KEYS_KIND, DataKeys, Rekeyed
 from zq.core.encryption import MARK, Sealing
 from zq.errors import Invalid, MessageUnreadable, StartRefused, Unavailable
 from zq.model.documents import DocumentRef
@@ -76,9 +76,9 @@ def test_no_key_stands_in_the_store_as_it_is(documents: DocumentController) -> N
     """It is of use to nobody who has no master key, nor in another project's place."""
     sealing = Sealing(keys_of(documents, {"one": KEYS["one"]}))
     sealed = sealing.seal("p", "m", b"1")
-    stored = documents.get(DocumentRef("", KIND, "p"), 1_800_000_000)
+    stored = documents.get(DocumentRef("", DATA_KEYS_KIND, "p"), 1_800_000_000)
     assert stored is not None
-    documents.put(DocumentRef("", KIND, "q"), stored.value, 1_800_000_000)
+    documents.put(DocumentRef("", DATA_KEYS_KIND, "q"), stored.value, 1_800_000_000)
     for master in ({"one": KEYS["two"]}, {"two": KEYS["one"]}):
         with pytest.raises(MessageUnreadable):
             Sealing(keys_of(documents, master)).open("p", "m", sealed)

@@ -13,7 +13,7 @@ from tests.http.scoped import Scoped
 from tests.http.test_streams import Reader
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.core.rates import BURST, LATELY, MAX_HEAVY, Account, Exchange, Rates, divided
+from zq.core.rates import BURST, LATELY_SECONDS, MAX_HEAVY, Account, Exchange, Rates, divided
 from zq.errors import TooManyRequests
 from zq.http import streams
 from zq.http.app import create_app
@@ -162,7 +162,7 @@ def test_heavy_requests_know_who_is_served_beside_them() -> None:
     other.leave(5.0, 0, 0)
     heavy.enter(1.0)
     heavy.begin_heavy(float, 0, 0)
-    assert [company(1.0 + LATELY * part) for part in (0.5, 1.5)] == [Company.LATELY, Company.NONE]
+    assert [company(1.0 + LATELY_SECONDS * part) for part in (0.5, 1.5)] == [Company.LATELY, Company.NONE]
 
 
 def test_without_bounds_everything_goes_and_nothing_is_told() -> None:

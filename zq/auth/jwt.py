@@ -24,7 +24,7 @@ POSITIVE: Final = 300.0
 # Seconds between two reads of the list of revoked tokens.
 DENIED_EVERY: Final = 5.0
 # Number of revoked tokens read at a time.
-STEP: Final = 500
+PAGE_SIZE: Final = 500
 # Maximum number of keys tried for a token without a key id.
 MAX_TRIED: Final = 10
 # Maximum number of characters of a token id or user.
@@ -76,7 +76,7 @@ class JwtVerifier:
         """
         found: set[str] = set()
         after, now = "", self._clock.now()
-        while (page := self._documents.list("", DENIED, "", after, STEP, now)).next is not None:
+        while (page := self._documents.list("", DENIED, "", after, PAGE_SIZE, now)).next is not None:
             found.update(document.ref.name for document in page.items)
             after = page.next
         self._denied = frozenset(found)

@@ -25,9 +25,9 @@ from zq.model.identity import MEMBER, Identity
 
 LOG = logging.getLogger(__name__)
 # Environment key of the middleware's result: an identity or an error.
-FOUND: Final = "zq.keystone"
+RESULT_KEY: Final = "zq.keystone"
 # Environment key that is set once the application has read the result.
-ASKED: Final = "zq.keystone.asked"
+READ_KEY: Final = "zq.keystone.asked"
 # Paths that need no token.
 OPEN: Final = frozenset({"/", "/healthz", "/readyz"})
 # Maximum seconds for which the middleware may cache a token.
@@ -95,10 +95,10 @@ class Keystone:
                     self._failures.check(peer)
                 return self._middleware(environ, self._counting(environ, start_response, peer))  # type: ignore[no-any-return]
             except TooManyRequests as error:
-                environ[FOUND] = error
+                environ[RESULT_KEY] = error
             except ClientException as error:
-                environ[FOUND] = Unavailable("Keystone is temporarily unavailable. Try again later.")
-                environ[FOUND].__cause__ = error
+                environ[RESULT_KEY] = Unavailable("Keystone is temporarily unavailable. Try again later.")
+                environ[RESULT_KEY].__cause__ = error
             return app(environ, start_response)
 
         return call
@@ -114,16 +114,16 @@ class Keystone:
         Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``. For a long-running request, the middleware
         validates the token again on each call.
         """
-        found = env.get(FOUND)
+        found = env.get(RESULT_KEY)
         if isinstance(found, ZqError):
             raise found
         if not isinstance(found, Identity) or (found.expires is not None and found.expires <= self._clock.now()):
             raise NotAuthenticated(None, CHALLENGE)
-        if ASKED in env:
+        if READ_KEY in env:
             # The middleware reads the token from the same headers.
             self._validate_again(env.get("HTTP_X_AUTH_TOKEN") or env.get("HTTP_X_STORAGE_TOKEN", ""))
         elif isinstance(env, MutableMapping):
-            env[ASKED] = True
+            env[READ_KEY] = True
         return found
 
     def _validate_again(self, token: str) -> None:
@@ -146,7 +146,7 @@ class Keystone:
 
     def _behind(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Run the application for a request with a valid token. Called by the middleware."""
-        environ[FOUND] = identity(environ)
+        environ[RESULT_KEY] = identity(environ)
         with self._lock:
             self._valid[_digest(environ)] = None
         for name in [name for name in environ if name.startswith(IDENTITY_HEADERS)]:
@@ -159,7 +159,7 @@ class Keystone:
         """Wrap ``start_response``: count failures, and close the connection if the middleware leaves a body unread."""
 
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
-            if status.startswith(("401", "503")) and FOUND not in environ:
+            if status.startswith(("401", "503")) and RESULT_KEY not in environ:
                 if status.startswith("401"):
                     with self._lock:
                         self._valid.pop(_digest(environ), None)

@@ -14,7 +14,7 @@ from zq.errors import StartRefused
 # Name of the option with the path of the file.
 OPTION: Final = "[transport] message_encryption_key_file"
 # Key length in bytes.
-SIZE: Final = 32
+KEY_SIZE: Final = 32
 # The id of a key.
 ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}", re.ASCII)
 
@@ -63,4 +63,4 @@ def _read(line: str) -> tuple[str, bytes | None]:
         key = b64decode(parts[1], validate=True)
     except (binascii.Error, ValueError):
         return "", None
-    return parts[0], key if len(key) == SIZE else None
+    return parts[0], key if len(key) == KEY_SIZE else None

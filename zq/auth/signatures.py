@@ -41,13 +41,13 @@ METHODS: Final = {
     "DELETE": (Verb.CONSUME, Verb.MANAGE),
 }
 # Kind of the documents with the revocation counts of projects.
-KIND: Final = "share-epoch"
+REVOCATIONS_KIND: Final = "share-epoch"
 # Seconds for which signatures and revocation counts are cached.
 CACHE_TTL: Final = 5.0
 # Maximum number of signatures, and of projects, in a cache.
 CACHE_SIZE: Final = 10_000
 # The signed text. The separator is a backslash and an n, as in Zaqar.
-TEXT: Final = "\\n".join(["{paths}", "{methods}", "{project}", "{expires}"])
+SIGNED_TEXT: Final = "\\n".join(["{paths}", "{methods}", "{project}", "{expires}"])
 _PATH: Final = re.compile(rf"/v2/queues/({limits.LONG_QUEUE_NAME.pattern})/(?:{'|'.join(PATHS)})", re.ASCII)
 # The path that confirms a subscription. Its signature covers nothing else.
 _CONFIRM: Final = re.compile(
@@ -94,7 +94,7 @@ def derived(secret: bytes, label: str) -> bytes:
 
 def signature(key: bytes, paths: Iterable[str], methods: Iterable[str], project: str, expires: str) -> str:
     """Return the signature of contract 10.2 in lower-case hex."""
-    text = TEXT.format(
+    text = SIGNED_TEXT.format(
         paths=",".join(sorted(paths)), methods=",".join(sorted(methods)), project=project, expires=expires
     )
     return hmac.digest(key, text.encode(), "sha256").hex()
@@ -202,7 +202,7 @@ class Signatures:
 
     def revoke(self, project: str) -> None:
         """Invalidate all existing signatures of the project. Raises ``MetadataConflict``, ``Unavailable``."""
-        ref = DocumentRef("", KIND, project)
+        ref = DocumentRef("", REVOCATIONS_KIND, project)
         for _ in range(10):
             now = self.clock.now()
             document = self._documents.get(ref, now)
@@ -261,7 +261,7 @@ class Signatures:
         if known is not None and known[1] > self._monotonic():
             return known
         until = self._monotonic() + CACHE_TTL
-        document = self._documents.get(DocumentRef("", KIND, project), self.clock.now())
+        document = self._documents.get(DocumentRef("", REVOCATIONS_KIND, project), self.clock.now())
         with self._lock:
             self._epochs[project] = known = (int(document.value) if document else 0, until)
         return known

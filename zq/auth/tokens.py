@@ -61,7 +61,7 @@ DEFAULT_DAYS: Final = 90
 # Default maximum of live tokens of a project, and maximum of administrators' tokens.
 MAX_TOKENS: Final = 100
 # Number of administrator tokens read at a time.
-STEP: Final = 100
+PAGE_SIZE: Final = 100
 
 
 class Stored(Struct, frozen=True):
@@ -287,7 +287,7 @@ class Tokens:
         after: str | None = ""
         while after is not None:
             now = self._clock.now()
-            page = self._documents.list("", ADMINS, "", after, STEP, now)
+            page = self._documents.list("", ADMINS, "", after, PAGE_SIZE, now)
             if any(self._read(entry.ref.name, now) is not None for entry in page.items):
                 return True
             after = page.next

@@ -43,7 +43,7 @@ PAGE: Final = 4096
 # Milliseconds between two checks whether to end a wait.
 POLL_MS: Final = 500
 # Seconds between two checks of a pipe that could not be reduced to one page.
-PAUSE: Final = 0.001
+PIPE_POLL_PAUSE: Final = 0.001
 
 
 @click.command("consume", cls=Command)
@@ -240,7 +240,7 @@ class OutputReader:
             if events & select.POLLERR or stopped():
                 return not unread(self._pipe)
             if events:
-                time.sleep(PAUSE)
+                time.sleep(PIPE_POLL_PAUSE)
         return True
 
 

@@ -24,7 +24,7 @@ from zq.errors import InvalidBody
 from zq.wire.numbers import check_numbers
 
 # Number of bytes read or decompressed at a time.
-PIECE: Final = 65_536
+PIECE_SIZE: Final = 65_536
 # Maximum line size in bytes: more than any server accepts in a post, and small enough for memory.
 MAX_LINE: Final = 1 << 26
 # The first bytes of gzip data.
@@ -66,7 +66,7 @@ def content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
     """Return the content of a seekable file from an offset on. Raises ``TornLine`` if it is damaged gzip."""
     head = file.read(len(MAGIC))
     file.seek(0 if head == MAGIC else offset)
-    pieces = iter(lambda: file.read(PIECE), b"")
+    pieces = iter(lambda: file.read(PIECE_SIZE), b"")
     return skip(inflated(pieces), offset) if head == MAGIC else pieces
 
 
@@ -102,7 +102,7 @@ def inflated(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
                 member = zlib.decompressobj(GZIP) if piece else member
                 continue
             try:
-                data = member.decompress(piece, PIECE)
+                data = member.decompress(piece, PIECE_SIZE)
             except zlib.error as error:
                 raise TornLine("The gzip data is damaged.") from error
             if data:
@@ -270,7 +270,7 @@ def stdin_pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | N
                 note("Waiting for lines on standard input, because neither BODY nor --file was given.")
             yield None
             continue
-        data = source.read1(PIECE)  # type: ignore[union-attr]  # files in memory have it, too
+        data = source.read1(PIECE_SIZE)  # type: ignore[union-attr]  # files in memory have it, too
         if not data:
             return
         asked = True

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
 # Number of characters of a token that are shown.
-TAIL: Final = 4
+SHOWN_CHARACTERS: Final = 4
 # Minimum length of a token of which characters are shown.
-LONG: Final = 16
+MIN_SHOWN_LENGTH: Final = 16
 
 context_group = Group(
     "context", help="Manage contexts: profiles of the configuration file with a server and a project."
@@ -146,7 +146,7 @@ def pair(text: str) -> tuple[str, str]:
 def shown(found: Mapping[str, str]) -> dict[str, str | None]:
     """Return the members with the token truncated and the URL without its password."""
     token = found.get("token", "")
-    hidden = "…" + (token[-TAIL:] if len(token) >= LONG else "")
+    hidden = "…" + (token[-SHOWN_CHARACTERS:] if len(token) >= MIN_SHOWN_LENGTH else "")
     own = {**found, "url": without_user(found.get("url", "")), "token": hidden if token else ""}
     return {member: own.get(member) or None for member in MEMBERS}
 

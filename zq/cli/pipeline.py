@@ -51,7 +51,7 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
     """
     settings = dict(map(_setting, conf))
     try:
-        from zq.spark.failures import SPARKS, reason
+        from zq.spark.failures import SPARK_ERRORS, reason
         from zq.spark.session import started, tasks
     except ModuleNotFoundError as error:
         raise Failure(f"The package {error.name} is missing: pip install 'zq-queue[spark]' brings it.") from error
@@ -65,7 +65,7 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
                     totals = pipeline.run(spark, until_empty, lambda done: _show_totals(progress, done))
             finally:
                 spark.stop()
-    except SPARKS as error:
+    except SPARK_ERRORS as error:
         raise failure(reason(error)) from error
     session.out.result(msgspec.to_builtins(totals))
 

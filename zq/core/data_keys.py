@@ -22,9 +22,9 @@ from zq.storage.api import DocumentController
 
 LOG = logging.getLogger(__name__)
 # Kind of the deployment's documents; each holds the keys of one project.
-KIND: Final = "data_keys"
+DATA_KEYS_KIND: Final = "data_keys"
 # Key length in bytes.
-SIZE: Final = 32
+KEY_SIZE: Final = 32
 # Length of a random GCM nonce in bytes.
 NONCE: Final = 12
 # HKDF label of the wrapping keys.
@@ -126,7 +126,7 @@ class DataKeys:
         projects = left = 0
         after = ""
         while True:
-            page = self._documents.list("", KIND, "", after, PAGE_SIZE, self._clock.now())
+            page = self._documents.list("", DATA_KEYS_KIND, "", after, PAGE_SIZE, self._clock.now())
             for document in page.items:
                 held = self._rotate(document.ref.name)
                 first = next(iter(self._masters))
@@ -160,10 +160,10 @@ class DataKeys:
             held = _decoder.decode(stored.value) if stored else ProjectKeys(0, {})
             keys = {number: self._rewrapped(project, number, *kept) for number, kept in held.keys.items()}
             number = held.last + 1
-            keys[number] = self._wrapped(project, number, os.urandom(SIZE))
+            keys[number] = self._wrapped(project, number, os.urandom(KEY_SIZE))
             new = ProjectKeys(number, keys)
             version = stored.version if stored else ""
-            ref = DocumentRef("", KIND, project)
+            ref = DocumentRef("", DATA_KEYS_KIND, project)
             if self._documents.put(ref, msgspec.msgpack.encode(new), self._clock.now(), expected=version):
                 with self._lock:
                     self._known.pop(project, None)
@@ -171,7 +171,7 @@ class DataKeys:
         raise MetadataConflict("The project's keys were changed concurrently. Try again.")
 
     def _stored(self, project: str) -> Document | None:
-        return self._documents.get(DocumentRef("", KIND, project), self._clock.now())
+        return self._documents.get(DocumentRef("", DATA_KEYS_KIND, project), self._clock.now())
 
     def _wrapped(self, project: str, number: int, key: bytes) -> tuple[str, bytes]:
         id, master = next(iter(self._masters.items()))
@@ -213,7 +213,7 @@ def _wrapping(master: bytes) -> Any:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return _cipher(HKDF(SHA256(), SIZE, None, LABEL).derive(master))
+    return _cipher(HKDF(SHA256(), KEY_SIZE, None, LABEL).derive(master))
 
 
 def _associated_data(id: str, project: str, number: int) -> bytes:

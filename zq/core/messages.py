@@ -353,7 +353,7 @@ class Messages:
         return rules, self._clock.now(), []
 
     def _put_back(self, queue: QueueRef, messages: MessageList, now: Seconds) -> None:
-        """Post popped messages that could not be decrypted again, with their ids and bodies.
+        """Repost popped messages that could not be decrypted, with their ids and bodies.
 
         They are delayed, so that the next pops do not return them.
         """

@@ -35,7 +35,7 @@ REGISTERED_TTL: Final = 60.0
 # Maximum seconds for which a request waits for concurrent creations of the same kind in its project.
 CREATION_WAIT: Final = 10.0
 # Number of documents read at a time when documents are counted.
-STEP: Final = 200
+DOCUMENT_PAGE: Final = 200
 # Default number of projects per page.
 PAGE: Final = 20
 # Maximum number of projects per page.
@@ -295,9 +295,9 @@ class Quotas:
         """Return the project's metadata size in bytes as counted against the quota, read from the store."""
         total, after = 0, ""
         while True:
-            page = self._storage.queues.list(project, after, STEP)
+            page = self._storage.queues.list(project, after, DOCUMENT_PAGE)
             total += sum(beyond_free(len(queue.metadata)) for queue in page.items)
-            if page.next is None or len(page.items) < STEP:
+            if page.next is None or len(page.items) < DOCUMENT_PAGE:
                 break
             after = page.next
         return total + sum(beyond_free(len(topic.value)) for topic in self._documents_of(project, TOPIC))
@@ -372,9 +372,9 @@ class Quotas:
     def _documents_of(self, project: str, kind: str) -> Iterator[Document]:
         now, marker = self._clock.now(), ""
         while True:
-            page = self._documents.list(project, kind, "", marker, STEP, now)
+            page = self._documents.list(project, kind, "", marker, DOCUMENT_PAGE, now)
             yield from page.items
-            if page.next is None or len(page.items) < STEP:
+            if page.next is None or len(page.items) < DOCUMENT_PAGE:
                 return
             marker = page.next
 

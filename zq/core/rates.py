@@ -39,19 +39,19 @@ MAX_PROJECTS: Final = 10_000
 # Seconds between two exchanges with other processes.
 INTERVAL: Final = 1.0
 # Seconds for which a process's report is valid.
-LIFE: Final = 5.0
+REPORT_TTL: Final = 5.0
 # Fraction of a rate above which a process reports the demand: 16 processes below this fraction stay within the rate.
-NEAR: Final = 1 / 16
+NEAR_FRACTION: Final = 1 / 16
 # Maximum number of concurrent heavy requests of a project in one process.
 MAX_HEAVY: Final = 2
 # Maximum seconds that another heavy request waits for its turn.
 HEAVY_WAIT: Final = 1.0
 # Seconds after a request of another project in which heavy requests make longer pauses.
-LATELY: Final = 0.1
+LATELY_SECONDS: Final = 0.1
 # Seconds after a request of a second project in which a process counts as serving several projects.
-RECENTLY: Final = 1.0
+RECENT_SECONDS: Final = 1.0
 # Kind of the documents that hold the reports of processes.
-KIND: Final = "rate"
+REPORT_KIND: Final = "rate"
 # Maximum number of processes whose reports are read.
 MAX_PROCESSES: Final = 256
 
@@ -79,7 +79,7 @@ class Visits:
         self.busy: set[Account] = set()
         """Accounts with light requests in progress."""
         self._last: Account | None = None
-        self._last_at = self._other_at = -RECENTLY
+        self._last_at = self._other_at = -RECENT_SECONDS
 
     def note(self, account: "Account", now: float) -> None:
         """Record a request. Without a lock, threads may overwrite each other's record; the next request corrects it."""
@@ -88,15 +88,15 @@ class Visits:
         self._last_at = now
 
     def are_of_several(self, now: float) -> bool:
-        """Return whether several projects sent requests in the last ``RECENTLY`` seconds."""
-        return now - self._other_at < RECENTLY
+        """Return whether several projects sent requests in the last ``RECENT_SECONDS`` seconds."""
+        return now - self._other_at < RECENT_SECONDS
 
     def company(self, account: "Account", now: float) -> Company:
         """Return whether other projects compete with a heavy request of this project, now or a moment ago."""
         if self.busy:
             return Company.NOW
         latest = self._other_at if self._last is account else self._last_at
-        return Company.LATELY if now - latest < LATELY else Company.NONE
+        return Company.LATELY if now - latest < LATELY_SECONDS else Company.NONE
 
 
 class Account:
@@ -358,7 +358,7 @@ class Exchange:
         self._rates = rates
         self._documents = documents
         self._clock = clock
-        self._ref = DocumentRef("", KIND, uuid4().hex)
+        self._ref = DocumentRef("", REPORT_KIND, uuid4().hex)
         self._heard = 0.0
         self._divided: set[str] = set()
 
@@ -387,8 +387,8 @@ class Exchange:
     def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
         """Write this process's report and return the reports of the other processes."""
         now = self._clock.now()
-        self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + LIFE)
-        page = self._documents.list("", KIND, "", "", MAX_PROCESSES, now)
+        self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + REPORT_TTL)
+        page = self._documents.list("", REPORT_KIND, "", "", MAX_PROCESSES, now)
         return [_decoder.decode(document.value) for document in page.items if document.ref != self._ref]
 
     def _run(self) -> None:
@@ -426,4 +426,4 @@ def rates_of(quota: Quota) -> tuple[float, float, float]:
 
 
 def _is_near(demand: Sequence[float], quota: Quota) -> bool:
-    return any(rate and each > rate * NEAR for each, rate in zip(demand, rates_of(quota), strict=True))
+    return any(rate and each > rate * NEAR_FRACTION for each, rate in zip(demand, rates_of(quota), strict=True))

@@ -25,8 +25,8 @@ CHUNK: Final = 100
 # Body bytes that a dry run reads at a time.
 CHUNK_BYTES: Final = 4_000_000
 # Policy rule that authorizes a move to a target, like a post to it.
-MOVED: Final = "messages:create"
-NO_WAY: Final = "to is missing: a message of the queue has no origin to which it could be moved back."
+MOVE_RULE: Final = "messages:create"
+NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which it could be moved back."
 
 
 class Redriven(Struct, frozen=True):
@@ -85,7 +85,7 @@ class Routes:
         moves = []
         for message in messages:
             target = self._to or message.origin
-            if target and (self._to or self._allowance.allows(MOVED, Verb.PRODUCE, Kind.QUEUE, target)):
+            if target and (self._to or self._allowance.allows(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, target)):
                 if target not in self._targets:
                     self._targets[target] = self._rules_cache.fresh(QueueRef(self._project, target))
                 if not self._targets[target].posts_paused:
@@ -173,8 +173,8 @@ class Redriving:
         to = None if terms.to is UNSET else queue_name("to", terms.to)
         if to == queue.name:
             raise Invalid("to must not name the queue that is redriven.")
-        if to is not None or not allowance.permits(MOVED):
-            allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
+        if to is not None or not allowance.permits(MOVE_RULE):
+            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
         if to is not None:
             target = QueueRef(queue.project, to)
             check_target("to", target, self._storage.queues.get)
@@ -191,7 +191,7 @@ class Redriving:
             end = next((at for at, message in enumerate(page.items) if not routes.has_target(message)), len(page.items))
             movable = page.items[:end]
             if page.items and not movable and not moved:
-                raise Invalid(NO_WAY)
+                raise Invalid(NO_ORIGIN)
             moves = routes.moves(movable)
             moved += len(self._moved(queue, moves))
             left += len(movable) - len(moves)
@@ -212,7 +212,7 @@ class Redriving:
             went.update(self._moved(queue, moves))
             stay.update({message.id for message in messages} - {move.id for move in moves})
         if homeless and not went:
-            raise Invalid(NO_WAY)
+            raise Invalid(NO_ORIGIN)
         return len(went), [id for id in ids if id not in went and id not in stay]
 
     def _moved(self, queue: QueueRef, moves: Sequence[Move]) -> Sequence[str]:

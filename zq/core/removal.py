@@ -9,11 +9,11 @@ from typing import Final
 from msgspec import structs
 
 from zq.clock import Clock
-from zq.core.data_keys import KIND as DATA_KEYS
+from zq.core.data_keys import DATA_KEYS_KIND as DATA_KEYS
 from zq.core.extensions import OwnedDocuments
 from zq.core.followers import Followers
 from zq.core.queues import Queues
-from zq.core.quotas import STEP, TOKEN, Quotas
+from zq.core.quotas import DOCUMENT_PAGE, TOKEN, Quotas
 from zq.core.topics import Topics
 from zq.errors import Unavailable
 from zq.limits import project_id
@@ -89,11 +89,11 @@ class Removal:
                     pass
 
     def _begun(self) -> Iterator[str]:
-        page = self._documents.list("", DELETION, "", "", STEP, self._clock.now())
+        page = self._documents.list("", DELETION, "", "", DOCUMENT_PAGE, self._clock.now())
         return (document.ref.name for document in page.items)
 
     def _step_flavors(self, project: str) -> bool:
-        found = self._documents.list(project, FLAVOR, "", "", STEP, self._clock.now()).items
+        found = self._documents.list(project, FLAVOR, "", "", DOCUMENT_PAGE, self._clock.now()).items
         for document in found:
             self._documents.delete(document.ref, self._clock.now())
         return bool(found)
@@ -113,7 +113,7 @@ class Removal:
     def _step_documents(self, project: str, owned: OwnedDocuments) -> bool:
         """Delete some of the project's documents and the deployment documents with the same names."""
         now = self._clock.now()
-        found = self._documents.list(project, owned.kind, "", "", STEP, now).items
+        found = self._documents.list(project, owned.kind, "", "", DOCUMENT_PAGE, now).items
         for document in found:
             for kind in owned.deployment_kinds:
                 self._documents.delete(DocumentRef("", kind, document.ref.name), now)

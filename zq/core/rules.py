@@ -210,10 +210,10 @@ class RulesCache:
     def plain_targets(
         self, source: QueueRef, moves: Sequence[Move], now: Seconds, claim: str = ""
     ) -> Collection[QueueRef]:
-        """Return the targets that accept only encrypted bodies and to which the moves would bring unencrypted ones.
+        """Return the targets that require encrypted bodies but would receive unencrypted ones.
 
-        A move that will be refused must not change its target. Therefore only messages that ``claim`` holds count, or
-        ready messages if ``claim`` is "". The messages are read only if the source queue may contain unencrypted
+        A move that will be refused must not change its target. Only messages held by ``claim``, or ready messages if
+        ``claim`` is "", are therefore considered. They are read only if the source queue may contain unencrypted
         bodies.
         """
         targets = {move.to: QueueRef(source.project, move.to) for move in moves}

@@ -28,7 +28,7 @@ from zq.storage.api import Storage
 from zq.wire import extensions
 
 # Policy rule that authorizes a move to a target, like a post to it.
-MOVED = "messages:create"
+MOVE_RULE = "messages:create"
 
 
 class Settling:
@@ -71,13 +71,13 @@ class Settling:
         self._check(terms)
         targets = {move.queue for move in terms.move}
         for target in targets:
-            allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, target)
+            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, target)
             check_target("queue", QueueRef(queue.project, target), self._storage.queues.get)
         rules = self._rules_cache.recent(queue)
         if terms.bury:
             if rules.dead_letter_queue in ("", queue.name):
                 raise Invalid("bury: the queue has no _dead_letter_queue other than itself.")
-            allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
+            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)
         refs = [QueueRef(queue.project, target) for target in targets]

@@ -2,7 +2,7 @@
 """Live streams: messages of topics, sent to readers as they are published (extensions 8).
 
 A stream may start at any position in the log. A slow reader does not delay publishers, because unsent messages stay in
-the log. A reader that receives no data for ``PATIENCE`` seconds is disconnected and may resume.
+the log. A reader that receives no data for ``STALL_TIMEOUT`` seconds is disconnected and may resume.
 
 On an edge without asynchronous streams each stream occupies a thread, so the number of streams is limited.
 """
@@ -32,9 +32,9 @@ READ_SIZE: Final = 500
 # Seconds after which a failed read of the store is repeated.
 RETRY: Final = 0.5
 # Seconds without progress after which a stalled reader is disconnected.
-PATIENCE: Final = 30.0
+STALL_TIMEOUT: Final = 30.0
 # Seconds without progress after which a stalled reader is disconnected while the server is stopping.
-LAST_PATIENCE: Final = 1.0
+STOPPING_STALL_TIMEOUT: Final = 1.0
 # Seconds between two checks for stalled readers.
 CHECK_INTERVAL: Final = 0.5
 
@@ -120,7 +120,7 @@ class Stream:
     @property
     def patience(self) -> float:
         """Seconds without progress after which the reader is disconnected."""
-        return LAST_PATIENCE if self._owner.closing else PATIENCE
+        return STOPPING_STALL_TIMEOUT if self._owner.closing else STALL_TIMEOUT
 
     def send(self) -> None:
         """Record that sending to the reader has begun; ``taken`` must follow."""

@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 # Bytes of a log that are kept in memory; the tail is trimmed when it reaches 1.5 times this size.
 WINDOW: Final = 4 << 20
 # Bytes that a reader receives at a time. The last batch may exceed it.
-PORTION: Final = 256 << 10
+READ_BYTES: Final = 256 << 10
 # Estimated memory of a message in bytes, in addition to its body.
 OVERHEAD: Final = 200
 # Bytes of rendered events cached per log, in addition to the latest rendered batch.
@@ -253,12 +253,12 @@ class Tail:
         self._stale = self._stale or reading.more
 
     def _after(self, position: int) -> list[Batch]:
-        """Return the next batches after ``position``, up to ``PORTION`` bytes."""
+        """Return the next batches after ``position``, up to ``READ_BYTES`` bytes."""
         if not self._batches or self._batches[-1].last <= position:
             return []
         first = end = bisect_right(self._batches, position, key=lambda batch: batch.last)
         weight = 0
-        while end < len(self._batches) and weight < PORTION:
+        while end < len(self._batches) and weight < READ_BYTES:
             weight += _weight(self._batches[end])
             end += 1
         return self._batches[first:end]

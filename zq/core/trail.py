@@ -31,7 +31,7 @@ from zq.wire.extensions import moment
 
 LOG = logging.getLogger(__name__)
 # Kind of the audit documents.
-KIND: Final = "audit"
+AUDIT_KIND: Final = "audit"
 # Maximum number of entries per page.
 MAX_PAGE: Final = 100
 # Maximum number of entries of a project per second.
@@ -107,7 +107,7 @@ class Trail:
             raise InvalidParameter("marker is not valid; use the marker in the link to the next page.")
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_PAGE)
         bound = _since(since)
-        page = self._documents.list(project, KIND, "", marker, size + 1, self._clock.now())
+        page = self._documents.list(project, AUDIT_KIND, "", marker, size + 1, self._clock.now())
         found = [document for document in page.items if document.ref.name < bound]
         shown = found[:size]
         return Page([_decode(document.value) for document in shown], shown[-1].ref.name if found[size:] else None)
@@ -168,7 +168,7 @@ class Trail:
             name = f"{END - self._last:018d}.{urandom(4).hex()}"
             value = encoded(structs.replace(entry, time=timestamp(int(now * 1000) / 1000)))
             for project in dict.fromkeys((entry.project, "")):
-                self._documents.put(DocumentRef(project, KIND, name), value, now, expires=now + self._ttl)
+                self._documents.put(DocumentRef(project, AUDIT_KIND, name), value, now, expires=now + self._ttl)
         except BaseException:  # the thread must survive every failure, even a panic of a native extension
             LOG.exception("An audit entry was lost: %r", entry)
 

@@ -36,7 +36,7 @@ TIMER_SLACK: Final = 0.002
 # Number of regular slots per reserve slot. The reserve has at least one slot.
 RESERVED: Final = 4
 # Seconds for which a request may wait in the reserve.
-PAUSE: Final = 1.0
+RESERVE_WAIT: Final = 1.0
 
 
 class Polled(Struct, Generic[T], frozen=True):
@@ -96,15 +96,15 @@ class Waiters:
                 requests.
             check: Called at least every ``RECHECK`` seconds during the wait, and before each poll. If it raises an
                 error, the wait ends.
-            paused: Whether a refused client would poll again at once. Such a request may wait for ``PAUSE`` seconds in
-                the reserve, if the reserve has a free slot.
+            paused: Whether a refused client would poll again at once. Such a request may wait for ``RESERVE_WAIT``
+                seconds in the reserve, if the reserve has a free slot.
         """
         if not within("wait", wait or 0, 0, self._limits.max_wait):
             return Visit(self, queue, None, 0.0)
         began = time.monotonic()
         deadline, waiter = began + (wait or 0), self._take_slot(queue, takes, self._slots)
         if waiter is None and paused and (waiter := self._take_slot(queue, takes, self._reserve)):
-            deadline = min(deadline, began + PAUSE)
+            deadline = min(deadline, began + RESERVE_WAIT)
             self.events.turned_away()
         return Visit(self, queue, waiter, deadline, check)
 

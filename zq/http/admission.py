@@ -27,7 +27,7 @@ HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::[0-9]*)?", re
 # Entry of allowed_hosts that accepts any Host.
 ANY_HOST: Final = "*"
 # Error sentence of a 421.
-NOT_OURS: Final = "This Host is not one of [server] allowed_hosts."
+UNKNOWN_HOST: Final = "This Host is not one of [server] allowed_hosts."
 # Error sentence of a 403 for a request that a browser sends on behalf of another site.
 CROSS_SITE: Final = "The server refuses changes that another site's page requests."
 # Methods without side effects.
@@ -66,7 +66,7 @@ class Admission:
             if self._needs_host or env.get("SERVER_PROTOCOL") != "HTTP/1.0":
                 raise InvalidHeader("Invalid header value", "The header Host is missing.")
         elif not (self._guarded or _is_literal(name) or self._is_allowed(_host(name))):
-            raise falcon.HTTPError(falcon.HTTP_421, title=falcon.HTTP_421, description=NOT_OURS)
+            raise falcon.HTTPError(falcon.HTTP_421, title=falcon.HTTP_421, description=UNKNOWN_HOST)
 
     def _is_allowed(self, host: str) -> bool:
         allowed = self._allowed_hosts()

@@ -29,7 +29,7 @@ from zq.model.scopes import Kind, Scopes
 # Path parameters that name the object of a request, with the kind of object.
 NAMED: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC, "name": Kind.WORK, "producer": Kind.WORK}
 # Maximum number of callers whose permissions are cached in one process.
-MOST_REMEMBERED: Final = 10_000
+MAX_CACHED: Final = 10_000
 # Methods without side effects.
 READING: Final = frozenset({"GET", "HEAD"})
 # Rules that apply even if the caller's project is suspended or read-only.
@@ -122,7 +122,7 @@ class Authorization:
 
         If the cache is full, the oldest entry is evicted.
         """
-        if len(self._allowances) >= MOST_REMEMBERED:
+        if len(self._allowances) >= MAX_CACHED:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread has evicted entries
                 del self._allowances[next(iter(self._allowances))]
         self._allowances[id(identity)] = allowance = Allowance(self._policy, identity)

@@ -12,7 +12,7 @@ from zq.wire import refusals
 
 LOG = logging.getLogger(__name__)
 # User-Agent prefix of python-zaqarclient, which treats 429 as success. It receives 503 instead.
-MISLED: Final = "python-requests/"
+ZAQAR_CLIENT_AGENT: Final = "python-requests/"
 NO_ROUTE: Final = "No route has this path. GET /v2/openapi.json lists all routes. Only / and /v2/ end with a slash."
 
 
@@ -32,7 +32,7 @@ def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqErro
     limit = ""
     if isinstance(error, errors.TooManyRequests):
         resp.set_header("Retry-After", str(error.retry_after))
-        if (limit := error.limit) and req.env.get("HTTP_USER_AGENT", "").startswith(MISLED):
+        if (limit := error.limit) and req.env.get("HTTP_USER_AGENT", "").startswith(ZAQAR_CLIENT_AGENT):
             req.context.counted_as, status = status, 503
     if isinstance(error, errors.SubscriptionExists):
         resp.set_header("Location", req.path)

@@ -85,7 +85,7 @@ class Section(Struct, Generic[Options], frozen=True):
 
 
 class Reloadable(Protocol):
-    """A file named by an option, which can be read again at runtime."""
+    """A configuration file that can be read again at runtime."""
 
     def reload(self) -> None:
         """Read the file again. Raises ``StartRefused``, and keeps the former content in that case."""

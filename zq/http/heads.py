@@ -18,7 +18,7 @@ UNKNOWN: Final = "unknown"
 # Environment key that the application sets if the project exceeded a rate limit.
 SLOWED: Final = "zq.slowed"
 # Seconds for which the edge then delays the connection. It is less than any ``Retry-After``.
-PAUSE: Final = 0.25
+DELAY: Final = 0.25
 # Maximum number of delayed connections in a process.
 MAX_PAUSED: Final = 1000
 # Identity headers in lower case.

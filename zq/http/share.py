@@ -16,7 +16,7 @@ from zq.wire.tokens import ShareTerms, share_terms
 
 # Default validity of a signature in seconds.
 DEFAULT: Final = 86400
-EXCEEDS: Final = "A signed URL must not exceed the rights of the credential that signs it."
+EXCEEDS_SIGNER: Final = "A signed URL must not exceed the rights of the credential that signs it."
 
 
 class QueueShare:
@@ -33,7 +33,7 @@ class QueueShare:
         methods = _check_names("methods", terms.methods, METHODS) or ["GET"]
         identity: Identity = req.context.identity
         if exceed(parse([scope_of(queue, methods)]), parse(identity.scopes)):
-            raise NotAuthorized(EXCEEDS)
+            raise NotAuthorized(EXCEEDS_SIGNER)
         expires = self._expiry(terms, identity)
         resp.data = wire.encode(self._signed(req.context.queue, paths, methods, expires))
 

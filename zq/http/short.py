@@ -18,7 +18,7 @@ MAX_COMMAS: Final = 99
 # Maximum query size in bytes, because a query may contain message ids.
 MAX_QUERY: Final = 1024
 # A parameter that requests more than 20 messages, or an encoded query that may contain such a parameter.
-MANY: Final = re.compile(r"(?:limit|pop)=([0-9]{3,}|[3-9][0-9]|2[1-9])|%|\+")
+LARGE_LIMIT: Final = re.compile(r"(?:limit|pop)=([0-9]{3,}|[3-9][0-9]|2[1-9])|%|\+")
 # A path parameter of a Falcon template, escaped for a regular expression.
 PARAMETER: Final = re.compile(r"\\\{\w+\\\}")
 
@@ -42,7 +42,7 @@ class ShortRoutes:
         query: str = environ["QUERY_STRING"]
         return (
             self._pattern.fullmatch(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}") is not None
-            and (not query or (len(query) <= MAX_QUERY and MANY.search(query) is None))
+            and (not query or (len(query) <= MAX_QUERY and LARGE_LIMIT.search(query) is None))
             and (not body or _is_short(body))
         )
 

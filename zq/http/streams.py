@@ -37,7 +37,7 @@ HEARTBEAT: Final = 15.0
 # Seconds after which an idle stream checks whether its reader is connected.
 CHECK_INTERVAL: Final = 1.0
 # Bytes sent at a time. A reader that receives less in ``streams.PATIENCE`` is considered dead.
-PIECE: Final = 64 << 10
+PIECE_SIZE: Final = 64 << 10
 # Separator of events.
 EVENT_END: Final = b"\n\n"
 
@@ -217,8 +217,8 @@ class EventStream:
         return bool(portion.count)
 
     def _piece(self) -> bytes:
-        """Return the next whole events, or a part of an event that is larger than ``PIECE``."""
-        begin, end = self._at, self._at + PIECE
+        """Return the next whole events, or a part of an event that is larger than ``PIECE_SIZE``."""
+        begin, end = self._at, self._at + PIECE_SIZE
         if end < len(self._portion):
             last = self._portion.rfind(EVENT_END, begin, end)
             end = end if last < 0 else last + len(EVENT_END)

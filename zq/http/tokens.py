@@ -30,7 +30,7 @@ MAX_PAGE: Final = 100
 MAX_TEXT: Final = 256
 # Maximum number of roles of a token.
 MAX_ROLES: Final = 20
-EXCEEDS: Final = "A token must not exceed the rights of the credential that creates it."
+EXCEEDS_MAKER: Final = "A token must not exceed the rights of the credential that creates it."
 ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 
 
@@ -65,13 +65,13 @@ class _Project:
         own = _grantable_roles(maker)
         roles = _roles(terms.roles) or sorted(own)
         if not own.issuperset(roles) or exceed(parse(terms.scopes), parse(maker.scopes)):
-            raise NotAuthorized(EXCEEDS)
+            raise NotAuthorized(EXCEEDS_MAKER)
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
     def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
         """Raise ``NotAuthorized`` if a token with these terms would exceed its maker's credential."""
         if _exceeds(terms, maker):
-            raise NotAuthorized(EXCEEDS)
+            raise NotAuthorized(EXCEEDS_MAKER)
 
 
 class _AnyProject(_Project):
@@ -99,7 +99,7 @@ class _AnyProject(_Project):
 
     def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
         if maker.scopes is not None and (terms.project != maker.project or _exceeds(terms, maker)):
-            raise NotAuthorized(EXCEEDS)
+            raise NotAuthorized(EXCEEDS_MAKER)
 
 
 class _Collection(_Project):

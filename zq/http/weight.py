@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heavy requests: requests that handle more than ``HEAVY`` messages, as far as that is known in advance.
+"""Heavy requests: requests that handle more than ``MAX_LIGHT_MESSAGES`` messages, as far as that is known in advance.
 
 A heavy request is never short (``zq.http.short``). It waits for a place of its project, is charged an estimated cost,
 and yields to light requests between slices (``zq.turns``).
@@ -22,13 +22,13 @@ from zq.http import heads
 from zq.turns import Company
 
 # Maximum number of messages of a light request.
-HEAVY: Final = 100
+MAX_LIGHT_MESSAGES: Final = 100
 # Estimated number of messages of a request of unknown size.
 UNKNOWN: Final = 1000
 # Estimated size of a message in bytes.
-SIZE: Final = 1024
+MESSAGE_SIZE: Final = 1024
 # Size in bytes of the shortest message in a post: {"body":1}
-SHORTEST: Final = 10
+MIN_MESSAGE_SIZE: Final = 10
 
 
 class Found(Protocol):
@@ -67,7 +67,7 @@ def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> 
     Raises ``TooManyRequests``.
     """
     context = req.context
-    if count <= HEAVY or getattr(context, "heavy", None) is not None:
+    if count <= MAX_LIGHT_MESSAGES or getattr(context, "heavy", None) is not None:
         return
     bounds = getattr(context, "bounds", None)
     quotas: Quotas | None = None if bounds is None else bounds.quotas
@@ -95,13 +95,13 @@ def end(req: falcon.Request) -> None:
 
 def admit_page(req: falcon.Request, limit: int | None) -> None:
     """Admit a request that reads a page of up to ``limit`` messages. Raises ``TooManyRequests``."""
-    if limit is not None and limit > HEAVY:
-        admit(req, limit, 0, min(limit, UNKNOWN) * SIZE)
+    if limit is not None and limit > MAX_LIGHT_MESSAGES:
+        admit(req, limit, 0, min(limit, UNKNOWN) * MESSAGE_SIZE)
 
 
 def admit_post(req: falcon.Request, raw: bytes) -> bytes:
     """Admit a request that posts the messages of a body, and return the body. Raises ``TooManyRequests``."""
-    if len(raw) > HEAVY * SHORTEST and (count := posted(raw)) > HEAVY:
+    if len(raw) > MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE and (count := posted(raw)) > MAX_LIGHT_MESSAGES:
         admit(req, count, count, len(raw))
     return raw
 
@@ -115,12 +115,12 @@ def admitting(req: falcon.Request, limit: int | None, look: Callable[[], T], *, 
     Args:
         takes: Whether the messages are charged.
     """
-    if limit is None or limit <= HEAVY:
+    if limit is None or limit <= MAX_LIGHT_MESSAGES:
         return look
 
     def admitted() -> T:
         count = min(limit, UNKNOWN)
-        admit(req, limit, count if takes else 0, count * SIZE)
+        admit(req, limit, count if takes else 0, count * MESSAGE_SIZE)
         answer = look()
         if not answer.found:
             end(req)
@@ -131,7 +131,7 @@ def admitting(req: falcon.Request, limit: int | None, look: Callable[[], T], *, 
 
 def posted(raw: bytes) -> int:
     """Return an upper bound of the number of messages in a body; 0 if the body is too short to be heavy."""
-    if len(raw) <= HEAVY * SHORTEST:
+    if len(raw) <= MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE:
         return 0
     # Names of JSON members may contain escapes.
     return raw.count(b"{") if b"\\u" in raw else raw.count(b'"body"')

@@ -22,7 +22,7 @@ from zq.client import Client
 from zq.errors import Invalid
 from zq.jobs import tables
 from zq.jobs.cli_support import Job, source, spark_session
-from zq.spark.failures import SPARKS, reason
+from zq.spark.failures import SPARK_ERRORS, reason
 
 # Source state and partitioning column, by table.
 SOURCES: Final[Mapping[str, tuple[str, str]]] = {"posted": ("all", "created"), "finished": ("history", "finished")}
@@ -62,7 +62,7 @@ def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, s
             progress.stage = f"queue {number:,} of {len(named):,}, {queue}"
             try:
                 rows.append({"queue": queue, **archive_queue(spark, path, {**given, "queue": queue}, strict, progress)})
-            except SPARKS as error:
+            except SPARK_ERRORS as error:
                 cause = reason(error)
                 note(f"{queue}: {sentence(cause)}")
                 failed.append((queue, exit_code(cause)))

@@ -16,7 +16,7 @@ from zq.cli.progress import Progress
 from zq.cli.session import Command, Session, given, listen
 from zq.errors import ZqError
 from zq.spark import register
-from zq.spark.failures import SPARKS, reason
+from zq.spark.failures import SPARK_ERRORS, reason
 from zq.spark.session import started, tasks
 
 
@@ -39,7 +39,7 @@ class Job(Command):
             return super().invoke(ctx)
         except (ZqError, OSError) as error:
             raise failure(error) from error
-        except SPARKS as error:
+        except SPARK_ERRORS as error:
             raise failure(reason(error)) from error
 
 

@@ -36,7 +36,7 @@ PARSED: Final = "struct<body: binary, reason: string>"
 # Column with the text of CSV rows that have a wrong number of fields.
 TORN: Final = "_zq_torn"
 # Maximum part of a file that one task reads. Its messages must fit in a stage.
-PIECE: Final = "16m"
+PART_SIZE: Final = "16m"
 
 
 @click.command("ingest", cls=Job)
@@ -69,7 +69,7 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
     counts = dict.fromkeys(("files", "stored_before", "messages", "rejected"), 0)
     with (
         watching("ingest", more["quiet"]) as progress,
-        spark_session(f"zq-{name}", progress, files_maxPartitionBytes=PIECE) as spark,
+        spark_session(f"zq-{name}", progress, files_maxPartitionBytes=PART_SIZE) as spark,
     ):
         progress.stage = "listing files"
         found = files(spark, paths, more["kind"])

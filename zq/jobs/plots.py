@@ -16,7 +16,7 @@ MAX_QUEUES: Final = 12
 # Panels per row.
 PANELS_PER_ROW: Final = 3
 # Number of values up to which each has a marker, without which a single value between zeros is invisible.
-FEW: Final = 24
+MAX_MARKED: Final = 24
 # Styles of the curves. Both are visible where they coincide.
 SERIES: Final[dict[str, dict[str, Any]]] = {
     "posted": {"color": "tab:blue", "linewidth": 4, "alpha": 0.45, "marker": "o", "markersize": 8, "zorder": 2},
@@ -44,7 +44,7 @@ TICKS: Final = (
 # Maximum number of ticks of an axis.
 MAX_TICKS: Final = 9
 # Minimum duration in seconds, because times have millisecond precision.
-SHORTEST: Final = 0.001
+MIN_DURATION: Final = 0.001
 Rows = Sequence[dict[str, Any]]
 
 
@@ -82,7 +82,7 @@ def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
         for column, style in SERIES.items():
             values = [mine[at][column] if at in mine else 0 for at in moments]
             some = [place for place, value in enumerate(values) if value]
-            panel.plot(moments, values, label=column, markevery=some if len(some) <= FEW else [], **style)
+            panel.plot(moments, values, label=column, markevery=some if len(some) <= MAX_MARKED else [], **style)
         panel.set_title(label(row, shown), fontsize="small")
         dress(panel, moments, step)
         panel.set_ylabel("" if number % wide else "messages", fontsize="small")
@@ -122,7 +122,7 @@ def dwell(by_queue: Rows) -> Figure:
     if not shown:
         return empty_plot("No message has finished.")
     figure, axes = rows_of(shown, f"From posting to finishing{omission(found)}")
-    times = {name: [max(row[name], SHORTEST) for row in shown] for name in MARKS}
+    times = {name: [max(row[name], MIN_DURATION) for row in shown] for name in MARKS}
     axes.hlines(range(len(shown)), times["p50"], times["p99"], color="tab:gray", linewidth=1.5)
     for name, style in MARKS.items():
         axes.scatter(times[name], range(len(shown)), label=f"{name[1:]} % of messages", **style)
@@ -166,7 +166,7 @@ def trouble(by_queue: Rows) -> Figure:
     most = max(row[column] for row in shown for column in TROUBLE)
     axes.set_xlim(0, most * 1.2)
     axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
-    if most > FEW:
+    if most > MAX_MARKED:
         axes.set_xscale("symlog", linthresh=10)
         axes.set_xlim(0, most * 3)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

@@ -25,7 +25,7 @@ UNBOUND: Final = "unbound"
 # The pool of queues in the configured store, which also holds the catalog.
 DEFAULT_POOL: Final = ""
 # Number of documents read at a time when all documents of a kind are read.
-STEP: Final = 100
+PAGE_SIZE: Final = 100
 
 
 class Pool(Struct, frozen=True):
@@ -100,7 +100,7 @@ def each(documents: Any, kind: str, now: Seconds) -> Iterator[Document]:
     """Yield all documents of the deployment with this kind, from a ``DocumentController``."""
     after: str | None = ""
     while after is not None:
-        page = documents.list("", kind, "", after, STEP, now)
+        page = documents.list("", kind, "", after, PAGE_SIZE, now)
         yield from page.items
         after = page.next
 

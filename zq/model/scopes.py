@@ -17,7 +17,7 @@ from zq.model.topics import Pattern
 # Maximum number of scopes of a credential.
 MAX_SCOPES: Final = 20
 # Maximum total size in bytes of a credential's scopes.
-MOST_BYTES: Final = 2000
+MAX_BYTES: Final = 2000
 # Maximum number of state pairs that a comparison of two globs visits. Beyond it, the result is undecided.
 MAX_STATES: Final = 300
 # Maximum number of cached decisions per credential.
@@ -80,8 +80,8 @@ class Scopes:
         """Parse the scopes. Raises ``Invalid``."""
         if not 1 <= len(texts) <= MAX_SCOPES:
             raise Invalid(f"scopes must name 1 to {MAX_SCOPES} values; it names {len(texts)}.")
-        if sum(len(text.encode()) for text in texts) > MOST_BYTES:
-            raise Invalid(f"scopes must be at most {MOST_BYTES} bytes together.")
+        if sum(len(text.encode()) for text in texts) > MAX_BYTES:
+            raise Invalid(f"scopes must be at most {MAX_BYTES} bytes together.")
         self.texts = tuple(texts)
         self._scopes = [Scope(text) for text in texts]
         self._widest = sorted(self._scopes, key=lambda scope: len(scope.glob.text))
@@ -151,7 +151,7 @@ def overlap(one: Pattern, other: Pattern) -> bool:
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether some text has matches that ``wanted`` accepts; ``None`` if undecided.
+    """Return whether ``wanted`` accepts the two match results of some text; ``None`` if undecided.
 
     Both patterns are simulated at the same time. All letters that occur in neither are equivalent, so only a few are
     tried.

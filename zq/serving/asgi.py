@@ -148,7 +148,7 @@ class Edge:
         if self._pauses < heads.MAX_PAUSED:
             self._pauses += 1
             try:
-                await asyncio.sleep(heads.PAUSE)
+                await asyncio.sleep(heads.DELAY)
             finally:
                 self._pauses -= 1
 

@@ -28,7 +28,7 @@ from zq.spark.options import Connection, ReadingOptions
 from zq.spark.rows import Rows
 
 # A position beyond all messages.
-FAR: Final = 2**62
+END_POSITION: Final = 2**62
 # Offset from a filter's value to the smallest matching value, by filter.
 LOWEST: Final[Mapping[type[Filter], int]] = {EqualTo: 0, GreaterThanOrEqual: 0, GreaterThan: 1}
 # Offset from a filter's value to the largest matching value, by filter.
@@ -165,7 +165,7 @@ class Browser(DataSourceReader):
         self.options = options
         self.columns = columns
         self.log = Log(options.connection, options.name, options.state)
-        self.low, self.high = 0, FAR
+        self.low, self.high = 0, END_POSITION
 
     def partitions(self) -> list[Range]:
         """Return the current range of positions, split into parts of similar width."""

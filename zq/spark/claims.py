@@ -18,7 +18,7 @@ from zq.spark.options import ClaimingOptions, Connection
 from zq.wire.extensions import Released
 
 # Maximum number of claims per batch, which is also the limit of a commit.
-MOST_CLAIMS: Final = 1000
+MAX_CLAIMS: Final = 1000
 # Maximum number of consecutive missing claims between others, whose messages were all settled.
 GAP: Final = 100
 # Bytes of messages that the driver inlines into a batch's tasks, so that they need no request.
@@ -26,7 +26,7 @@ INLINED_BYTES: Final = 8 * 2**20
 # Number of batches whose claims an earlier process may have created: the next one, and a prefetched one.
 INHERITED: Final = 2
 # Seconds for which the end of a run waits for a prefetch in progress.
-PATIENCE: Final = 5.0
+PREFETCH_TIMEOUT: Final = 5.0
 T = TypeVar("T")
 
 
@@ -139,7 +139,7 @@ class BatchClaimer:
         """Claim up to ``most`` messages in total. The first claim of a batch waits up to ``wait`` seconds."""
         self._fills += 1
         inherited = self._fills <= INHERITED
-        while batch.messages < most and len(batch.claims) < MOST_CLAIMS:
+        while batch.messages < most and len(batch.claims) < MAX_CLAIMS:
             name = f"{batch.prefix}.{len(batch.claims)}"
             messages = self._claim(name, min(self._size, most - batch.messages), 0 if batch.claims else wait)
             if not messages:
@@ -158,8 +158,8 @@ class BatchClaimer:
             return
         for prefix in prefixes:
             missing = 0
-            for number in range(MOST_CLAIMS):
-                if batch.messages >= claimed or len(batch.claims) == MOST_CLAIMS or missing > GAP:
+            for number in range(MAX_CLAIMS):
+                if batch.messages >= claimed or len(batch.claims) == MAX_CLAIMS or missing > GAP:
                     break
                 missing = 0 if self._adopted(batch, f"{prefix}.{number}") else missing + 1
 
@@ -232,7 +232,7 @@ class Prefetch:
         """
         if self._filled is not None:
             with suppress(ZqError, TimeoutError):
-                self._filled.result(PATIENCE)
+                self._filled.result(PREFETCH_TIMEOUT)
         return self._batch
 
 

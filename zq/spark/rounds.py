@@ -20,7 +20,7 @@ from zq.client import Message
 from zq.errors import Invalid, ZqError
 from zq.model import Fence
 from zq.spark import rows
-from zq.spark.failures import SPARKS, why
+from zq.spark.failures import SPARK_ERRORS, why
 from zq.spark.options import Connection, Given, body_type, connection, sink_options
 from zq.spark.poison import ERROR, rejected_ids, without_rejected
 from zq.spark.staging import BatchWriter, Staged
@@ -32,7 +32,7 @@ COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim")
 # Options of the sink that name columns, with the default column.
 WRITTEN: Final = {"bodyColumn": "body", "queueColumn": "queue", "ttlColumn": None, "delayColumn": None}
 # Minimum number of rows per task, except for the last task.
-FEWEST: Final = 25
+MIN_ROWS: Final = 25
 # Setting of the size in bytes up to which the driver computes without tasks.
 THRESHOLD: Final = "spark.sql.execution.arrow.localRelationThreshold"
 Stage = Callable[[DataFrame], DataFrame]
@@ -152,7 +152,7 @@ class StageFailed(ZqError):
 
 
 # The errors of failed work.
-FAILURES: Final = (*SPARKS, StageFailed)
+FAILURES: Final = (*SPARK_ERRORS, StageFailed)
 
 
 class Work:
@@ -205,7 +205,7 @@ class Work:
             return self._spark.read.format(FORMAT).options(**self._options).option("round", _text(shown)).load()
         schema, batches = rows.schema(COLUMNS, self._body), list[pa.RecordBatch]()
         total = sum(len(ids) for ids in this.claims.values() if ids)
-        size = max(FEWEST, -(-total // self.tasks))
+        size = max(MIN_ROWS, -(-total // self.tasks))
         for name, ids in this.claims.items():
             wanted = frozenset(ids or ())
             found = [message for message in _messages.decode(inlined[name]) if message.id in wanted]
@@ -264,7 +264,7 @@ def called(stage: Stage) -> str:
 
 def _kind(error: Exception) -> str:
     """Return the class of an error; Spark's own errors already contain it."""
-    return "" if isinstance(error, SPARKS) or not str(error) else f"{type(error).__name__}: "
+    return "" if isinstance(error, SPARK_ERRORS) or not str(error) else f"{type(error).__name__}: "
 
 
 def _named(this: Round) -> Round:

@@ -33,7 +33,7 @@ from zq.spark.rounds import FAILURES, Round, Work
 # Metadata key of the dead-letter queue.
 DEAD_LETTERS: Final = "_dead_letter_queue"
 # Metadata key of the maximum claim count.
-MOST_CLAIMED: Final = "_max_claim_count"
+MAX_CLAIM_COUNT: Final = "_max_claim_count"
 # Maximum bytes of a round's messages that the driver inlines, so that Spark need not request them.
 INLINED_BYTES: Final = 32 * 2**20
 # Message ids by claim.
@@ -95,9 +95,9 @@ class Runner:
             self._queue.create()
             self._queue.update({DEAD_LETTERS: dead_letters})
         self._buries = bool(own or dead_letters)
-        if self._buries and known.get(MOST_CLAIMED):
+        if self._buries and known.get(MAX_CLAIM_COUNT):
             warnings.warn(
-                f"Queue {self._queue.name} has {MOST_CLAIMED}: failed rounds count as claims, so valid messages may "
+                f"Queue {self._queue.name} has {MAX_CLAIM_COUNT}: failed rounds count as claims, so valid messages may "
                 "become dead letters, too.",
                 stacklevel=3,
             )

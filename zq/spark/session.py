@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import zq
 from zq.spark import java
-from zq.spark.failures import SPARKS
+from zq.spark.failures import SPARK_ERRORS
 
 # Master of a local session. A failed task is tried four times, as on a cluster.
 MASTER: Final = "local[*,4]"
@@ -57,7 +57,7 @@ def _prepend(variable: str, text: str, between: str) -> None:
 
 def tasks(spark: SparkSession) -> str:
     """Return the progress of active stages, with failed and retried tasks; "" if there are none."""
-    with suppress(*SPARKS):  # the session is being stopped
+    with suppress(*SPARK_ERRORS):  # the session is being stopped
         tracker = spark.sparkContext.statusTracker()
         stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
         if stages:

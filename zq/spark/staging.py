@@ -28,7 +28,7 @@ NOT_HELD: Final = (
     "earlier batch, kept by a stateful operator, or of another project: then do without ackColumn."
 )
 # Maximum number of stages, and of claims, per commit (api-ref/transactions.md).
-MOST: Final = 1000
+MAX_COMMITTED: Final = 1000
 
 
 @dataclass
@@ -89,10 +89,14 @@ class Staging:
         tasks = list(staged)
         stages = [(task.stage, task.count) for task in tasks if task.stage]
         claims = sorted({claim for task in tasks for claim in task.claims}.union(held))
-        if len(stages) > MOST:
-            raise Invalid(f"{len(stages)} partitions have rows, but a commit accepts {MOST}: coalesce the data first.")
-        if len(claims) > MOST:
-            raise Invalid(f"{len(claims)} claims must be settled, but a commit accepts {MOST}: increase claimSize.")
+        if len(stages) > MAX_COMMITTED:
+            raise Invalid(
+                f"{len(stages)} partitions have rows, but a commit accepts {MAX_COMMITTED}: coalesce the data first."
+            )
+        if len(claims) > MAX_COMMITTED:
+            raise Invalid(
+                f"{len(claims)} claims must be settled, but a commit accepts {MAX_COMMITTED}: increase claimSize."
+            )
         client = self.options.connection.client()
         try:
             done = client.commit(producer, batch, publish=stages, settle=claims, fence=fence)

@@ -26,13 +26,13 @@ from zq.spark.browse import Log, Range, Walk, read, split
 from zq.spark.options import ReadingOptions
 
 # Seconds between two polls without new messages.
-PAUSE: Final = 0.5
+POLL_PAUSE: Final = 0.5
 # Seconds by which the lifetime of an entry is underestimated, for safety.
-SURE: Final = 5
+EXPIRY_MARGIN: Final = 5
 # Seconds between two checks of values that rarely change.
-OFTEN: Final = 60
+CHECK_INTERVAL: Final = 60
 # End of error sentences about a gap.
-GO_ON: Final = "Set option failOnDataLoss=false to continue with the remaining messages."
+CONTINUE_HINT: Final = "Set option failOnDataLoss=false to continue with the remaining messages."
 Offset = dict[str, Any]
 
 
@@ -61,7 +61,7 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.known: tuple[int, float] | None = None
         """A server time in seconds, and the monotonic time of this process at which it was valid."""
         self.done: dict[str, float] = {}
-        """Time of the last of each action that is repeated every ``OFTEN`` seconds."""
+        """Time of the last of each action that is repeated every ``CHECK_INTERVAL`` seconds."""
         self.passed = 0
         """Position up to which the project's log has no unread messages of the topic."""
 
@@ -97,9 +97,9 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if found.rows:
                 return start if enough else self._plan(start, found)
             noted = self._note(start, found)
-            if noted != start or self.last is not None or time.monotonic() + PAUSE > ends:
+            if noted != start or self.last is not None or time.monotonic() + POLL_PAUSE > ends:
                 return noted
-            time.sleep(PAUSE)
+            time.sleep(POLL_PAUSE)
 
     def partitions(self, start: Offset, end: Offset) -> list[Range]:
         """Return the range in parts. Raises ``Lost`` if it is planned again and may have lost rows."""
@@ -139,9 +139,11 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return offset(self.passed)
         elif self.kept:
             if start["next"] is not None:
-                raise Lost(f"{self._retention()}, and that at {start['next']} is gone before it was read. {GO_ON}")
+                raise Lost(
+                    f"{self._retention()}, and that at {start['next']} is gone before it was read. {CONTINUE_HINT}"
+                )
             now = self._now(start)
-            if not start["seen"] or self.kept / 4 < now - start["seen"] <= self.kept - SURE:
+            if not start["seen"] or self.kept / 4 < now - start["seen"] <= self.kept - EXPIRY_MARGIN:
                 return offset(start["after"], now)
         return start
 
@@ -156,7 +158,7 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if gone:
             raise Lost(
                 f"{self._retention()}, and {now - start['seen']} have passed since the stream knew what comes behind "
-                f"{start['after']}: messages up to {found.end} may be gone. {GO_ON}"
+                f"{start['after']}: messages up to {found.end} may be gone. {CONTINUE_HINT}"
             )
 
     def _check_again(self, start: Offset, end: Offset) -> None:
@@ -173,7 +175,7 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows < end["rows"] and risky:
             raise Lost(
                 f"A batch that is done again had {end['rows']} messages behind {start['after']}, and {rows} are left. "
-                f"{GO_ON}"
+                f"{CONTINUE_HINT}"
             )
 
     def _check_queue(self, start: Offset) -> None:
@@ -189,14 +191,14 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = self.log.after(0, 1)
         if not start["seen"] or first.end is None or first.end > start["after"]:
             return
-        if self._moment(first.messages[0]) > start["seen"] + SURE:
+        if self._moment(first.messages[0]) > start["seen"] + EXPIRY_MARGIN:
             raise Lost(
                 f"Queue {self.options.name} was deleted and created again: its positions begin below {start['after']}, "
                 "up to which the stream has read. Begin with another checkpoint."
             )
 
     def _late(self, start: Offset, now: int) -> bool:
-        return bool(start["seen"]) and now - start["seen"] > self.kept - SURE
+        return bool(start["seen"]) and now - start["seen"] > self.kept - EXPIRY_MARGIN
 
     def _retention(self) -> str:
         return f"Queue {self.options.name} keeps records for {self.kept} seconds"
@@ -233,7 +235,7 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _due(self, what: str) -> bool:
         """Return whether an action is due, and mark it as done."""
         now = time.monotonic()
-        due = now - self.done.get(what, -OFTEN) >= OFTEN
+        due = now - self.done.get(what, -CHECK_INTERVAL) >= CHECK_INTERVAL
         if due:
             self.done[what] = now
         return due

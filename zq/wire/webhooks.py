@@ -17,13 +17,13 @@ PREFIX: Final = "whsec_"
 VERSION: Final = "v1,"
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 # Size in bytes of a new secret, and the bounds of a valid one.
-SIZE: Final = 32
-LEAST, MOST = 24, 64
+SECRET_SIZE: Final = 32
+MIN_SECRET_SIZE, MOST = 24, 64
 
 
 def new_secret() -> str:
     """Return a new random secret."""
-    return PREFIX + base64.b64encode(os.urandom(SIZE)).decode()
+    return PREFIX + base64.b64encode(os.urandom(SECRET_SIZE)).decode()
 
 
 def key(secret: str) -> bytes:
@@ -32,8 +32,10 @@ def key(secret: str) -> bytes:
         raw = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except binascii.Error:
         raw = b""
-    if not LEAST <= len(raw) <= MOST:
-        raise Invalid(f"A webhook secret must be whsec_ followed by the base64 encoding of {LEAST} to {MOST} bytes.")
+    if not MIN_SECRET_SIZE <= len(raw) <= MOST:
+        raise Invalid(
+            f"A webhook secret must be whsec_ followed by the base64 encoding of {MIN_SECRET_SIZE} to {MOST} bytes."
+        )
     return raw
 
 
