@@ -143,12 +143,12 @@ class Edge:
     async def pause(self) -> None:
         """Delay the answer to a request beyond the project's rate, so that its client does not retry at once.
 
-        At most ``heads.MOST_PAUSES`` answers are delayed at a time; others are sent without a delay.
+        At most ``heads.MAX_PAUSED`` answers are delayed at a time; others are sent without a delay.
         """
-        if self._pauses < heads.MOST_PAUSES:
+        if self._pauses < heads.MAX_PAUSED:
             self._pauses += 1
             try:
-                await asyncio.sleep(heads.PAUSE)
+                await asyncio.sleep(heads.DELAY)
             finally:
                 self._pauses -= 1
 
