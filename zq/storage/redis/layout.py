@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in Redis. {t} = a project's hash tag, so that a project's keys share a cluster slot; moments in ms.
+"""The layout of data in Redis.
+
+``{t}`` is a project's hash tag, so that a project's keys share a cluster slot. Times are in milliseconds.
 
 ======================= ============ ==========================================================================
 key                     type         what it holds
