@@ -63,8 +63,7 @@ class ActiveExpiry:
         self._pending_deletes = PendingDeletes()
         self._tombstones = Tombstones()
         self._keys_went = True
-        """Whether idempotency keys were removed, so that a hidden queue may have none left. True at first, for those of
-        earlier starts."""
+        """Set if idempotency keys were removed, so that a hidden queue may have none left; also set at start."""
         self.removed = 0
 
     def sweep(self, now: int, pace: Pace) -> int:
@@ -93,7 +92,7 @@ class ActiveExpiry:
         return self.removed - before
 
     def _by_steps(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
-        """Run steps of one kind until one of them finds less than its limit. Return False if the pace ended the round."""
+        """Run steps of one kind until one finds less than its limit. Return False if the pace ended the round."""
         while left := pace.step():
             while left:
                 asked = min(left, SLICE)

@@ -180,7 +180,7 @@ class _Walk:
             self.record_blocks()  # early: another walk over the same stretch need not go to its end
 
     def record_blocks(self) -> None:
-        """Record what was learnt, unless a message was made visible earlier meanwhile; and what had expired."""
+        """Store the recorded blocks unless a message became visible earlier; offer expired messages for removal."""
         if self._expired:
             self._state.context.lazy_queue.offer(self._expired, self._now)
             self._expired = []

@@ -65,7 +65,7 @@ class Store(Protocol):
         ...
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """Return the values of several keys, in order; with ``spare``, a damaged value is ``b""`` instead of an error."""
+        """Return the values of several keys, in order; with ``spare``, a damaged value is ``b""``, not an error."""
         ...
 
     def scan(

@@ -286,12 +286,12 @@ def _producer(project: str, producer: str) -> bytes:
 
 
 def _producer_lock(producer: bytes) -> bytes:
-    """What to lock while the producer's open commit is carried on."""
+    """Return the locks needed to continue the producer's open commit."""
     return b"producer " + producer
 
 
 def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | None:
-    """The producer's key and last batch, if it is known."""
+    """Return the producer's key and last batch, or None if it is unknown."""
     found = due.living(store, "producers", producer, now)
     if found is None:
         return None
@@ -299,7 +299,7 @@ def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | 
 
 
 def _unfinished(producer: bytes, value: bytes) -> Unfinished:
-    """An open commit, by its entry."""
+    """Return an open commit from its entry."""
     prefix = layout.prefix_of(producer)
     return Unfinished(layout.project_of(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}")
 
@@ -360,7 +360,7 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
 
 
 def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[bytes], Sequence[Staged]]:
-    """The next messages of a stage, and their keys."""
+    """Yield the next messages of a stage with their keys."""
     keys: list[bytes] = []
     items: list[Staged] = []
     size = 0
