@@ -544,7 +544,7 @@ def test_a_server_believes_a_proxy_and_reads_its_secrets_again(engine: str, tmp_
         assert status(SECRET) == 401
         secrets.write_text("short")
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "What this file said stays as it was" in server.output, 60, "the log says so")
+        wait_for(lambda: "File not reloaded" in server.output, 60, "the log says so")
         assert status("n" * 32) == 200
 
 

@@ -8,7 +8,7 @@ entries on each lookup, and take three and eight times as long.
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
@@ -21,9 +21,9 @@ from zq.core.encryption import is_plain
 from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.core.metadata import PAUSED, SEALED, Metadata
 from zq.core.redelivery import DeadLetters, Redelivery
-from zq.errors import MetadataConflict, QueuePaused
+from zq.errors import ClaimNotFound, MetadataConflict, QueuePaused
 from zq.limits import Limits, is_long_queue_name
-from zq.model import Move, QueueRef, Seconds
+from zq.model import Message, Move, QueueRef, Seconds
 from zq.model.hidden import MARK
 from zq.storage.api import Storage
 
@@ -168,6 +168,7 @@ class RulesCache:
         self._lock = threading.Lock()
         self._queues = storage.queues
         self._messages = storage.messages
+        self._claims = storage.claims
         self._recent = ReadThroughCache(self._stored, monotonic)
 
     def remembered(self, queue: QueueRef) -> Rules | None:
@@ -204,30 +205,37 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Prepare target queues for unencrypted bodies of ready messages. Raises ``MetadataConflict``."""
-        self.admit_plain(self.plain_targets(source, moves, now))
+        """Make the targets accept unencrypted bodies of ready messages. Raises ``MetadataConflict``."""
+        by_id = self._moves_to_sealed(source, moves)
+        if by_id:
+            found = self._messages.get(source, list(by_id), now)
+            ready = [message for message in found if message.available <= now and not message.claim]
+            self.admit_plain(_plain_targets(source, ready, by_id))
 
-    def plain_targets(
-        self, source: QueueRef, moves: Sequence[Move], now: Seconds, claim: str = ""
-    ) -> Collection[QueueRef]:
-        """Return the targets that require encrypted bodies but would receive unencrypted ones.
+    def plain_targets(self, source: QueueRef, claim: str, moves: Sequence[Move], now: Seconds) -> Collection[QueueRef]:
+        """Return the targets that accept only encrypted bodies and would get plain ones by moves of claimed messages.
 
-        A move that will be refused must not change its target. Only messages held by ``claim``, or ready messages if
-        ``claim`` is "", are therefore considered. They are read only if the source queue may contain unencrypted
-        bodies.
+        Only messages that ``claim`` holds count, because other moves are refused and must not change their targets.
         """
-        targets = {move.to: QueueRef(source.project, move.to) for move in moves}
-        sealed = {name for name, target in targets.items() if self.recent(target).sealed_since}
-        if not sealed or self.fresh(source).sealed_since:
+        by_id = self._moves_to_sealed(source, moves)
+        if not by_id:
             return ()
-        by_id = {move.id: move for move in moves if move.to in sealed}
-        plain = set()
-        for message in self._messages.get(source, list(by_id), now):
-            move = by_id[message.id]
-            moved = message if move.body is None else structs.replace(message, body=move.body)
-            if message.claim == claim and (claim or message.available <= now) and is_plain(moved):
-                plain.add(targets[move.to])
-        return plain
+        try:
+            held = self._claims.get(source, claim, now).messages
+        except ClaimNotFound:
+            return ()
+        return _plain_targets(source, held, by_id)
+
+    def _moves_to_sealed(self, source: QueueRef, moves: Sequence[Move]) -> Mapping[str, Move]:
+        """Return the moves, by message id, to queues that accept only encrypted bodies.
+
+        Return none if the source queue holds only encrypted bodies.
+        """
+        names = {move.to for move in moves}
+        sealed = {name for name in names if self.recent(QueueRef(source.project, name)).sealed_since}
+        if not sealed or self.fresh(source).sealed_since:
+            return {}
+        return {move.id: move for move in moves if move.to in sealed}
 
     def admit_plain(self, targets: Iterable[QueueRef]) -> None:
         """Make the queues accept unencrypted bodies, because the next step moves such bodies into them.
@@ -296,6 +304,18 @@ class RulesCache:
             exponential=metadata.get("_redelivery_backoff") == "exponential",
             cap=self._limits.max_message_delay if cap is None else cap,
         )
+
+
+def _plain_targets(source: QueueRef, messages: Iterable[Message], by_id: Mapping[str, Move]) -> Collection[QueueRef]:
+    """Return the targets of those moves, by message id, that bring plain bodies."""
+    plain = set()
+    for message in messages:
+        move = by_id.get(message.id)
+        if move is not None:
+            moved = message if move.body is None else structs.replace(message, body=move.body)
+            if is_plain(moved):
+                plain.add(QueueRef(source.project, move.to))
+    return plain
 
 
 def post_size(metadata: Metadata, limits: Limits) -> int:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use case: settle the messages of a claim (extensions 3)."""
 
+from contextlib import suppress
+from typing import Final
+
 from msgspec import UNSET
 
 from zq.clock import Clock
@@ -8,7 +11,7 @@ from zq.core.encryption import Sealing
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
 from zq.core.values import Applied
-from zq.errors import Invalid, Repeated
+from zq.errors import ClaimNotFound, Invalid, Repeated
 from zq.events import Events
 from zq.limits import (
     MAX_REASON,
@@ -29,6 +32,9 @@ from zq.wire import extensions
 
 # Policy rule that authorizes a move to a target, like a post to it.
 MOVE_RULE = "messages:create"
+# The id of a claim that does not exist, because the names of claims contain no tilde. A settlement of it changes
+# nothing; the store only looks up the idempotency key and checks the fence.
+NO_CLAIM: Final = "~none"
 
 
 class Settling:
@@ -84,7 +90,7 @@ class Settling:
         try:
             with self._quotas.admit_targets(refs):
                 now = self._clock.now()
-                self._admit_plain(queue, claim, settlement, now, fence)
+                self._admit_plain(queue, claim, settlement, now, idempotency_key, fence)
                 settled = self._storage.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
         except Repeated as first:
             return Applied(first.answer, replayed=True)
@@ -94,13 +100,22 @@ class Settling:
         return Applied(settled)
 
     def _admit_plain(
-        self, queue: QueueRef, claim: str, settlement: Settlement, now: Seconds, fence: Fence | None
+        self,
+        queue: QueueRef,
+        claim: str,
+        settlement: Settlement,
+        now: Seconds,
+        idempotency_key: IdempotencyKey | None,
+        fence: Fence | None,
     ) -> None:
-        """Prepare target queues for unencrypted bodies of the claim's messages. Raises ``Fenced``."""
-        targets = self._rules_cache.plain_targets(queue, settlement.move, now, claim)
-        if targets and fence is not None:
-            # An empty settlement lets the store check the fence first.
-            self._storage.claims.settle(queue, claim, Settlement(), now, fence=fence)
+        """Make the targets accept the unencrypted bodies that the claim's messages bring.
+
+        Raises ``Repeated``, ``KeyReused`` or ``Fenced`` if the settlement will change nothing; then no target changes.
+        """
+        targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now)
+        if targets and (idempotency_key is not None or fence is not None):
+            with suppress(ClaimNotFound):
+                self._storage.claims.settle(queue, NO_CLAIM, Settlement(), now, idempotency_key, fence)
         self._rules_cache.admit_plain(targets)
 
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:

@@ -27,7 +27,7 @@ ADAPTATION: Final = 0.002
 
 
 class Job(NamedTuple):
-    """Work for a thread. ``patient``: whether it waits for a thread without a timeout. ``caller``: see ``Pool``."""
+    """Work for a thread. A ``patient`` job waits for a thread without a timeout; see ``Pool`` for ``caller``."""
 
     since: float
     future: "asyncio.Future[Any]"
@@ -37,7 +37,7 @@ class Job(NamedTuple):
 
 
 class Results:
-    """A queue that resolves futures of the event loop from other threads, with one wake-up for many results."""
+    """A thread-safe queue of results for futures of the event loop, with one wake-up for many results."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -51,11 +51,11 @@ class Results:
         error: BaseException | None = None,
         after: Callable[[], object] | None = None,
     ) -> None:
-        """Resolve a future, and call ``after`` in the loop. Thread-safe."""
+        """Resolve a future and call ``after`` in the event loop. Thread-safe."""
         self._done.append((future, value, error, after))
         if not self._notified:
             self._notified = True
-            with suppress(RuntimeError):  # the loop has ended, and with it the waiting coroutine
+            with suppress(RuntimeError):  # the loop has ended together with the waiting coroutine
                 self._loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
@@ -117,7 +117,7 @@ class Pool:
         self._results = Results(loop)
         self._waiting: deque[Job] = deque()
         self._started: Counter[bytes] = Counter()
-        """The number of each caller's jobs that run or wait for the next thread."""
+        """Number of jobs per caller that run or wait for the next thread."""
         self._queued: dict[bytes, deque[Job]] = {}
         """Further jobs of callers that have reached their share of the threads."""
         self._tokens: SimpleQueue[None] = SimpleQueue()
@@ -127,20 +127,20 @@ class Pool:
             threading.Thread(target=self._run, args=(number,), name=f"zq-request-{number}", daemon=True).start()
 
     def is_crowded(self) -> bool:
-        """Return whether a new job would not get a thread in time."""
+        """Return whether a new job would exceed its timeout before it gets a thread."""
         try:
             return bool(self._waiting) and time.monotonic() - self._waiting[0].since > self._timeout
-        except IndexError:  # a thread was quicker
+        except IndexError:  # a thread took the job meanwhile
             return False
 
     def is_busy(self, caller: bytes) -> bool:
-        """Return whether a new job of this caller would wait for a thread."""
+        """Return whether a new job of the caller would wait for a thread."""
         return len(self._waiting) >= len(self._idle) or caller in self._queued
 
     def do(
         self, work: Callable[[], Any], *, caller: bytes | None = None, patient: bool = False
     ) -> "asyncio.Future[Any]":
-        """Run work on a thread, and return a future of its result. Call this in the loop."""
+        """Run ``work`` on a thread; return a future of its result. Call this method in the event loop."""
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
         if caller is not None and self._started[caller] >= self._max_threads():
             if not self._queued:
@@ -162,7 +162,7 @@ class Pool:
         self._tokens.put(None)
 
     def _end(self, caller: bytes) -> None:
-        """Record that a job of the caller has ended, and start the caller's next queued job."""
+        """Count a finished job of the caller and start the caller's next queued job."""
         self._started[caller] -= 1
         self._start_queued(caller)
         if not self._started[caller]:
@@ -174,7 +174,7 @@ class Pool:
         while queued and self._started[caller] < self._max_threads():
             job = queued.popleft()
             if not job.future.done():
-                # ``is_crowded`` counts from here on: the time in the caller's own queue concerns only the caller.
+                # ``is_crowded`` measures from here on, because only the caller caused the time in its own queue.
                 self._start(job._replace(since=time.monotonic()))
         if not queued:
             self._queued.pop(caller, None)
@@ -188,7 +188,10 @@ class Pool:
             self._loop.call_later(ADAPTATION, self._adapt)
 
     def _refuse_late(self) -> None:
-        """Refuse jobs that have waited too long, of callers' queues first, so that ``_end`` starts none of them."""
+        """Reject jobs that have exceeded the timeout.
+
+        Callers' own queues come first, so that ``_end`` starts none of the late jobs.
+        """
         now = time.monotonic()
         for caller, queued in list(self._queued.items()):
             self._queued[caller] = deque(job for job in queued if not self._refuse(job, now))
@@ -198,23 +201,23 @@ class Pool:
         for _ in range(len(self._waiting)):
             if not self.is_crowded():
                 break
-            with suppress(IndexError):  # a thread was quicker
+            with suppress(IndexError):  # a thread took the job meanwhile
                 late.append(self._waiting.popleft())
-        # Patient jobs keep their places. If they were queued again, other jobs would overtake them each time.
+        # Patient jobs keep their positions. If they were queued again, other jobs would overtake them each time.
         for job in reversed(late):
             if job.patient:
                 self._waiting.appendleft(job._replace(since=now))
-                self._tokens.put(None)  # a thread may have taken the job's token and found no job
+                self._tokens.put(None)  # a thread may have consumed the job's token without finding the job
         for job in late:
             if self._refuse(job, now) and job.caller is not None:
                 self._end(job.caller)
         self._loop.call_later(self._timeout / 2, self._refuse_late)
 
     def _refuse(self, job: Job, now: float) -> bool:
-        """Refuse a job if it is not patient and has waited too long; return whether it was refused."""
+        """Reject the job if it has exceeded the timeout and is not patient; return whether it was rejected."""
         is_late = not job.patient and now - job.since > self._timeout
         if is_late and not job.future.done():
-            job.future.set_exception(Crowded("The server has more to do than it can do in time."))
+            job.future.set_exception(Crowded("The server is overloaded."))
         return is_late
 
     def _run(self, number: int) -> None:
@@ -224,12 +227,12 @@ class Pool:
             self._idle.discard(number)
             try:
                 job = self._waiting.popleft()
-            except IndexError:  # the job has been refused
+            except IndexError:  # the job has been rejected
                 continue
             value, error = None, None
             try:
                 value = job.work()
-            except BaseException as caught:  # noqa: BLE001 - the edge of this thread: the awaiting coroutine gets it
+            except BaseException as caught:  # noqa: BLE001 - the exception is re-raised in the awaiting coroutine
                 error = caught
             after = None if job.caller is None else partial(self._end, job.caller)
             self._results.put(job.future, value, error, after)
@@ -237,7 +240,7 @@ class Pool:
 
 
 class Settling:
-    """A thread that waits until changes of inline requests are durable, with one wait for all pending changes."""
+    """A thread that waits until changes of inline requests are durable, once for all pending changes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -247,13 +250,13 @@ class Settling:
         threading.Thread(target=self._run, name="zq-settling", daemon=True).start()
 
     def settle(self, ticket: Ticket) -> "asyncio.Future[Any]":
-        """Wait for a ticket; the future raises ``Unavailable`` if its changes cannot be made durable."""
+        """Return a future that resolves when the ticket's changes are durable; on failure it raises ``Unavailable``."""
         future = self._loop.create_future()
         self._tickets.put((ticket, future))
         return future
 
     def waits(self) -> float:
-        """Return the duration of the current wait in seconds."""
+        """Return the seconds for which the current wait has lasted."""
         began = self._began
         return time.monotonic() - began if began else 0.0
 
@@ -275,14 +278,14 @@ class Settling:
 def _failure(wait: Callable[[], object]) -> Unavailable | None:
     try:
         wait()
-    except Exception as error:  # noqa: BLE001 - after any failure, clients must learn that their changes are not durable
-        LOG.error("The store cannot keep what it was given: %r", error.__cause__ or error)
-        return Unavailable("The store does not answer. Try again later.")
+    except Exception as error:  # noqa: BLE001 - clients must learn of any failure that their changes are not durable
+        LOG.error("The store cannot make changes durable: %r", error.__cause__ or error)
+        return Unavailable("The store is unavailable. Try again later.")
     return None
 
 
 class Deadlines:
-    """Deadlines of tasks, which are rarely missed. One sweep checks all of them four times a second."""
+    """Deadlines of tasks. One sweep checks all of them four times a second, because they are rarely missed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -291,7 +294,7 @@ class Deadlines:
         self._sweep()
 
     async def bound(self, awaited: Any, deadline: Callable[[], float]) -> Any:
-        """Await in the current task. Raise ``TimeoutError`` soon after ``deadline()``, by the monotonic clock."""
+        """Await in the current task. Raises ``TimeoutError`` soon after ``deadline()``, in monotonic time."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = deadline
