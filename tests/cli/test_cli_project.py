@@ -229,7 +229,7 @@ def test_each_member_of_a_message_is_restored_renewed_or_named() -> None:
 
 NOT_SHOWN = {"client", "first_claimed"}
 """Members of stored messages that no answer shows, so that an export cannot have them."""
-ANSWERED_AS = {"available": "available_at", "extra": "attributes", "claim": "href"}
+ANSWERED_AS = {"available": "available_at", "claim": "href"}
 
 
 def test_an_export_sees_each_member_that_a_stored_message_has() -> None:

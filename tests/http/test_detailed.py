@@ -92,7 +92,7 @@ def test_a_dead_letter_shows_where_it_came_from(api: Api) -> None:
 def test_what_came_with_a_message_is_among_its_details(api: Api, storage: Storage, clock: ManualClock) -> None:
     """As it was posted, by every request; and a copy that is posted again has it too."""
     api.put(JOBS, 201, {"_history_ttl": 3600})
-    draft = Draft("0" * 32, b'"text"', 3600, 0, "alice", extra=b'{"n": {"a": 1.50}}')
+    draft = Draft("0" * 32, b'"text"', 3600, 0, "alice", attributes=b'{"n": {"a": 1.50}}')
     storage.messages.post(QueueRef(api.project, "jobs"), [draft], clock.now())
     api.delete(f"{URL}?ids={draft.id}", 204)
     api.post(f"{JOBS}/history/replay", 200, {"limit": 1})

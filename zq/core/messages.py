@@ -346,7 +346,7 @@ class Messages:
         for message in messages:
             ttl = max(1, int(message.expires - now))
             delay = min(SET_ASIDE, ttl - 1)
-            terms = message.client, message.checksum, message.extra, message.group
+            terms = message.client, message.checksum, message.attributes, message.group
             drafts.append(Draft(message.id, message.body, ttl, delay, *terms))
         self._messages.post(queue, drafts, now)
 

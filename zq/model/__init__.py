@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The values that travel between the layers, and the rules that need nothing but them.
 
-No I/O, no clock, no JSON. Moments (``created``, ``available``, ``expires``, ``now``) are seconds since the epoch, UTC,
-to the millisecond; ``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies are raw JSON bytes.
-Values of queues, messages, claims and transactions are imported from here, those of ``topics``, ``documents``,
-``stats``, ``moments`` and ``expiry`` from their modules.
+No I/O, no clock, no JSON but the stored form of ``attributes``. Moments (``created``, ``available``, ``expires``,
+``now``) are seconds since the epoch, UTC, to the millisecond; ``ttl``, ``delay`` and ``grace`` are whole seconds.
+Bodies are raw JSON bytes.
+Values of queues, messages, claims and transactions are imported from here, those of ``topics``, ``attributes``,
+``documents``, ``stats``, ``moments`` and ``expiry`` from their modules.
 """
 
 from zq.model.claims import (

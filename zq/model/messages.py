@@ -23,10 +23,7 @@ class IdempotencyKey(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True, omit_defaults=True):
-    """A message on its way in, every default already decided. ``delay`` 0 = claimable at once.
-
-    ``extra``: what an adapter keeps beside the body, of which no other layer knows anything: JSON, b"" = nothing.
-    """
+    """A message on its way in, every default already decided. ``delay`` 0 = claimable at once."""
 
     id: str
     body: bytes
@@ -34,7 +31,8 @@ class Draft(Struct, frozen=True, omit_defaults=True):
     delay: int
     client: str
     checksum: str = ""
-    extra: bytes = b""
+    attributes: bytes = b""
+    """The encoded ``Attributes``, which may be encrypted; opaque to the drivers, b"" = none."""
     group: str = ""
     """Of which group of its queue's messages it is one: see ``Grouping``."""
     once: IdempotencyKey | None = None
@@ -42,8 +40,8 @@ class Draft(Struct, frozen=True, omit_defaults=True):
 
     @property
     def size(self) -> int:
-        """How many bytes it brings, which counts for bounds of what is stored: those of body and extra."""
-        return len(self.body) + len(self.extra)
+        """The bytes of the body and the attributes, which count towards storage quotas."""
+        return len(self.body) + len(self.attributes)
 
 
 class Copies(NamedTuple):
@@ -83,8 +81,8 @@ class Message(Struct, frozen=True):
     """Of a dead letter: name of the queue that it came from; with its claim count there and why it came."""
     origin_claim_count: int = 0
     reason: str = ""
-    extra: bytes = b""
-    """As it was posted; a move keeps it."""
+    attributes: bytes = b""
+    """As they were posted; a move keeps them."""
     first_claimed: Seconds = 0.0
     """When it was claimed first, of a dead letter in its former queue too; 0 = never, or it was moved since."""
     group: str = ""
@@ -108,8 +106,8 @@ Messages = list[Message]
 class Move(Struct, frozen=True):
     """A message's way into queue ``to`` of its project, every default already decided.
 
-    It keeps its id and its extra and loses its claim count. ``ttl`` None = its own, counted anew; ``body`` None = its
-    own.
+    It keeps its id and its attributes and loses its claim count. ``ttl`` None = its own, counted anew; ``body`` None =
+    its own.
     With a ``reason`` it goes as a dead letter: it keeps its age and remembers origin, claim count there and reason,
     and when it was claimed first.
     Without, its age restarts unless ``keeps_age``, and what it may have remembered of that kind is forgotten.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message attributes: their validation, checksums, selection by receivers and stored form (``Extra``)."""
+"""Message attributes of SQS: their validation, checksums and selection by receivers."""
 
 import re
 from base64 import b64decode
@@ -9,8 +9,7 @@ from decimal import Decimal
 from hashlib import md5
 from typing import Any, Final
 
-from msgspec import Struct, field, json
-
+from zq.model.attributes import AttributeValue
 from zq.sqs import errors
 
 # The maximum number of attributes of a message.
@@ -35,35 +34,14 @@ WILDCARD: Final = ".*"
 TRACE: Final = "AWSTraceHeader"
 
 
-class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """An attribute's value and type. ``binary_value`` is base64. SQS defines list values, but refuses them."""
+class SentValue(AttributeValue, frozen=True, omit_defaults=True, rename="pascal"):
+    """An attribute of a request. SQS defines list values, but refuses them."""
 
-    data_type: str = ""
-    string_value: str | None = None
-    binary_value: str | None = None
     string_list_values: list[Any] | None = None
     binary_list_values: list[Any] | None = None
 
 
-Attributes = Mapping[str, AttributeValue]
-
-
-class Extra(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """The data of a message apart from its body, stored as JSON. Nothing is stored if all members are empty."""
-
-    message_attributes: dict[str, AttributeValue] = {}
-    message_deduplication_id: str = ""
-    trace: str = field(default="", name=TRACE)
-
-
-NO_EXTRA: Final = Extra()
-encoded: Final = json.Encoder().encode
-_decode: Final = json.Decoder(Extra).decode
-
-
-def decoded(extra: bytes) -> Extra:
-    """Decode the stored ``Extra`` of a message. Empty bytes yield ``NO_EXTRA``."""
-    return _decode(extra) if extra else NO_EXTRA
+SentAttributes = Mapping[str, SentValue]
 
 
 def is_allowed(text: str) -> bool:
@@ -71,7 +49,7 @@ def is_allowed(text: str) -> bool:
     return text.isprintable() or FORBIDDEN.search(text) is None
 
 
-def checked(attributes: Attributes) -> int:
+def checked(attributes: SentAttributes) -> int:
     """Check a message's attributes, and return their size in bytes. Raises ``SqsError`` for an invalid attribute."""
     if len(attributes) > MAX_ATTRIBUTES:
         raise errors.invalid_parameter(
@@ -80,7 +58,7 @@ def checked(attributes: Attributes) -> int:
     return sum(_checked(name, value, "user") for name, value in attributes.items())
 
 
-def checked_system(attributes: Attributes) -> str:
+def checked_system(attributes: SentAttributes) -> str:
     """Check the system attributes, and return the trace header or "". Raises ``SqsError`` for other attributes."""
     for name, value in attributes.items():
         if name != TRACE:
@@ -92,7 +70,7 @@ def checked_system(attributes: Attributes) -> str:
     return ""
 
 
-def sum_of(attributes: Attributes) -> str:
+def sum_of(attributes: Mapping[str, AttributeValue]) -> str:
     """Return the MD5 checksum with which clients verify the attributes."""
     total = md5(usedforsecurity=False)
     for name, value in sorted((name.encode(), value) for name, value in attributes.items()):
@@ -115,7 +93,7 @@ def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dic
     return {name: value for name, value in attributes.items() if name in names or name.startswith(prefixes)}
 
 
-def _checked(name: str, value: AttributeValue, owner: str) -> int:
+def _checked(name: str, value: SentValue, owner: str) -> int:
     """Check one attribute, and return its size in bytes. ``owner``: "user" or "system", for error messages."""
     _check_name(name)
     data_type = value.data_type
@@ -150,7 +128,7 @@ def _check_name(name: str) -> None:
         )
 
 
-def _check_value(name: str, value: AttributeValue, kind: str, owner: str) -> int:
+def _check_value(name: str, value: SentValue, kind: str, owner: str) -> int:
     """Check a value, and return its size in bytes. ``kind``: String, Number or Binary."""
     given = value.binary_value if kind == "Binary" else value.string_value
     if not given:

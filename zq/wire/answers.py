@@ -267,8 +267,8 @@ def _details(message: Message) -> dict[str, Any]:
         details["origin_claim_count"] = message.origin_claim_count
     if message.reason:
         details["reason"] = message.reason
-    if message.extra:
-        details["attributes"] = Raw(message.extra)
+    if message.attributes:
+        details["attributes"] = Raw(message.attributes)
     if message.group:
         details["group"] = message.group
     return details
