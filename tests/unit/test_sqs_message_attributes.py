@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moto.sqs.models import Message as Peer
 
+from zq.limits import FORBIDDEN_CHARACTER, is_allowed_text
 from zq.sqs.errors import SqsError
 from zq.sqs.message_attributes import (
-    FORBIDDEN,
     SentValue,
     checked,
     checked_system,
-    is_allowed,
     selected,
     sum_of,
 )
@@ -145,10 +144,10 @@ ALLOWED = "\t\n\r \x7f\u0085\ud7ff\ue000\ufffd\U00010000\U0010ffff"
 
 def test_a_body_holds_the_characters_that_xml_allows() -> None:
     """The borders of the ranges and the characters beyond them."""
-    assert [sign for sign in ALLOWED + "\x00\x08\x0b\x1f\ufffe\uffff" if is_allowed(f"a{sign}b")] == list(ALLOWED)
+    assert [sign for sign in ALLOWED + "\x00\x08\x0b\x1f\ufffe\uffff" if is_allowed_text(f"a{sign}b")] == list(ALLOWED)
 
 
 @given(st.characters(codec="utf-8"))
-def test_what_can_be_printed_is_allowed(character: str) -> None:
+def test_what_can_be_printed_is_allowed_text(character: str) -> None:
     """So that most bodies need no second look."""
-    assert is_allowed(character) == (FORBIDDEN.search(character) is None)
+    assert is_allowed_text(character) == (FORBIDDEN_CHARACTER.search(character) is None)

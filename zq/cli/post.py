@@ -25,6 +25,7 @@ from zq.client import Queue, Topic, posting
 from zq.client.handles import visible_metadata
 from zq.client.stopping import stop_on_signals
 from zq.errors import InvalidBody, ZqError
+from zq.wire.attributes import STRING, TypedValue
 
 
 class Delimiter(click.ParamType[str]):
@@ -38,6 +39,20 @@ class Delimiter(click.ParamType[str]):
         if len(found) != 1 or found in '"\r\n':
             self.fail(f"{value!r} is not one character other than a quotation mark or the end of a line.", param, ctx)
         return found
+
+
+class AttributeOption(click.ParamType[tuple[str, TypedValue]]):
+    """An attribute, ``NAME=VALUE`` or ``NAME:TYPE=VALUE``."""
+
+    name = "attribute"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, TypedValue]:
+        """Return the name and the value with its type."""
+        name, equals, text = str(value).partition("=")
+        name, _, kind = name.partition(":")
+        if not equals or not name:
+            self.fail(f"{value!r} is not NAME=VALUE or NAME:TYPE=VALUE.", param, ctx)
+        return name, TypedValue(kind or STRING, text)
 
 
 @click.command("post", cls=Command)
@@ -56,6 +71,14 @@ class Delimiter(click.ParamType[str]):
 @click.option("--delimiter", type=Delimiter(), metavar="CHAR", help='Between fields of CSV; a comma; "\\t" is a tab.')
 @click.option("--key", metavar="TEXT", help="For one BODY: a repeat under the same key stores nothing.")
 @click.option("--group", metavar="NAME", help="For one BODY: its group, in a queue with _grouped.")
+@click.option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    type=AttributeOption(),
+    metavar="NAME[:TYPE]=VALUE",
+    help="For one BODY: an attribute, of type String, Number or Binary (in base64); may be repeated.",
+)
 @click.option("--concurrency", type=Count(1, 32), default=1, help="Batches at once; 1 keeps the order.")
 @click.option("--force", is_flag=True, help="Post with --delay to a queue that ignores delays, too.")
 @click.option("--restart", is_flag=True, help="Forget that the file's post was interrupted.")
@@ -74,6 +97,8 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
         raise click.UsageError("--key is for one BODY.")
     if options.group is not None and body in (None, "-"):
         raise click.UsageError("--group is for one BODY.")
+    if options.attributes and body in (None, "-"):
+        raise click.UsageError("--attribute is for one BODY.")
     form = form_of(path, options.text, options.rows, options.delimiter)
     if body is not None and body != "-":
         post_body(session, queue, body, form, options)
@@ -98,6 +123,7 @@ class PostOptions(Struct, frozen=True):
     delimiter: str | None
     key: str | None
     group: str | None
+    attributes: tuple[tuple[str, TypedValue], ...]
     concurrency: int
     restart: bool
     force: bool
@@ -120,8 +146,9 @@ def post_body(session: Session, queue: str, body: str, form: Form, options: Post
     if form.delimiter:
         raise click.UsageError("--csv is for --file and standard input.")
     content = as_json(body, never=options.text)
-    ttl, delay, group = options.ttl, options.delay, options.group
-    posted = session.queue(queue).post(content, ttl=ttl, delay=delay, key=options.key, group=group)
+    ttl, delay, group, attributes = options.ttl, options.delay, options.group, dict(options.attributes)
+    handle = session.queue(queue)
+    posted = handle.post(content, ttl=ttl, delay=delay, key=options.key, group=group, attributes=attributes or None)
     session.out.result({"id": posted})
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs of a queue, each written once for both kinds of client."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
@@ -37,6 +37,7 @@ from zq.client.values import (
 from zq.errors import Invalid
 from zq.model import Fence, Settled
 from zq.wire import extensions
+from zq.wire.attributes import Attribute
 
 T = TypeVar("T")
 
@@ -62,14 +63,17 @@ class QueueVerbs(SubscriptionVerbs):
         delay: int | None = None,
         key: str | None = None,
         group: str | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
     ) -> Call[str]:
         """Store a message and return its id.
 
         ``body``: whatever msgspec writes as JSON; ``msgspec.Raw`` is JSON already. ``ttl``: seconds to live. ``delay``:
         seconds before it can be claimed; raises ``Invalid`` if the queue ignores delays. Repeats are safe: under
         ``key``, if another process may repeat it, too. ``group``: of a queue with ``_grouped``.
+        ``attributes``: text, numbers, bytes or ``TypedValue`` by name, which travel with the message.
         """
-        return posting.first_id(self._post([body if group is None else Draft(body, group=group)], ttl, delay, key))
+        draft = body if group is None and attributes is None else Draft(body, group=group, attributes=attributes)
+        return posting.first_id(self._post([draft], ttl, delay, key))
 
     @operation
     def post_batch(

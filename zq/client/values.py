@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from zq.errors import InvalidBody
+from zq.wire.attributes import Attribute, AttributesOut
 from zq.wire.extensions import Buried, Moved, Released
 from zq.wire.numbers import check_numbers, checked_json
 
@@ -31,7 +32,7 @@ class UndecodableBody(InvalidBody, ValueError):
         self.message_id = message_id
 
 
-class Message(Struct, frozen=True, dict=True, omit_defaults=True):
+class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
     """A message as the server showed it. What stands below ``checksum`` is set where the request asked for details."""
 
     id: str
@@ -53,8 +54,6 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
     """The first 256 characters of a body that was not asked for whole."""
     body_bytes: int = 0
     """How many bytes such a body has."""
-    attributes: dict[str, Any] = {}
-    """What came with it besides its body, by another protocol than this one."""
     group: str = ""
 
     def __hash__(self) -> int:
@@ -260,12 +259,16 @@ class Worked(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """A message to be posted with a ttl, a delay or a group of its own."""
+    """A message to be posted with a ttl, a delay, a group or attributes of its own.
+
+    ``attributes``: text, numbers and bytes by name, or ``TypedValue`` for a type with a label.
+    """
 
     body: Any
     ttl: int | None = None
     delay: int | None = None
     group: str | None = None
+    attributes: Mapping[str, Attribute] | None = None
 
 
 class LastCommit(Struct, frozen=True):

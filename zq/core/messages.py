@@ -2,7 +2,7 @@
 """Use cases of messages (contract 7)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
 
@@ -37,6 +37,7 @@ from zq.limits import (
     MIN_TTL,
     Limits,
     body_size,
+    check_attributes,
     count_within,
     free_name,
     group_name,
@@ -44,10 +45,12 @@ from zq.limits import (
 )
 from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
+from zq.model.attributes import Attributes, AttributeValue, encode_attributes, with_trace
 from zq.model.hidden import copies_of
 from zq.model.quotas import Work
 from zq.storage.api import Storage
 from zq.turns import SLICE, slices
+from zq.wire.attributes import attribute_values
 
 # A message id. No marker matches it, because sequences have fewer digits.
 MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -55,6 +58,8 @@ MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 NO_METADATA: Final = b"none"
 # A size limit that every stage exceeds. Staging under it stores nothing and only looks up its idempotency key.
 NO_ROOM: Final = -1
+# The attributes of a request without a trace context.
+NO_TRACE: Final[Mapping[str, AttributeValue]] = {}
 # Maximum size of the notices of a stage, as a multiple of the maximum size of a stage.
 COPIES_SIZE: Final = 2
 
@@ -108,13 +113,15 @@ class Messages:
         idempotency_key: IdempotencyKey | None = None,
         hops: int = 0,
         rules: Rules | None = None,
+        trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> Applied[list[str]]:
         """Store all messages of the JSON body ``raw`` or none, and return their ids in array order (contract 7.2).
 
-        A missing queue is created before any check. The checks are in this order: JSON, number of messages, size, each
-        message in turn; the store looks up the idempotency key last. ``hops``: the number of zq's
-        deliveries in a chain that led to this post. ``rules``: what ``rules`` returned for this post, if the caller has
-        called it. Raises ``Invalid``, ``KeyReused``, ``QueuePaused``.
+        A missing queue is created before any check. The checks are in this order: JSON, number of messages, size,
+        each message in turn; the store looks up the idempotency key last. ``hops``: the number of zq's deliveries in
+        a chain that led to this post. ``rules``: what ``rules`` returned for this post, if the caller has called it.
+        ``trace``: the attributes for messages that bring no trace context. Raises ``Invalid``, ``KeyReused``,
+        ``QueuePaused``.
         """
         rules = rules or self.rules(queue, len(raw))
         posted = wire.posted(raw)
@@ -123,7 +130,7 @@ class Messages:
             body_size(len(raw), rules.max_post_size)
             now = self._clock.now()
             try:
-                drafts = self._drafts(posted, client, queue, rules, now)
+                drafts = self._drafts(posted, client, queue, rules, now, trace)
             except Invalid:
                 former, rules = rules, self._creation.rules(queue)
                 if rules == former:
@@ -149,6 +156,7 @@ class Messages:
         stage: str,
         idempotency_key: IdempotencyKey | None = None,
         hops: int = 0,
+        trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> Applied[int]:
         """Store all messages of the JSON body ``raw`` or none in a stage, and return their number (extensions 9).
 
@@ -164,7 +172,7 @@ class Messages:
         self._quotas.check_targets([queue])
         body_size(len(raw), rules.max_post_size)
         now = self._clock.now()
-        drafts = self._drafts(posted, client, queue, rules, now)
+        drafts = self._drafts(posted, client, queue, rules, now, trace)
         try:
             with self._quotas.admit_work(queue.project, Work.STAGE, stage) as refusal:
                 self._stage(
@@ -172,7 +180,7 @@ class Messages:
                 )
         except Repeated as first:
             # The server that staged the messages may have died before it staged the notices.
-            again = self._drafts(posted, client, queue, rules, now, first.answer)
+            again = self._drafts(posted, client, queue, rules, now, trace, first.answer)
             self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
             return Applied(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
         self._stage_copies(queue, stage, drafts, rules, now, hops, idempotency_key)
@@ -390,6 +398,7 @@ class Messages:
         queue: QueueRef,
         rules: Rules,
         now: Seconds,
+        trace: Mapping[str, AttributeValue],
         ids: Sequence[str] = (),
     ) -> Sequence[Draft]:
         """Apply the queue's rules to posted messages. ``ids``: the ids that the messages have already."""
@@ -408,5 +417,18 @@ class Messages:
                         queue.project, id, body, seals=rules.encrypts, checksum=self._checksum
                     )
                 group = "" if message.group is UNSET else group_name(message.group)
-                drafts.append(Draft(id, body, ttl, delay, client, checksum, group=group))
+                attributes = b""
+                if trace or message.attributes is not UNSET:
+                    attributes = _attributes(message, trace)
+                    attributes = self._sealing.stored_attributes(queue.project, id, attributes, seals=rules.encrypts)
+                drafts.append(Draft(id, body, ttl, delay, client, checksum, attributes, group))
         return drafts
+
+
+def _attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:
+    """Return the stored attributes of a posted message. Raises ``Invalid``."""
+    values: Mapping[str, AttributeValue] = {}
+    if posted.attributes is not UNSET:
+        values = attribute_values(posted.attributes)
+        check_attributes(values)
+    return encode_attributes(Attributes({**with_trace(values, trace)}))

@@ -19,8 +19,9 @@ from zq import wire
 from zq.core.claims import ClaimAnswer
 from zq.core.waiting import Polled
 from zq.http.claims import holder
+from zq.limits import is_allowed_text
 from zq.model import Grip, Handled, Message, QueueRef
-from zq.model.attributes import Attributes, AttributeValue, decode_attributes, encode_attributes
+from zq.model.attributes import Attributes, AttributeValue, decode_attributes, encode_attributes, with_trace
 from zq.sqs import errors, message_attributes, names, receipts
 from zq.sqs.call import Call, Needed, OfQueue, Params
 from zq.sqs.extension import QueueAttributes
@@ -213,7 +214,7 @@ def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoin
         raise errors.missing_parameter("MessageBody")
     body = wire.encode(text) if text.isascii() else b""
     # If JSON escapes no character of an ASCII text, the text has no forbidden character.
-    if len(body) != len(text) + 2 and not message_attributes.is_allowed(text):
+    if len(body) != len(text) + 2 and not is_allowed_text(text):
         raise errors.invalid_message_contents()
     delay = letter.delay_seconds
     if delay is not None and not 0 <= delay <= MAX_DELAY:
@@ -235,8 +236,8 @@ def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoin
     if group is not None or letter.message_deduplication_id is not None or terms.fifo:
         once = _checked_ids(letter, terms, raw)
     attributes = b""
-    if given or trace or once:
-        attributes = encode_attributes(Attributes({**given}, once, trace))
+    if given or trace or once or call.trace_context:
+        attributes = encode_attributes(Attributes({**with_trace(given, call.trace_context)}, once, trace))
     return Outgoing(body or wire.encode(text), size, delay, attributes, group or "", once), receipt
 
 

@@ -12,9 +12,20 @@ from zq.core.extensions import ProtocolKey
 from zq.core.metadata import metadata_schema, shown_defaults, topic_defaults
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
 from zq.http.service import FIXED
-from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_GROUP, MAX_NAMED, MAX_REASON, MIN_TTL, Limits
+from zq.limits import (
+    MAX_ATTRIBUTE_NAME,
+    MAX_BATCH,
+    MAX_BODY_NUMBER,
+    MAX_COMMITTED,
+    MAX_GROUP,
+    MAX_NAMED,
+    MAX_REASON,
+    MIN_TTL,
+    Limits,
+)
 from zq.model import Outcome, Settled, State
 from zq.wire import answers, extensions
+from zq.wire.attributes import AttributesOut
 from zq.wire.tokens import TokenTerms
 
 # Components for bodies of requests, by the values that decode them.
@@ -65,10 +76,11 @@ def _requests(limits: Limits) -> Json:
 def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
     """Return the limits that are checked after decoding, by component and member."""
     ttl, delay = integer(MIN_TTL, limits.max_message_ttl), delays(limits)
+    names = {"propertyNames": {"minLength": 1, "maxLength": MAX_ATTRIBUTE_NAME}}
     batch, held = integer(1, MAX_BATCH), {"maxItems": limits.max_messages_per_claim_or_pop}
     return {
         "Post": {"messages": {"minItems": 1}},
-        "Posted": {"ttl": ttl, "delay": delay, "group": {"minLength": 1, "maxLength": MAX_GROUP}},
+        "Posted": {"ttl": ttl, "delay": delay, "group": {"minLength": 1, "maxLength": MAX_GROUP}, "attributes": names},
         "ClaimTerms": {
             "ttl": integer(MIN_TTL, limits.max_claim_ttl),
             "grace": integer(MIN_TTL, limits.max_claim_grace),
@@ -156,7 +168,7 @@ def _messages() -> Json:
         **dict.fromkeys(("created", "expires", "available_at"), MOMENT),
         **dict.fromkeys(("origin", "reason"), TEXT),
         "group": TEXT,
-        "attributes": {"type": "object", "description": "What came with it besides its body, by another protocol."},
+        **_struct(AttributesOut)["properties"],
     }
     together = {
         "sequence": ["created", "expires", "available_at", "claim_count"],
@@ -328,7 +340,7 @@ def _list(items: Json) -> Json:
 
 def _struct(kind: type[Struct]) -> Json:
     """Return the schema of an encoded struct: all members are required, unless the struct omits defaults."""
-    _, components = msgspec.json.schema_components([kind])
+    _, components = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
     schema = components[kind.__name__]
     if not kind.__struct_config__.omit_defaults:
         schema["required"] = list(schema["properties"])
