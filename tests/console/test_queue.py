@@ -63,7 +63,7 @@ def open_first(page: Page) -> None:
 
 
 def test_what_strangers_wrote_is_text(client: Client, watch: Watch) -> None:
-    """Acceptance 5: bodies, keys, attributes, metadata and reasons; nothing runs, and what turns the writing is an escape."""
+    """Bodies, keys, attributes, metadata and reasons: nothing runs, and what turns the writing is an escape."""
     queue = client.queue("mail")
     queue.create({"_dead_letter_queue": "mail.dead", "note": HOSTILE, HOSTILE: 1})
     queue.post(
