@@ -106,10 +106,10 @@ class Change:
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
         """Append a new message and remember its idempotency key, if any."""
-        extra, group, ttl, expires = draft.extra, draft.group, draft.ttl, now + draft.ttl * 1000
-        if extra or group or state.grouping:
+        attributes, group, ttl, expires = draft.attributes, draft.group, draft.ttl, now + draft.ttl * 1000
+        if attributes or group or state.grouping:
             terms = draft.id, now, expires, now, ttl, draft.client, draft.checksum
-            record: NewMessage = StoredMessage(*terms, size=len(extra), extra=extra, line=group)
+            record: NewMessage = StoredMessage(*terms, size=len(attributes), attributes=attributes, line=group)
         else:
             record = NewMessage(draft.id, now, expires, now, ttl, draft.client, draft.checksum)
         self.insert(state, record, draft.body, now, draft.delay * 1000)
@@ -245,7 +245,7 @@ class Change:
         tally.position += 1
         tally.finished = max(end.now, tally.finished)
         expires = tally.finished + end.history * 1000
-        size = len(body) + len(record.extra) + OVERHEAD
+        size = len(body) + len(record.attributes) + OVERHEAD
         tally.kept += size
         kept = StoredEntry(
             structs.replace(record, claim="", body=None), body, sequence, end.outcome, tally.finished, expires, size
@@ -412,8 +412,8 @@ def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMe
         origin=origin if move.reason else "",
         origin_count=record.count if move.reason else 0,
         reason=move.reason,
-        size=len(record.extra),
+        size=len(record.attributes),
         first=record.first if move.reason else 0,
-        extra=record.extra,
+        attributes=record.attributes,
         line=record.line,
     )

@@ -165,7 +165,7 @@ class Queues:
                 self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
         body = record.body if apart is None else layout.unsealed(apart)
         if body is not None:
-            size = len(body) + len(record.extra) + OVERHEAD
+            size = len(body) + len(record.attributes) + OVERHEAD
             if stored is None or record.size != size:
                 record.size = size
                 stored = layout.encode(record)
@@ -255,7 +255,7 @@ class Queues:
                 continue
             kept = layout.decode_entry(value)
             self._finished[key[:8]] = max(self._finished[key[:8]], kept.finished)
-            kept.size = len(kept.body) + len(kept.record.extra) + OVERHEAD
+            kept.size = len(kept.body) + len(kept.record.attributes) + OVERHEAD
             self._kept[key[:8]] += kept.size
             self._salvage.save("history", due.history_writes(number, position, kept))
 
