@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One atomic change to messages: the only place that writes a message and all its index entries; and moves.
+"""Atomic changes to messages, and moves. Only this module writes messages; ``entries`` has their index entries.
 
-A change collects writes; ``commit`` applies them in one batch and only then touches what memory knows of the queues.
-The caller holds the locks of all queues concerned from before the first read until after ``commit``.
+A change collects writes; ``commit`` applies them in one batch, and then updates the queues' state in memory. The caller
+holds the locks of all queues concerned from before its first read until after ``commit``.
 """
 
 from collections import defaultdict
@@ -15,20 +15,21 @@ from zq.model import Draft, Grouping, IdempotencyKey, Move, Outcome, QueueRef
 from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
+from zq.storage.ordered.entries import message_changes, message_entries, message_removal
 from zq.storage.ordered.idempotency import key_writes
 from zq.storage.ordered.layout import Found, IndexPlace, NewMessage, StoredEntry, StoredMessage, Tally
 from zq.storage.ordered.lines import Lines
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
-# Messages between two fresh ones: what a claim may have to step over for each message that it takes.
+# Maximum number of other messages between two fresh ones: a claim skips them for each message that it takes.
 MAX_GAP: Final = 16
-# Milliseconds ahead of now up to which a last moment is believed.
+# Milliseconds ahead of now up to which the last available-at of a queue is trusted.
 BELIEVED: Final = FALSE_FUTURE * 1000
 
 
 class End(NamedTuple):
-    """How and when messages finish, and for how many seconds a record is kept of them; 0 = none."""
+    """The outcome of messages, and its time; ``history``: seconds for which history entries are kept, 0 = none."""
 
     outcome: Outcome
     history: int
@@ -36,7 +37,7 @@ class End(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A message that is ready, with its body."""
+    """A ready message with its body."""
 
     sequence: int
     record: StoredMessage
@@ -44,7 +45,7 @@ class Taken(NamedTuple):
 
 
 class Change:
-    """Messages inserted, removed and rewritten together."""
+    """Inserts, removals and rewrites of messages that are applied in one batch."""
 
     def __init__(self, store: Store, now: int) -> None:
         self._store = store
@@ -56,24 +57,27 @@ class Change:
         self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
         self._claimed: dict[bytes, tuple[int, list[int]]] = {}
-        """(end, sequences) of each new group, by its key."""
+        """The end and the sequences of each new group, by its key."""
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
-        """(number, sequences) of the last one, by queue, claim and end."""
+        """The number and the sequences of the last group, by queue, claim and end."""
         self.holders: dict[bytes, bytes] = {}
-        """Who holds what is put under a claim, by ``layout.claim_prefix``, b"" = not known; of others, as it was."""
+        """The encoded holder of new claims, by ``layout.claim_prefix``; b"" = not known. Other claims keep theirs."""
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
-        """Sequences that leave a group, by the queue's number, claim and group."""
+        """Sequences that leave a group, by queue number, claim and group."""
 
     @property
     def lines(self) -> Lines:
-        """What it does to lines: only grouped queues have any."""
+        """The changes to the lines of grouped queues."""
         if self._lines is None:
             self._lines = Lines(self._store)
         return self._lines
 
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
-        """Add a message behind all others of the queue; without delay available not before the last such one (L5).
-        Its ``size`` is that of what it has besides the body."""
+        """Add a message at the end of the queue.
+
+        Without a delay it is not available before the last such message (L5). ``record.size``: the size of the
+        attributes, without the body.
+        """
         tally, lane = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
         sequence = tally.sequence = tally.sequence + 1
@@ -89,19 +93,16 @@ class Change:
             record.body = body
         else:
             self._writes.append(("bodies", key, self._sealed(state, record, body)))
-        self._writes += (
-            ("messages", key, layout.encode(record)),
-            ("expiry", layout.number.pack(record.expires) + key, b""),
-            ("ids", layout.id_key(state.project, record.id), key),
-        )
+        self._writes.append(("messages", key, layout.encode(record)))
+        self._writes += message_entries(state.project, key, record)
         if record.indexed:
-            self._put_available(state, sequence, record)
+            self._made_available[state].append(layout.triple.pack(state.number, record.available, sequence))
         elif not lane:
             assert isinstance(record, StoredMessage), "only those know their group"
             self.lines.join(state, sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
-        """Add a new message, whose key is known from now on, if it has one."""
+        """Add a new message, and remember its idempotency key if it has one."""
         extra, group, ttl, expires = draft.extra, draft.group, draft.ttl, now + draft.ttl * 1000
         if extra or group or state.grouping:
             terms = draft.id, now, expires, now, ttl, draft.client, draft.checksum
@@ -113,18 +114,18 @@ class Change:
             self.remember(state, draft.once, [draft.id], now, posted=True)
 
     def remove(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        """Take a message away for good."""
+        """Remove a message."""
         tally = self._tally(state)
         tally.count -= 1
         tally.bytes -= record.size
-        self._writes += traces(state.number, state.project, sequence, record)
+        self._writes += message_removal(state.project, layout.pair.pack(state.number, sequence), record)
         if record.claim:
             self._left[state.number, record.claim, record.group].add(sequence)
         if state.grouping:
             self.lines.leave(state, sequence, record.line, record.available)
 
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
-        """Take a message away and, where history is kept, leave a record of it."""
+        """Remove a message and, if history is kept, add a history entry."""
         if end.history:
             self._record(state, sequence, record, end)
         self.remove(state, sequence, record)
@@ -132,9 +133,9 @@ class Change:
     def rewrite(
         self, state: QueueState, sequence: int, old: IndexPlace, new: StoredMessage, body: bytes | None = None
     ) -> None:
-        """Replace a message's record, and the index entries that differ from those of its old place; not fresh now.
+        """Replace a message's record and the index entries that change. The message is not fresh any more.
 
-        ``body``: where the caller has read it, for a message that lives longer from now on.
+        ``body``: the body if the caller has read it; it is needed if the message expires later.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = lane = not state.grouping
@@ -144,40 +145,38 @@ class Change:
                 self._left[number, old.claim, old.group].add(sequence)
             new.group = self._join_group(state, sequence, new.claim, until) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
-        if not lane:
-            self.lines.shift(state, sequence, new, old.available)
-        elif not old.indexed or old.available != new.available or old.expires != new.expires:
-            if old.indexed:
-                self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
-            self._put_available(state, sequence, new)
-        else:  # where it was: a claim that lasts no time has passed it, and the next one is to meet it again
+        self._writes += message_changes(key, old, new)
+        if lane:  # also if the entry stays: a claim that lasts no time has passed it, and the next claim must find it
             self._made_available[state].append(layout.triple.pack(number, new.available, sequence))
-        if old.expires != new.expires:
-            self._writes.append(("expiry", layout.number.pack(old.expires) + key, None))
-            self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))
-            if new.body is None:
-                self._prolong(state, key, new, body)
+        else:
+            self.lines.shift(state, sequence, new, old.available)
+        if old.expires != new.expires and new.body is None:
+            self._prolong(state, key, new, body)
         if new.available < old.available or until < old.until:
             self.show(state, sequence)
 
     def show(self, state: QueueState, sequence: int) -> None:
-        """Have listings look at a message that some of them may show earlier than its former record says."""
+        """Let listings check a message that may be visible earlier than its former record says."""
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
-        """Once this is committed, claims go on at ``head``, but for entries made by this change; and above
-        ``fresh_head``, which only memory knows if nothing else is changed."""
+        """On commit, move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``.
+
+        Entries that this change adds are found nevertheless. ``fresh_head`` is stored only with other changes.
+        """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
             self._tally(state).fresh_head = fresh_head
 
     def stay(self, state: QueueState) -> None:
-        """Claims go on in the index where they did: some of what they walked over is still ready. None of it is fresh:
-        what claims meet is rewritten."""
+        """Do not move the ready cursor, because some skipped entries are still ready.
+
+        None of them is fresh, because a claim rewrites the fresh messages that it reads.
+        """
         self._heads.pop(state, None)
 
     def remember(self, state: QueueState, key: IdempotencyKey | None, answer: Any, now: int, posted: bool) -> None:
-        """Let the queue know the key, and its answer; None = nothing. ``posted``: for what this change added last."""
+        """Remember the answer to an idempotency key, if there is one. ``posted``: it is the key of the last insert."""
         if key is not None:
             last = self._tally(state).sequence if posted else 0
             writes, size = key_writes(state, key, answer, now, last=last)
@@ -185,11 +184,11 @@ class Change:
             self._writes += writes
 
     def also(self, *writes: Write) -> None:
-        """Write more in the same step: what is not a message."""
+        """Add other writes to the batch."""
         self._writes += writes
 
     def commit(self) -> None:
-        """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
+        """Apply all writes in one batch. Raises ``Unavailable``; then nothing has changed, neither in memory."""
         for state, writes, entry in self._lines.writes(self._now) if self._lines else ():
             self._writes += writes
             if entry:
@@ -238,7 +237,7 @@ class Change:
         self._writes += due.history_writes(state.history, tally.position, kept)
 
     def _prolong(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
-        """Stamp the body anew, or the compaction filter would take it at its former end."""
+        """Update the stamp of the body; otherwise the compaction filter removes the body at its former expiry."""
         stored = None if body is not None else self._store.get("bodies", key)
         if stored is not None:
             body = layout.unsealed(stored)
@@ -249,7 +248,7 @@ class Change:
         return layout.sealed(body, record.expires, state.context.expiry.compaction_filter_grace)
 
     def _join_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
-        """The group in which a message is listed that a claim holds until then."""
+        """Return the group that lists a message that ``claim`` holds until ``until``."""
         place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
         if not sequences or len(sequences) == layout.GROUP:
@@ -261,7 +260,7 @@ class Change:
         return group
 
     def _write_groups(self) -> None:
-        """New groups, and those that messages left; one that cannot be read stays as it is."""
+        """Write new groups, and groups that messages left. A damaged group is not changed."""
         keys = [layout.claim_key(*place) for place in self._left]
         values = self._store.get_many("claims", keys, spare=True)
         former: dict[bytes, bytes] = {}
@@ -277,15 +276,13 @@ class Change:
             holder = self.holders.get(claim, former.get(claim, b""))
             self._writes.append(("claims", key, layout.group_value(ends, sequences, holder)))
 
-    def _put_available(self, state: QueueState, sequence: int, record: NewMessage) -> None:
-        key = layout.triple.pack(state.number, record.available, sequence)
-        self._writes.append(("available", key, layout.number.pack(record.expires)))
-        self._made_available[state].append(key)
-
 
 def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
-    """Make a message the last fresh one, in the ``lane`` of such if the queue has one; or index it, if claims that look
-    for fresh ones would step over too much before they came to it, or if it is available before others."""
+    """Make the message the last fresh one, or index it.
+
+    A message is indexed if a claim would skip too many messages before it reaches this one in the ``lane`` of fresh
+    messages, or if the message is available before others. Grouped queues have no lane.
+    """
     fresh = tally.fresh
     if fresh > now + BELIEVED:
         fresh, tally.fresh_gap = now, MAX_GAP + 1
@@ -301,24 +298,11 @@ def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
         tally.fresh_tail, tally.fresh_gap = sequence, 0
 
 
-def traces(queue: int, project: bytes, sequence: int, record: StoredMessage) -> list[Write]:
-    """The deletion of all that a message has in the store for itself, index entries first."""
-    key = layout.pair.pack(queue, sequence)
-    writes: list[Write] = [
-        ("expiry", layout.number.pack(record.expires) + key, None),
-        ("ids", layout.id_key(project, record.id), None),
-    ]
-    if record.indexed:
-        writes.append(("available", layout.triple.pack(queue, record.available, sequence), None))
-    if record.body is None:
-        writes.append(("bodies", key, None))
-    writes.append(("messages", key, None))
-    return writes
-
-
 def bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """The bodies of messages; None for one that was removed, or expired, after its record was read. ``spare``: ``b""``
-    for a damaged one instead of an error."""
+    """Return the bodies of messages; ``None`` for a message that was removed or expired after its record was read.
+
+    ``spare``: return ``b""`` for a damaged body instead of raising an error.
+    """
     apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
     if not apart:
         return [record.body for _, record in found]
@@ -330,12 +314,12 @@ def _unsealed(value: bytes | None) -> bytes | None:
     return layout.unsealed(value) if value else value
 
 
-# Queues of the project by name; None for one that does not exist.
+# Queues of a project by name; ``None`` for a missing queue.
 Targets = dict[str, QueueState | None]
 
 
 class Routes(NamedTuple):
-    """Where messages come from, where they may go, for how long a record is kept where they were."""
+    """The source and target queues of moves; ``history``: seconds for which the source keeps history entries."""
 
     source: QueueState
     targets: Targets
@@ -343,13 +327,13 @@ class Routes(NamedTuple):
     now: int
 
     def missing(self, moves: Iterable[Move]) -> list[QueueRef]:
-        """Queues that the moves need and that do not exist."""
+        """Return the target queues that do not exist."""
         return [ref for ref in targets(self.source.ref, moves) if self.targets[ref.name] is None]
 
     def carry_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
-        """Take messages, by id, to the ends of other queues, in the order of the moves; which of them went.
+        """Move messages, by id, to the ends of other queues in the order of ``moves``. Return the moves that happened.
 
-        One whose body has gone had expired while the verb was under way.
+        A message without a body expired while the verb was running, and is not moved.
         """
         carried = []
         values = bodies(store, self.source.number, [found[move.id] for move in moves])
@@ -360,7 +344,7 @@ class Routes(NamedTuple):
         return carried
 
     def carry(self, change: Change, sequence: int, record: StoredMessage, body: bytes, move: Move) -> None:
-        """Take a message from its queue to the other one's end."""
+        """Move a message to the end of another queue."""
         target = self.targets[move.to]
         assert target is not None, "the caller has created what was missing"
         outcome = Outcome.DEAD_LETTERED if move.reason else Outcome.MOVED
@@ -370,17 +354,17 @@ class Routes(NamedTuple):
 
 
 def targets(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
-    """The queues that the moves name, each once."""
+    """Return the distinct target queues of the moves."""
     return [QueueRef(queue.project, name) for name in dict.fromkeys(move.to for move in moves)]
 
 
 def by_name(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
-    """Queues that were locked together."""
+    """Return queues that were locked together, by name."""
     return {ref.name: state for ref, state in zip(refs, states, strict=True)}
 
 
 def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
-    """The record that a message has after the move; its place is given where it joins."""
+    """Return the record of a message after the move. ``Change.insert`` sets its position."""
     ttl = record.ttl if move.ttl is None else move.ttl
     return StoredMessage(
         id=record.id,
