@@ -22,14 +22,14 @@ from zq.storage.ordered.lines import Lines
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
-# Maximum number of other messages between two fresh ones: a claim skips them for each message that it takes.
+# Maximum number of other messages between two fresh ones, which a claim steps over.
 MAX_GAP: Final = 16
-# Milliseconds ahead of now up to which the last available-at of a queue is trusted.
+# Milliseconds by which the last available-at may be ahead of now before it is reset.
 BELIEVED: Final = FALSE_FUTURE * 1000
 
 
 class End(NamedTuple):
-    """The outcome of messages, and its time; ``history``: seconds for which history entries are kept, 0 = none."""
+    """The way in which messages finish, the time, and the history retention in seconds (0: no history)."""
 
     outcome: Outcome
     history: int
@@ -45,7 +45,7 @@ class Taken(NamedTuple):
 
 
 class Change:
-    """Inserts, removals and rewrites of messages that are applied in one batch."""
+    """Inserted, removed and rewritten messages that are committed together."""
 
     def __init__(self, store: Store, now: int) -> None:
         self._store = store
@@ -57,26 +57,27 @@ class Change:
         self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
         self._claimed: dict[bytes, tuple[int, list[int]]] = {}
-        """The end and the sequences of each new group, by its key."""
+        """End and sequences of each new claim group, by key."""
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
-        """The number and the sequences of the last group, by queue, claim and end."""
+        """Number and sequences of the last claim group, by queue, claim and end."""
         self.holders: dict[bytes, bytes] = {}
-        """The encoded holder of new claims, by ``layout.claim_prefix``; b"" = not known. Other claims keep theirs."""
+        """Holders of new claims by ``layout.claim_prefix``; b"" stands for an unknown holder. Other claims keep theirs.
+        """
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
-        """Sequences that leave a group, by queue number, claim and group."""
+        """Sequences that leave a claim group, by queue number, claim and group."""
 
     @property
     def lines(self) -> Lines:
-        """The changes to the lines of grouped queues."""
+        """The changes to lines; only grouped queues have lines."""
         if self._lines is None:
             self._lines = Lines(self._store)
         return self._lines
 
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
-        """Add a message at the end of the queue.
+        """Append a message to the queue.
 
-        Without a delay it is not available before the last such message (L5). ``record.size``: the size of the
-        attributes, without the body.
+        Without a delay, the message becomes available not before the last message without a delay (L5). ``record.size``
+        is the size of everything except the body.
         """
         tally, lane = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
@@ -98,11 +99,11 @@ class Change:
         if record.indexed:
             self._made_available[state].append(layout.triple.pack(state.number, record.available, sequence))
         elif not lane:
-            assert isinstance(record, StoredMessage), "only those know their group"
+            assert isinstance(record, StoredMessage), "only stored messages have a group"
             self.lines.join(state, sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
-        """Add a new message, and remember its idempotency key if it has one."""
+        """Append a new message and remember its idempotency key, if any."""
         extra, group, ttl, expires = draft.extra, draft.group, draft.ttl, now + draft.ttl * 1000
         if extra or group or state.grouping:
             terms = draft.id, now, expires, now, ttl, draft.client, draft.checksum
@@ -114,7 +115,7 @@ class Change:
             self.remember(state, draft.once, [draft.id], now, posted=True)
 
     def remove(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        """Remove a message."""
+        """Remove a message and its index entries."""
         tally = self._tally(state)
         tally.count -= 1
         tally.bytes -= record.size
@@ -125,7 +126,7 @@ class Change:
             self.lines.leave(state, sequence, record.line, record.available)
 
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
-        """Remove a message and, if history is kept, add a history entry."""
+        """Remove a message, and add a history entry if history is kept."""
         if end.history:
             self._record(state, sequence, record, end)
         self.remove(state, sequence, record)
@@ -133,9 +134,10 @@ class Change:
     def rewrite(
         self, state: QueueState, sequence: int, old: IndexPlace, new: StoredMessage, body: bytes | None = None
     ) -> None:
-        """Replace a message's record and the index entries that change. The message is not fresh any more.
+        """Replace a message's record and update the index entries that differ from its old place.
 
-        ``body``: the body if the caller has read it; it is needed if the message expires later.
+        The message is not fresh afterwards. ``body`` is the message's body if the caller has read it; it is needed if
+        the expiry is extended.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = lane = not state.grouping
@@ -156,27 +158,30 @@ class Change:
             self.show(state, sequence)
 
     def show(self, state: QueueState, sequence: int) -> None:
-        """Let listings check a message that may be visible earlier than its former record says."""
+        """Make listings re-read a message that may become visible earlier than its former record says."""
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
-        """On commit, move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``.
+        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` on commit.
 
-        Entries that this change adds are found nevertheless. ``fresh_head`` is stored only with other changes.
+        Entries added by this change stay in range. The fresh cursor is stored only if the change has other writes.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
             self._tally(state).fresh_head = fresh_head
 
     def stay(self, state: QueueState) -> None:
-        """Do not move the ready cursor, because some skipped entries are still ready.
+        """Do not move the ready cursor: some of the skipped entries are still ready.
 
-        None of them is fresh, because a claim rewrites the fresh messages that it reads.
+        None of them is fresh, because a claim rewrites the messages that it finds.
         """
         self._heads.pop(state, None)
 
     def remember(self, state: QueueState, key: IdempotencyKey | None, answer: Any, now: int, posted: bool) -> None:
-        """Remember the answer to an idempotency key, if there is one. ``posted``: it is the key of the last insert."""
+        """Remember an idempotency key with its answer; do nothing without a key.
+
+        ``posted`` refers to the messages that this change has appended last.
+        """
         if key is not None:
             last = self._tally(state).sequence if posted else 0
             writes, size = key_writes(state, key, answer, now, last=last)
@@ -184,11 +189,14 @@ class Change:
             self._writes += writes
 
     def also(self, *writes: Write) -> None:
-        """Add other writes to the batch."""
+        """Add writes that do not concern messages to the batch."""
         self._writes += writes
 
     def commit(self) -> None:
-        """Apply all writes in one batch. Raises ``Unavailable``; then nothing has changed, neither in memory."""
+        """Apply all writes in one batch, then update the state in memory.
+
+        Raises ``Unavailable``; then nothing has changed.
+        """
         for state, writes, entry in self._lines.writes(self._now) if self._lines else ():
             self._writes += writes
             if entry:
@@ -208,7 +216,7 @@ class Change:
         for state, keys in self._made_available.items():
             state.join_available(keys)
             if state.grouping == Grouping.ORDERED and any(layout.triple.unpack(key)[1] <= self._now for key in keys):
-                new.add(state)  # a group has another head, which is ready
+                new.add(state)  # a ready message is the new head of a group
         for state, sequences in self._lowered.items():
             state.visibility.invalidate(sequences)
         for state in new:
@@ -223,7 +231,7 @@ class Change:
 
     def _record(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
         [body] = bodies(self._store, state.number, [(sequence, record)])
-        if body is None:  # it expired while this verb was under way
+        if body is None:  # the message has expired during this verb
             return
         tally = self._tally(state)
         tally.position += 1
@@ -237,7 +245,7 @@ class Change:
         self._writes += due.history_writes(state.history, tally.position, kept)
 
     def _prolong(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
-        """Update the stamp of the body; otherwise the compaction filter removes the body at its former expiry."""
+        """Rewrite the body with the new expiry, because the compaction filter would drop it at the former one."""
         stored = None if body is not None else self._store.get("bodies", key)
         if stored is not None:
             body = layout.unsealed(stored)
@@ -248,7 +256,7 @@ class Change:
         return layout.sealed(body, record.expires, state.context.expiry.compaction_filter_grace)
 
     def _join_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
-        """Return the group that lists a message that ``claim`` holds until ``until``."""
+        """Add a message to a claim group with this end; return the number of the group."""
         place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
         if not sequences or len(sequences) == layout.GROUP:
@@ -260,7 +268,7 @@ class Change:
         return group
 
     def _write_groups(self) -> None:
-        """Write new groups, and groups that messages left. A damaged group is not changed."""
+        """Write new claim groups and those that messages have left. Unreadable groups are left unchanged."""
         keys = [layout.claim_key(*place) for place in self._left]
         values = self._store.get_many("claims", keys, spare=True)
         former: dict[bytes, bytes] = {}
@@ -278,10 +286,9 @@ class Change:
 
 
 def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
-    """Make the message the last fresh one, or index it.
+    """Append a message to the fresh messages, in the ``lane`` if the queue has one.
 
-    A message is indexed if a claim would skip too many messages before it reaches this one in the ``lane`` of fresh
-    messages, or if the message is available before others. Grouped queues have no lane.
+    The message is indexed instead if a claim would step over too many messages before it.
     """
     fresh = tally.fresh
     if fresh > now + BELIEVED:
@@ -290,7 +297,7 @@ def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
     if not lane:
         return
     sequence = tally.sequence
-    if tally.fresh_head >= tally.fresh_tail:  # no other one is left
+    if tally.fresh_head >= tally.fresh_tail:  # all former fresh messages have been passed
         tally.fresh_head, tally.fresh_gap = sequence - 1, 0
     if tally.fresh_gap > MAX_GAP:
         record.indexed = True
@@ -299,9 +306,9 @@ def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
 
 
 def bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """Return the bodies of messages; ``None`` for a message that was removed or expired after its record was read.
+    """Return the bodies of messages, or None for a message that was removed or has expired since its record was read.
 
-    ``spare``: return ``b""`` for a damaged body instead of raising an error.
+    With ``spare``, a damaged body is b"" instead of an error.
     """
     apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
     if not apart:
@@ -319,7 +326,7 @@ Targets = dict[str, QueueState | None]
 
 
 class Routes(NamedTuple):
-    """The source and target queues of moves; ``history``: seconds for which the source keeps history entries."""
+    """The source and target queues of moves, and the history retention in the source."""
 
     source: QueueState
     targets: Targets
@@ -331,9 +338,9 @@ class Routes(NamedTuple):
         return [ref for ref in targets(self.source.ref, moves) if self.targets[ref.name] is None]
 
     def carry_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
-        """Move messages, by id, to the ends of other queues in the order of ``moves``. Return the moves that happened.
+        """Move messages to the ends of the target queues, in the given order; return the moves that were made.
 
-        A message without a body expired while the verb was running, and is not moved.
+        A message without a body has expired during the verb and is not moved.
         """
         carried = []
         values = bodies(store, self.source.number, [found[move.id] for move in moves])
@@ -344,9 +351,9 @@ class Routes(NamedTuple):
         return carried
 
     def carry(self, change: Change, sequence: int, record: StoredMessage, body: bytes, move: Move) -> None:
-        """Move a message to the end of another queue."""
+        """Move one message to the end of the target queue."""
         target = self.targets[move.to]
-        assert target is not None, "the caller has created what was missing"
+        assert target is not None, "the caller has created the missing queues"
         outcome = Outcome.DEAD_LETTERED if move.reason else Outcome.MOVED
         change.finish(self.source, sequence, record, End(outcome, self.history, self.now))
         moved = _moved(record, move, self.source.ref.name, self.now)
@@ -354,17 +361,17 @@ class Routes(NamedTuple):
 
 
 def targets(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
-    """Return the distinct target queues of the moves."""
+    """Return the target queues of the moves without duplicates."""
     return [QueueRef(queue.project, name) for name in dict.fromkeys(move.to for move in moves)]
 
 
 def by_name(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
-    """Return queues that were locked together, by name."""
+    """Return queue states by queue name."""
     return {ref.name: state for ref, state in zip(refs, states, strict=True)}
 
 
 def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
-    """Return the record of a message after the move. ``Change.insert`` sets its position."""
+    """Return the record of a message after the move; its place is set when it is inserted."""
     ttl = record.ttl if move.ttl is None else move.ttl
     return StoredMessage(
         id=record.id,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reclaiming entries that no verb reads any more: pending deletes, and index entries of trimmed or purged batches.
+"""Reclamation of data that no verb can reach: pending deletes and tombstones of logs.
 
-Pending deletes are the entries of purged and deleted queues, of their histories, and of removed stages. A trim removes
-batches as a range and leaves their entries in ``topics`` and ``due``. Entries are removed in bounded steps. Each step
-continues at the key where the last one ended, so that it does not scan tombstones.
+Pending deletes are left by purged and deleted queues, their histories, and stages. Logs leave entries in ``topics`` and
+``due`` of trimmed and purged batches. Reclamation works in steps. Each step begins where the last one ended, not at the
+tombstones of earlier removals.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class PendingDeletes:
 
     def __init__(self) -> None:
         self._begin: dict[tuple[str, bytes], bytes] = {}
-        """The first key that may be left, by family and number."""
+        """First remaining key by family and number."""
 
     def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
         """Remove up to ``size`` messages of former queues and return their number."""
@@ -96,7 +96,7 @@ class PendingDeletes:
 
 
 def forget_hidden(session: Session) -> None:
-    """Remove hidden queue records that have no idempotency keys left."""
+    """Discard hidden queues without idempotency keys."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.queue_ref(key)
         with session.registry.locked_or_hidden(ref) as state:
@@ -106,7 +106,7 @@ def forget_hidden(session: Session) -> None:
                     session.registry.drop(state)
 
 
-# Pairs of the key in ``topics`` at which a scan continues, and the removals of the entries before it.
+# (key in ``topics`` from which a scan continues, removals before that key)
 Steps = Iterator[tuple[bytes, list[Write]]]
 
 
@@ -115,18 +115,18 @@ class Tombstones:
 
     def __init__(self) -> None:
         self._passes: dict[bytes, tuple[int, bytes]] = {}
-        """The trim position at the start of the pass and the key at which it continues, by log number."""
+        """Progress by log number: the trim position at the beginning of the pass, and the next key."""
         self._turn = layout.TRIMMED_LOG
         """The note, in ``default``, of the log that was handled last."""
         self._served: set[bytes] = set()
         """Notes of the logs whose pass ended in this round."""
         self._begin: dict[bytes, bytes] = {}
-        """The first key that may be left of a purged topic, by topic key."""
+        """First remaining key of a purged topic, by the topic's key."""
 
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove index entries of trimmed batches in up to ``size`` steps and return the number of steps.
+        """Remove index entries of trimmed batches in up to ``size`` steps; return the number of steps.
 
-        A step also scans the living topics of a log, so logs take turns, and each log has one pass in a round.
+        A step also reads the entries of live topics. Logs therefore alternate, and each log is read once per round.
         """
         scan, middle = session.store.scan, self._turn + b"\0"
         notes = chain(
