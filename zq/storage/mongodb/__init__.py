@@ -63,9 +63,9 @@ class MongoStorage(Defaults):
         self.topics = TopicController(client, self._feed)
 
     def now(self) -> Seconds:
-        """The server's time, never less than what any zq server has got before.
+        """Return the server's time, never less than any zq server has received before.
 
-        Answered by the primary alone: the sooner it comes, the better it tells the time.
+        Only the primary answers; a shorter round trip gives a more accurate time.
         """
         return self._tell_time(durable=False)
 

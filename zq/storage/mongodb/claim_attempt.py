@@ -43,7 +43,7 @@ class ClaimOutcome(NamedTuple):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the caller need not wait for another search."""
+        """Whether the request needs no further search."""
         return bool(self.messages or self.spent) or self.metadata is not None
 
     def claimed(self, key: QueueKey, request: ClaimRequest) -> Claimed:
