@@ -443,7 +443,7 @@ def test_a_store_whose_disk_is_full_is_not_backed_up_and_recovers(tmp_path: Path
         disk.fill()
         disk.fill()
         done = run("backup", target, "--store", store)
-        assert (done.code, done.error) == (2, "zq-server: The store cannot serve now. Try again later.\n")
+        assert (done.code, done.error) == (2, "zq-server: The store is temporarily unavailable. Try again later.\n")
         assert not list((tmp_path / "store").glob(".zq-snapshot-*"))
         disk.free()
         body = {"messages": [{"body": "later", "ttl": 3600}]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long polls over HTTP: the parameter ``wait``, and clients that disconnect while waiting (extensions 2)."""
+"""Long polls over HTTP: the parameter ``wait``, and detection of disconnected clients (extensions 2)."""
 
 import select
 import socket
@@ -17,9 +17,9 @@ from zq.http.pending import HANDOVER, answer, answer_later
 from zq.model import QueueRef
 
 T = TypeVar("T")
-# Poll events of a closed connection. Systems without POLLRDHUP report only connections that are closed both ways.
+# Poll events of a closed connection. Systems without POLLRDHUP report only connections closed by both sides.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-# Returns whether an answer is not empty.
+# Returns whether an answer is non-empty.
 FOUND: Final = attrgetter("found")
 
 
@@ -32,7 +32,7 @@ def polled(
     *,
     takes: bool,
 ) -> None:
-    """Answer with ``show`` what ``ask`` returns, as soon as that is not empty or the request's time is up."""
+    """Answer with ``show(ask())`` as soon as ``ask`` returns a non-empty answer, or at the deadline."""
 
     def show_outcome(outcome: Polled[T]) -> None:
         if outcome.turned_away:
@@ -56,7 +56,8 @@ def poll(
 ) -> None:
     """Poll the queue and answer with ``show``; see ``Waiters.enter``.
 
-    ``takes``: whether ``ask`` takes messages. Then it is not called for a client that has disconnected.
+    Args:
+        takes: Whether ``ask`` claims or pops messages. If so, it is not called for a client that has disconnected.
     """
     req.context.waits = bool(wait)
     caller_gone = gone(req)
@@ -71,7 +72,7 @@ def poll(
 
 
 def connection(req: falcon.Request) -> socket.socket | None:
-    """Return the client's socket, if the server passes it to applications."""
+    """Return the client's socket, if the edge provides it."""
     found: socket.socket | None = req.env.get("gunicorn.socket")
     return found
 
@@ -86,7 +87,7 @@ def hung_up(caller: socket.socket | None) -> bool:
 
 
 def gone(req: falcon.Request) -> Callable[[], bool]:
-    """Return a function that returns whether this client has disconnected."""
+    """Return a function that returns whether the client has disconnected."""
     handover = req.env.get(HANDOVER)
     if handover is not None:
         return lambda: bool(handover.gone)

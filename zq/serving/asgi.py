@@ -91,7 +91,7 @@ class Edge:
         self.inner = inner
         self.judge = getattr(app, "judge", None)
         self.queue = FairQueue(loop, inner.has_company)
-        self.pool = Pool(threads, limits.queue, loop)
+        self.pool = Pool(threads, limits.queue, loop, inner.has_company)
         self.settling = Settling(loop)
         self.deadlines = Deadlines(loop)
         self.addresses: Counter[bytes] = Counter()
@@ -150,12 +150,12 @@ class Edge:
     async def pause(self) -> None:
         """Delay the answer to a request beyond the project's rate, so that its client does not retry at once.
 
-        At most ``heads.MOST_PAUSES`` answers are delayed at a time; others are sent without a delay.
+        At most ``heads.MAX_PAUSED`` answers are delayed at a time; others are sent without a delay.
         """
-        if self._pauses < heads.MOST_PAUSES:
+        if self._pauses < heads.MAX_PAUSED:
             self._pauses += 1
             try:
-                await asyncio.sleep(heads.PAUSE)
+                await asyncio.sleep(heads.DELAY)
             finally:
                 self._pauses -= 1
 
@@ -328,8 +328,6 @@ class Exchange:
             while (pending := handover.pending) is not None:
                 if not handover.in_thread:
                     await self._wait(pending)
-                if inline and not edge.queue.begin_step():
-                    await edge.queue.wait(self._caller())
                 if inline and not handover.in_thread and edge.inner.is_prompt():
                     ticket = Ticket()
                     with ticket:
@@ -359,15 +357,18 @@ class Exchange:
         return self._known_caller
 
     async def _wait(self, waits: PendingAnswer | Feed) -> None:
-        """Wait until the next attempt is due. Raises ``ClientDisconnect`` if the client has disconnected."""
-        watch, notified = self._watch_client(), _Notification()
-        waits.begin(notified)
+        """Wait until the next attempt is due, and for the caller's turn if many waits end together.
+
+        Raises ``ClientDisconnect`` if the client has disconnected.
+        """
+        watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
+        waits.begin(partial(self._edge.queue.notify, self._caller(), notified))
         try:
-            await asyncio.wait({notified.future, watch}, timeout=waits.left(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({notified, watch}, timeout=waits.left(), return_when=asyncio.FIRST_COMPLETED)
         finally:
             if isinstance(waits, PendingAnswer):
                 waits.end()
-            notified.future.cancel()
+            notified.cancel()
         if watch.done():
             raise ClientDisconnect
 
@@ -423,24 +424,6 @@ class Exchange:
         if self._closes or lifecycle.is_stopping():
             headers = [header for header in headers if header[0] != b"connection"] + [(b"connection", b"close")]
         self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
-
-
-class _Notification:
-    """A future of this loop that any thread can resolve."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.future = self._loop.create_future()
-
-    def __call__(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._resolve)
-        except RuntimeError:  # the loop has ended, and with it the waiting coroutine
-            return
-
-    def _resolve(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
 
 
 def _may_be_long(environ: dict[str, Any]) -> bool:

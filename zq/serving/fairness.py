@@ -11,6 +11,7 @@ import re
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from zq.model.addresses import client_network
@@ -47,7 +48,7 @@ class FairQueue:
     """A queue that allows each caller ``MAX_STEPS`` steps per event loop iteration.
 
     The first steps of an iteration are not counted by caller, so a single request costs one comparison. Call all
-    methods in the event loop.
+    methods except ``notify`` in the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, has_company: Callable[[], bool]) -> None:
@@ -58,6 +59,26 @@ class FairQueue:
         """Number of remaining steps in this iteration that are not counted by caller."""
         self._taken: Counter[bytes] = Counter()
         self._waiting: dict[bytes, deque[asyncio.Future[None]]] = {}
+        self._notices: deque[tuple[bytes, asyncio.Future[None]]] = deque()
+        self._is_notified = False
+
+    def notify(self, name: bytes, turn: "asyncio.Future[None]") -> None:
+        """Resolve a future of the loop when this caller may take a step. Thread-safe."""
+        self._notices.append((name, turn))
+        if not self._is_notified:
+            self._is_notified = True
+            with suppress(RuntimeError):  # the loop has ended, and with it the waiting coroutine
+                self._loop.call_soon_threadsafe(self._take_notices)
+
+    def _take_notices(self) -> None:
+        self._is_notified = False
+        while self._notices:
+            name, turn = self._notices.popleft()
+            if self.begin_step() or self._may_step(name):
+                if not turn.done():
+                    turn.set_result(None)
+            else:
+                self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
         """Begin a step if this iteration has uncounted steps left. If the result is False, await ``wait`` first."""
@@ -71,13 +92,18 @@ class FairQueue:
         return False
 
     async def wait(self, name: bytes) -> None:
-        """Wait until the caller may take a step."""
-        if self._taken[name] < MAX_STEPS and name not in self._waiting:
-            self._taken[name] += 1
-            return
-        turn = self._loop.create_future()
-        self._waiting.setdefault(name, deque()).append(turn)
-        await turn
+        """Wait until this caller may take a step."""
+        if not self._may_step(name):
+            turn = self._loop.create_future()
+            self._waiting.setdefault(name, deque()).append(turn)
+            await turn
+
+    def _may_step(self, name: bytes) -> bool:
+        """Count a step of this caller and return True if it may take one in this iteration."""
+        if self._taken[name] >= MAX_STEPS or name in self._waiting:
+            return False
+        self._taken[name] += 1
+        return True
 
     def _begin_iteration(self) -> None:
         """Reset the step counts and start the next waiting requests of each caller."""

@@ -18,6 +18,12 @@ from zq.storage.inline import Ticket
 LOG = logging.getLogger(__name__)
 # Seconds between two checks of deadlines.
 INTERVAL: Final = 0.25
+# Smallest number of threads for one caller: one computes while the other waits for the store.
+MIN_THREADS: Final = 2
+# Share of a processor from which further threads only compete for the interpreter.
+BUSY: Final = 0.7
+# Seconds between two adaptations of a caller's threads while jobs are queued.
+ADAPTATION: Final = 0.002
 
 
 class Job(NamedTuple):
@@ -66,24 +72,54 @@ class Results:
                 future.set_exception(error)
 
 
+class Share:
+    """The number of threads for one caller while other projects send requests.
+
+    The interpreter runs Python code of one thread at a time. More threads than keep it busy complete no more work for
+    their caller, but another caller's request waits for all of them each time it needs the interpreter.
+    """
+
+    def __init__(self, max_threads: int) -> None:
+        self.max_threads = max_threads
+        self.threads = self._min_threads = min(MIN_THREADS, max_threads)
+        self._since = self._used = 0.0
+
+    def begin(self, now: float, used: float) -> None:
+        """Begin an interval. ``now``: the time; ``used``: the processor time of this process. Both in seconds."""
+        self._since, self._used = now, used
+
+    def adapt(self, now: float, used: float) -> None:
+        """End an interval: add a thread if the process used less than ``BUSY`` of a processor, or remove one."""
+        if used - self._used > BUSY * (now - self._since):
+            self.threads = max(self.threads - 1, self._min_threads)
+        else:
+            self.threads = min(self.threads + 1, self.max_threads)
+        self.begin(now, used)
+
+
 class Pool:
     """A thread pool for work that would block the event loop.
 
     A job that gets no thread within ``timeout`` seconds fails with ``Crowded``. The jobs of one caller run on at most
-    three quarters of the threads, so that jobs of other callers find a thread. Further jobs of the caller wait in the
-    caller's own queue, also for ``timeout`` seconds. Jobs without a caller are not limited.
+    three quarters of the threads, so jobs of other callers find a thread. While several projects send requests, the
+    jobs of one caller run on as few threads as keep the processor busy: see ``Share``. A caller's further jobs wait in
+    its own queue, for up to ``timeout`` seconds. Jobs without a caller are not limited.
     """
 
-    def __init__(self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop, has_company: Callable[[], bool]
+    ) -> None:
+        """``has_company`` returns whether several projects have recently sent requests."""
         self._loop = loop
         self._timeout = timeout
+        self._has_company = has_company
+        self._share = Share(max(1, threads - max(1, threads // 4)))
         self._results = Results(loop)
         self._waiting: deque[Job] = deque()
-        self._max_per_caller = max(1, threads - max(1, threads // 4))
         self._started: Counter[bytes] = Counter()
         """Number of jobs per caller that run or wait for the next thread."""
         self._queued: dict[bytes, deque[Job]] = {}
-        """Further jobs of callers that have reached ``_max_per_caller``."""
+        """Further jobs of callers that have reached their share of the threads."""
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._idle: set[int] = set()
         self._refuse_late()
@@ -106,11 +142,18 @@ class Pool:
     ) -> "asyncio.Future[Any]":
         """Run ``work`` on a thread; return a future of its result. Call this method in the event loop."""
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
-        if caller is not None and self._started[caller] >= self._max_per_caller:
+        if caller is not None and self._started[caller] >= self._max_threads():
+            if not self._queued:
+                self._share.begin(time.monotonic(), time.process_time())
+                self._loop.call_later(ADAPTATION, self._adapt)
             self._queued.setdefault(caller, deque()).append(job)
         else:
             self._start(job)
         return job.future
+
+    def _max_threads(self) -> int:
+        """Return the number of threads that one caller may have now."""
+        return self._share.threads if self._has_company() else self._share.max_threads
 
     def _start(self, job: Job) -> None:
         if job.caller is not None:
@@ -121,17 +164,28 @@ class Pool:
     def _end(self, caller: bytes) -> None:
         """Count a finished job of the caller and start the caller's next queued job."""
         self._started[caller] -= 1
+        self._start_queued(caller)
+        if not self._started[caller]:
+            del self._started[caller]
+
+    def _start_queued(self, caller: bytes) -> None:
+        """Start as many queued jobs of the caller as it has threads for."""
         queued = self._queued.get(caller)
-        while queued:
+        while queued and self._started[caller] < self._max_threads():
             job = queued.popleft()
             if not job.future.done():
                 # ``is_crowded`` measures from here on, because only the caller caused the time in its own queue.
                 self._start(job._replace(since=time.monotonic()))
-                break
         if not queued:
             self._queued.pop(caller, None)
-        if not self._started[caller]:
-            del self._started[caller]
+
+    def _adapt(self) -> None:
+        """Adapt the number of threads for one caller as long as a caller has queued jobs."""
+        self._share.adapt(time.monotonic(), time.process_time())
+        for caller in list(self._queued):
+            self._start_queued(caller)
+        if self._queued:
+            self._loop.call_later(ADAPTATION, self._adapt)
 
     def _refuse_late(self) -> None:
         """Reject jobs that have exceeded the timeout.

@@ -3,7 +3,7 @@
 
 Expiry destroys data, so a clock that is days ahead of the store's last use is not trusted. A clock that was set back is
 not trusted either, because times in the store would be in the future; a small step back is waited out. A clock that
-jumps ahead while the store is in use is trusted after some time (decision 0055).
+jumps ahead while the store is in use is trusted after some time (decision 0006).
 
 Starts are counted on disk, as the boot epoch, so that no sequence is assigned twice. A power failure may lose the last
 writes, and with them sequences that a reader already uses as a marker. A counter therefore grows by ``EPOCH_STRIDE``

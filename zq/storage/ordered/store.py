@@ -14,7 +14,7 @@ from zq.model import Seconds
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure, Snapshot
 
-UNREADABLE: Final = "The store is damaged where this request reads. Trying again does not help: it must be salvaged."
+UNREADABLE: Final = "The data for this request is damaged. Retries do not help: the store must be salvaged."
 # Above every key.
 TOP: Final = b"\xff" * 256
 
