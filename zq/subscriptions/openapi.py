@@ -62,7 +62,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 body=body("SubscriptionChange", required=True),
                 errors=(404, 409),
             ),
-            "delete": operation("Delete a subscription", "End a subscription", {204: answer("Ended.")}),
+            "delete": operation(f"delete_{word}_subscription", "Delete a subscription", {204: answer("Ended.")}),
         },
         f"{path}/{{subscription}}/confirm": {
             "put": operation(
