@@ -214,7 +214,7 @@ def test_named_messages_go_alone(api: Api) -> None:
     [
         ({"ids": []}, "ids must name 1 to 1000 values; it names 0"),
         ({"ids": [f"{at:032x}" for at in range(1001)]}, "ids must name 1 to 1000 values; it names 1001"),
-        ({"ids": ["a", "b", "a"]}, "ids must name each message at most once"),
+        ({"ids": ["a", "b", "a"]}, "ids must name each message only once"),
         ({"ids": ["a"], "limit": 5}, "limit cannot be combined with ids"),
         ({"ids": "a"}, "ids"),
         ({"ids": [1]}, "ids"),

@@ -490,7 +490,7 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
     assert tokens.get(other)
     assert not open_tokens(options, fresh.documents, clock, Audit()).has_admin(), "it stays revoked"
     file.write_text("zq_nothing")
-    with pytest.raises(StartRefused, match="bootstrap_token_file must hold a token"):
+    with pytest.raises(StartRefused, match="bootstrap_token_file must contain a token"):
         open_tokens(options, fresh.documents, clock, Audit())
     with pytest.raises(NotFound):
         tokens.get(parse(text)[0])  # type: ignore[index]

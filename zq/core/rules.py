@@ -205,7 +205,7 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Make the targets accept the unencrypted bodies that moves of ready messages bring. Raises ``MetadataConflict``."""
+        """Make the targets accept unencrypted bodies of ready messages. Raises ``MetadataConflict``."""
         by_id = self._moves_to_sealed(source, moves)
         if by_id:
             found = self._messages.get(source, list(by_id), now)

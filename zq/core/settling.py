@@ -95,7 +95,7 @@ class Settling:
         except Repeated as first:
             return Applied(first.answer, replayed=True)
         self._events.finished(queue, Outcome.DELETED, settled.deleted)
-        self._events.finished(queue, Outcome.MOVE_RULE, settled.moved)
+        self._events.finished(queue, Outcome.MOVED, settled.moved)
         self._events.finished(queue, Outcome.DEAD_LETTERED, settled.buried)
         return Applied(settled)
 

@@ -36,7 +36,7 @@ MEDIA: Final = "text/event-stream"
 HEARTBEAT: Final = 15.0
 # Seconds after which an idle stream checks whether its reader is connected.
 CHECK_INTERVAL: Final = 1.0
-# Bytes sent at a time. A reader that receives less in ``streams.PATIENCE`` is considered dead.
+# Bytes sent at a time. A reader that receives less in ``streams.STALL_TIMEOUT`` is considered dead.
 PIECE_SIZE: Final = 64 << 10
 # Separator of events.
 EVENT_END: Final = b"\n\n"

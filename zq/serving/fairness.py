@@ -48,7 +48,7 @@ class FairQueue:
     """A queue that allows each caller ``MAX_STEPS`` steps per event loop iteration.
 
     The first steps of an iteration are not counted by caller, so a single request costs one comparison. Call all
-    methods except ``notify`` in the event loop.
+    methods but ``notify`` in the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, has_company: Callable[[], bool]) -> None:

@@ -200,7 +200,7 @@ def _service() -> Json:
 
 
 def _probe(identity: str, summary: str, fine: Json, errors: tuple[int, ...]) -> Json:
-    bare = {status: answer("As for GET, without a body.") for status in (200, *errors)}
+    bare = {status: answer("The status and headers of the GET response, without a body.") for status in (200, *errors)}
     return {
         "get": operation(f"get_{identity}", summary, {200: fine}, usual=errors),
         "head": operation(f"head_{identity}", summary, bare, usual=()),

@@ -115,7 +115,10 @@ def _named(limits: Limits, kind: Kind) -> Json:
 
 def _one(kind: Kind) -> Json:
     word, metadata = kind.word, answer("The metadata.", kind.shown)
-    made = {201: answer("Created.", "", "Location"), 204: answer("It exists and was not changed.", "", "Location")}
+    made = {
+        201: answer("Created.", "", "Location"),
+        204: answer("The resource already exists and was not changed.", "", "Location"),
+    }
     patch = body("Patch", required=True, media_type=PATCH_TYPE)
     return {
         "get": operation(f"get_{word}", f"Get the metadata of a {word}, or the defaults", {200: metadata}),

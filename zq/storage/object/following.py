@@ -56,7 +56,7 @@ class Tail:
         """An epoch, and the last position of it that was read, if not given out."""
 
     def new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
-        """Yield records that have become certain. Raises ``StoreDamaged`` for a missing record, or ``Unavailable``."""
+        """Yield the records that have become certain. Raise ``StoreDamaged`` if a record is missing."""
         if not began(head):
             return
         yield from self._noted(whole_log(self._objects, self.position, opening.chain))

@@ -285,7 +285,7 @@ class Store(ordered.Store):
         self._set_options(family, tuning.schedule(seconds))
 
     def flush_removals(self, family: str) -> None:
-        """Flush the removals of a family, because compactions consider only files. Raises ``Unavailable``."""
+        """Flush the removals of a family: compactions only consider removals in files. Raise ``Unavailable``."""
         try:
             if self.figure(family, "num-deletes-active-mem-table"):
                 self._views[family].flush()
