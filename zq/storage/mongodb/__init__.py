@@ -153,7 +153,7 @@ def prepare(
     write_concern: str = "majority",
     journal: bool = True,
 ) -> None:
-    """Make the collection and its indexes, and shard it on a cluster: once, before the first server (--init-store)."""
+    """Create the collection and its indexes, and shard it on a cluster (``--init-store``)."""
     found = startup.parse(uri, timeout, database, write_concern, journal)
     client, cluster = startup.connect(found)
     try:
