@@ -30,7 +30,7 @@ from zq.storage.mongodb.floors import counters_of
 from zq.storage.mongodb.group_commit import BEFORE_ALL, recall, remember
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-# Drafts that one command changes or removes: MongoDB takes 30 microseconds for each, and others wait meanwhile.
+# Maximum number of drafts per command: MongoDB takes 30 µs for each, and other commands wait.
 DRAFTS_AT_ONCE: Final = 500
 # The mark of a stage that a commit publishes and does not count.
 BESIDE: Final = "beside"
@@ -74,7 +74,7 @@ class Staged(NamedTuple):
 
 
 class Stages:
-    """All stages of the store."""
+    """The stages of all projects."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

@@ -29,7 +29,7 @@ BELIEVED: Final = FALSE_FUTURE * 1000
 
 
 class End(NamedTuple):
-    """The way in which messages finish, the time, and the history retention in seconds (0: no history)."""
+    """The outcome and time of finishing messages, and the history retention in seconds (0: no history)."""
 
     outcome: Outcome
     history: int
