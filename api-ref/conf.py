@@ -18,7 +18,7 @@ from zq.client.calls import Asynchronous, Blocking, listing, operation
 project = "zq"
 root_doc = "index"
 release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 # Drawings, and what a program prints, are not for copying.
 copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
 # Contributors read the decision records in the repository; the site and its search are for users.
