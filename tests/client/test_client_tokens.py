@@ -101,7 +101,8 @@ def test_the_environment_gives_the_token(guarded: Server, kind: str, monkeypatch
 
 
 def test_refusals_are_errors_of_their_own_with_the_servers_sentence(guarded: Server, kind: str) -> None:
-    needed = pytest.raises(errors.NotAuthenticated, match=r"^A credential is required: Authorization: Bearer <token>\.$")
+    sentence = r"^A credential is required: Authorization: Bearer <token>\.$"
+    needed = pytest.raises(errors.NotAuthenticated, match=sentence)
     with client_of(kind, guarded.url, token="") as client, needed:
         client.ping()
     token = guarded.token("acme", scopes=["produce:queue/orders"])

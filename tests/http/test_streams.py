@@ -244,7 +244,7 @@ def test_a_reader_that_does_not_accept_events_gets_406(api: Api) -> None:
 
 def test_a_reader_that_takes_nothing_is_hung_up_on(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its connection is ended from outside, for its own thread waits for it."""
-    monkeypatch.setattr(broker_streams, "PATIENCE", 0.1)
+    monkeypatch.setattr(broker_streams, "STALL_TIMEOUT", 0.1)
     monkeypatch.setattr(broker_streams, "CHECK_INTERVAL", 0.05)
 
     class Connection:

@@ -36,7 +36,7 @@ class Inconclusive(ZqError):
 
 
 class RunStopped(ZqError):
-    """A run that was asked to stop, possibly during a search."""
+    """A run whose stop was requested, possibly during a search."""
 
 
 def poison(
