@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Sphinx makes a site of this folder: ``python -m sphinx -W --keep-going -n api-ref var/reference``.
+"""Sphinx configuration of the documentation site: ``python -m sphinx -W --keep-going -n api-ref var/reference``.
 
-The pages are plain Markdown, to be read without the site too. What only the site has is put in here: its navigation,
-which is that of ``index.md``, and the signatures of the client.
+The pages are plain Markdown and readable without the site. This file adds what only the site has: the navigation, taken
+from the tables of ``index.md``, and the signatures of the client.
 """
 
 import inspect
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -22,6 +21,8 @@ release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 # Drawings, and what a program prints, are not for copying.
 copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
+# Contributors read the decision records in the repository; the site and its search are for users.
+exclude_patterns = ["decisions/*"]
 html_theme = "furo"
 html_title = f"zq {release}"
 html_logo = html_favicon = "_static/zq.svg"
@@ -37,8 +38,7 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 
 SECTION = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
 ENTRY = re.compile(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", re.MULTILINE)
-OUTSIDE = re.compile(r"\]\(((?:\.\./)+[\w./-]+\.md)\)")
-DECISION = re.compile(r"decisions/\d{4}-")
+OUTSIDE = re.compile(r"\]\(((?:(?:\.\./)+|decisions/)[\w./-]+\.md)\)")
 SIGNATURES = "They stand here on the site that is [made of these pages](index.md)."
 KEYWORDS = ("Publishing", "Posting", "Consuming")
 """What stands behind ``**options`` in signatures."""
@@ -64,38 +64,12 @@ def signatures() -> str:
 
 
 def complete(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Put in what only the site has. Documents outside of the folder are handed out as files."""
+    """Add what only the site has. Documents that are not pages of the site become downloads."""
     source[0] = OUTSIDE.sub(r"](path:\1)", source[0])
     if page == root_doc:
         source[0] += navigation(source[0])
     if page == "client-api":
         source[0] = source[0][: source[0].index(SIGNATURES)] + signatures()
-
-
-def leave_out(app: Sphinx, _doctree: object) -> None:
-    """Decisions, which their index lists, are not in the navigation, where they would be half of all."""
-    page = app.env.docname
-    if DECISION.match(page):
-        app.env.metadata[page]["orphan"] = True
-
-
-def decisions_follow_each_other(
-    _app: Sphinx, page: str, _template: str, context: dict[str, Any], _doctree: object
-) -> None:
-    """Previous and next of a decision, by their numbers: there is no navigation that would tell."""
-    if not DECISION.match(page):
-        return
-    for name, beside in zip(("prev", "next"), neighbours(page), strict=True):
-        if beside:
-            title = beside.read_text().partition("\n")[0].removeprefix("# ")
-            context[name] = {"link": context["pathto"](f"decisions/{beside.stem}"), "title": title}
-
-
-def neighbours(page: str) -> tuple[Path | None, Path | None]:
-    """The files of the decisions before and after this page."""
-    files = sorted(Path(__file__).with_name("decisions").glob("0*.md"))
-    place = [file.stem for file in files].index(page.removeprefix("decisions/"))
-    return files[place - 1] if place else None, files[place + 1] if place + 1 < len(files) else None
 
 
 def as_method(verb: Any) -> Callable[..., Any]:
@@ -115,5 +89,3 @@ def setup(app: Sphinx) -> None:
         for name, verb in inspect.getmembers_static(kind, lambda member: isinstance(member, operation | listing)):
             setattr(kind, name, as_method(verb))
     app.connect("source-read", complete)
-    app.connect("doctree-read", leave_out)
-    app.connect("html-page-context", decisions_follow_each_other)

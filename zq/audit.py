@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The audit log: refused requests and changes (tenancy 9).
 
-It has one JSON object per line, written by the logger ``zq.audit``; never a body, a secret or a signature. Refusals
-beyond ``MAX_PER_SECOND`` in a second are only counted. Their number is logged ``DELAY`` seconds after the first of
-them.
+The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets and signatures. Refusals beyond
+``MAX_PER_SECOND`` per second are only counted, and their number is logged ``DELAY`` seconds later.
 """
 
 import logging
@@ -21,11 +20,11 @@ from msgspec import UNSET, UnsetType, structs
 
 from zq.errors import StartRefused
 
-# The logger. It does not propagate.
+# The logger of the audit log. It does not propagate.
 LOGGER: Final = logging.getLogger("zq.audit")
 # Maximum number of refusals logged in one second.
 MAX_PER_SECOND: Final = 100
-# Seconds after which the number of further refusals is logged.
+# Seconds after which the number of unlogged refusals is logged.
 DELAY: Final = 1.0
 OFF: Final = "off"
 STDERR: Final = "stderr"
@@ -66,7 +65,7 @@ def encoded(entry: Entry) -> bytes:
 
 
 def later(delay: float, task: Callable[[], None]) -> None:
-    """Run the task in a thread of its own after ``delay`` seconds."""
+    """Run the task in a separate thread after ``delay`` seconds."""
     timer = threading.Timer(delay, task)
     timer.daemon = True
     timer.name = "zq-audit"
@@ -74,7 +73,7 @@ def later(delay: float, task: Callable[[], None]) -> None:
 
 
 class Audit:
-    """The writer of audit entries. Thread-safe."""
+    """The writer of the audit log. Thread-safe."""
 
     def __init__(
         self,
@@ -94,19 +93,19 @@ class Audit:
         return bool(LOGGER.handlers)
 
     def did(self, entry: Entry) -> None:
-        """Log a change, or an attempt to change something."""
+        """Log a change, or an attempted change."""
         LOGGER.info(entry)
 
     def unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
         """Log a request that Keystone's middleware refused before it reached the application."""
         if self.on:
-            why = "Keystone's middleware has refused it."
+            why = "The Keystone middleware has refused the request."
             self.refused(
                 Entry(peer=peer, method=env["REQUEST_METHOD"], object=env["PATH_INFO"], outcome="refused", why=why)
             )
 
     def refused(self, entry: Entry) -> None:
-        """Log a refusal, or only count it if there were too many in this second."""
+        """Log a refusal, or only count it if ``MAX_PER_SECOND`` is exceeded."""
         with self._lock:
             second = int(self._monotonic())
             if second != self._second:
@@ -121,7 +120,7 @@ class Audit:
             LOGGER.info(entry)
 
     def log_counted(self) -> None:
-        """Log the number of refusals that were only counted since the last call, if there were any."""
+        """Log the number of refusals that were only counted since the last call."""
         with self._lock:
             unlogged, self._unlogged = self._unlogged, 0
         if unlogged:

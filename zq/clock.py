@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one clock of a server. Everything below the broker gets its moments as arguments.
+"""The clock of a server. Layers below the use cases receive the time as an argument.
 
-``StoreClock`` follows the store's time, so that all servers of a deployment agree, and never runs backwards;
-``ManualClock`` is for tests. Contract: extensions 1, "Time"; the numbers are those of its protocol, and decision 0054
-says why a moment that is not known well enough is waited for.
+``StoreClock`` follows the store's time, so that all servers of a deployment agree, and never runs backwards.
+``ManualClock`` is for tests. See extensions 1, "Time", for the protocol and its constants. Decision 0054 explains why
+``now`` waits while the time is uncertain.
 """
 
 import math
@@ -16,48 +16,48 @@ from typing import NamedTuple, Protocol
 from zq.errors import Unavailable
 from zq.model import Seconds
 
-# Seconds that the offset may grow at once; a larger jump needs ``AGREEING`` samples in a row.
+# Maximum step of the offset in seconds that one sample can cause. A larger step needs ``AGREEING`` samples in a row.
 JUMP = 1.0
-# Samples in a row that make a larger jump believable.
+# Number of consecutive samples that confirm a larger step.
 AGREEING = 3
-# Share of elapsed time by which the clock may run slow while it waits for a store that fell behind.
+# Fraction by which the clock may run slow while it waits for a store that was set back.
 SLEW = 0.05
-# Samples that are taken in a row at most, until the best of them is ``EXACT``.
+# Maximum number of consecutive samples until the best of them is ``EXACT``.
 SAMPLES = 5
-# Seconds by which a sample that is good enough may be wrong.
+# Error in seconds up to which a sample is good enough.
 EXACT = 0.01
-# Seconds after which no further sample of the row is taken.
-PATIENCE = 1.0
-# Seconds to which a store may round its answer.
+# Seconds after which no further consecutive sample is taken.
+SAMPLING_SECONDS = 1.0
+# Precision in seconds to which a store may round its time.
 GRAIN = 0.001
-# Seconds for which a sample counts: a store may be set by less than a slow answer shows.
+# Seconds for which a sample is used. A slow answer may hide a small step of the store's clock.
 MEMORY = 60.0
-# Share by which two machines' oscillators may disagree: a sample of an hour ago is 0.7 s worse.
+# Maximum relative drift between the clocks of two machines: a sample that is an hour old is 0.7 s less accurate.
 DRIFT = 200e-6
-# Seconds by which a moment may be wrong either way: servers may differ by 50 ms (extensions 1).
+# Maximum error of a time in seconds, in both directions: servers may differ by 50 ms (extensions 1).
 TOLERANCE = 0.025
-# Seconds that ``now`` waits at most for a moment to have surely come.
+# Maximum seconds for which ``now`` waits until a time has certainly passed.
 LONGEST_WAIT = 5.0
 
 
 class Clock(Protocol):
-    """What the broker needs of a clock."""
+    """The interface of clocks."""
 
     def now(self) -> Seconds:
-        """A moment between the call and its return, in seconds, to the millisecond; never less than the last one."""
+        """Return a time between the call and its return, in seconds to the millisecond. It never decreases."""
         ...
 
     def drift(self) -> Seconds:
-        """How far this clock is from the store's; positive = ahead."""
+        """Return the seconds by which this clock is ahead of the store's clock."""
         ...
 
     def uncertainty(self) -> Seconds:
-        """How far the store's time may be from what is thought to be its time, either way."""
+        """Return the maximum error of the estimated store time in seconds, in both directions."""
         ...
 
 
 class Offset(NamedTuple):
-    """The store's time minus the monotonic clock's, as far as it is known: from ``low`` to ``high`` at ``received``."""
+    """The offset of the store's time from the monotonic clock: between ``low`` and ``high`` at time ``received``."""
 
     low: float
     high: float
@@ -68,23 +68,27 @@ class Offset(NamedTuple):
         return (self.low + self.high) / 2
 
     def at(self, moment: float) -> "Offset":
-        """What of it is still known at a later moment of the monotonic clock."""
+        """Return the bounds of the offset at a later monotonic time, widened by possible drift."""
         grown = DRIFT * max(0.0, moment - self.received)
         return Offset(self.low - grown, self.high + grown, moment)
 
     def wrong(self, offset: float) -> Seconds:
-        """By how much that offset may be wrong."""
+        """Return the maximum error of an offset within these bounds."""
         return max(self.high - offset, offset - self.low)
 
 
 class StoreClock:
-    """The store's time, as an offset to this machine's monotonic clock.
+    """The store's time, kept as an offset to this machine's monotonic clock.
 
-    ``read`` asks the store for its time; ``refresh`` is to be called every few seconds. The store read its clock at
-    some unknown time between question and answer; so each answer bounds the offset, and what the answers of
-    the last minute agree on is believed: a slow one says little and moves nothing. An answer that contradicts the
-    others shows a step. A smaller offset is slewed in then, a forward jump of more than a second is believed after
-    three samples that agree. ``doubted``: how far the clock of the store's machine has leapt ahead of the store's.
+    ``refresh`` must be called every few seconds. It calls ``read``, which reads the store's time at an unknown moment
+    between request and answer. Each answer therefore gives bounds of the offset. The clock uses the intersection of the
+    bounds of the last minute, so a slow answer has no effect.
+
+    An answer that contradicts the others reveals a step of the store's clock. A small step is slewed in. A forward step
+    of more than one second is applied after three samples that agree.
+
+    Args:
+        doubted: Returns the seconds by which the clock of the store's machine has jumped ahead of the store.
     """
 
     def __init__(
@@ -110,9 +114,11 @@ class StoreClock:
         self._sharpen(began)
 
     def now(self) -> Seconds:
-        """The store's time to ``TOLERANCE``. Where less is known of it, a moment that had not come when this was called
-        and has come when it returns, which takes as long as the two may be apart. Raises ``Unavailable`` if that is
-        longer than ``LONGEST_WAIT``."""
+        """Return the store's time with an error of at most ``TOLERANCE``.
+
+        If the time is less certain, wait until a time has certainly passed that was in the future at the call. Raises
+        ``Unavailable`` if that would take longer than ``LONGEST_WAIT``.
+        """
         with self._lock:
             moment = self._monotonic()
             self._slew(moment)
@@ -122,25 +128,25 @@ class StoreClock:
             reached = moment + known.high + (self._offset - self._target)
         wait = known.high - known.low - TOLERANCE
         if wait > LONGEST_WAIT:
-            raise Unavailable("This server does not know the store's time well enough. Try again later.")
+            raise Unavailable("This server does not know the store's time precisely enough. Try again later.")
         self._sleep(wait)
         with self._lock:
             return self._rise(reached)
 
     def refresh(self) -> None:
-        """Ask the store once more and follow it; more often, if what is known is not ``EXACT``."""
+        """Take a sample of the store's time and follow it; take more samples until the offset is ``EXACT``."""
         began = self._monotonic()
         self._follow(self._sample())
         self._sharpen(began)
 
     def drift(self) -> Seconds:
-        """How far this clock is from the store's last answer, or from its machine's clock; positive = ahead."""
+        """Return the seconds by which this clock is ahead of the store's last answer, or of its machine's clock."""
         doubted = self._doubted()
         with self._lock:
             return self._offset - self._told - doubted
 
     def uncertainty(self) -> Seconds:
-        """Half the round trip of the best answer, and more as it grows old."""
+        """Return half the round trip of the best answer, which grows with the age of the answer."""
         with self._lock:
             return self._known.at(self._monotonic()).wrong(self._target)
 
@@ -152,7 +158,7 @@ class StoreClock:
 
     def _sharpen(self, began: float) -> None:
         for _ in range(SAMPLES - 1):
-            if self._jumps or self.uncertainty() <= EXACT or self._monotonic() - began > PATIENCE:
+            if self._jumps or self.uncertainty() <= EXACT or self._monotonic() - began > SAMPLING_SECONDS:
                 return
             self._follow(self._sample())
 
@@ -172,8 +178,10 @@ class StoreClock:
                     self._stepped(list(self._jumps))
 
     def _sharper(self, known: Offset) -> None:
-        """The store's clock ran on; what is known of it is better than before, or worse. A worse one moves nothing, and
-        a better one does not change by how much the clock is slow to follow a step back."""
+        """Combine a consistent sample with the known bounds.
+
+        A less accurate sample changes nothing. A more accurate one does not change the rate of an ongoing slew.
+        """
         behind = self._offset - self._target
         if known.high - known.low <= 2 * self._known.at(known.received).wrong(self._target):
             self._target = known.middle
@@ -185,7 +193,7 @@ class StoreClock:
         self._judge()
 
     def _stepped(self, samples: list[Offset]) -> None:
-        """The store's clock was set: followed at once ahead, by and by back."""
+        """Follow a step of the store's clock: a forward step at once, a backward step by slewing."""
         self._known = _common(samples) or samples[-1]
         self._samples = samples if _common(samples) else samples[-1:]
         self._target = self._told = self._known.middle
@@ -194,7 +202,7 @@ class StoreClock:
         self._judge()
 
     def _judge(self) -> None:
-        """Find out until when what is known is known to ``TOLERANCE``, if no answer comes."""
+        """Compute how long the offset stays within ``TOLERANCE`` without another answer."""
         spare = TOLERANCE - self._known.wrong(self._target)
         self._sure_until = self._known.received + spare / DRIFT if spare >= 0 else -math.inf
 
@@ -210,7 +218,7 @@ class StoreClock:
 
 
 def _common(offsets: Sequence[Offset]) -> Offset | None:
-    """What all of them say, of the moment of the last one; None if they contradict each other."""
+    """Return the intersection of the offsets at the time of the last one; ``None`` if they contradict each other."""
     latest = offsets[-1].received
     grown = [offset.at(latest) for offset in offsets]
     low, high = max(offset.low for offset in grown), min(offset.high for offset in grown)
@@ -222,12 +230,15 @@ def _agree(jumps: Sequence[Offset]) -> bool:
 
 
 def own() -> Seconds:
-    """The time of this machine, for programs without a server's."""
+    """Return the time of this machine, for programs without a server clock."""
     return time.time()
 
 
 class ManualClock:
-    """A clock that moves when it is advanced, only forward. Give it the present: stores also judge by real time."""
+    """A clock for tests that only ``advance`` moves forward.
+
+    Start it near the current time: stores use real time, too.
+    """
 
     def __init__(self, start: Seconds) -> None:
         self._now = round(start, 3)
@@ -242,8 +253,8 @@ class ManualClock:
         return 0.0
 
     def advance(self, seconds: float) -> Seconds:
-        """Move forward and return the new moment."""
+        """Move forward and return the new time."""
         if seconds < 0:
-            raise ValueError("A clock moves only forward.")
+            raise ValueError("A clock can only move forward.")
         self._now = round(self._now + seconds, 3)
         return self._now

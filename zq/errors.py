@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every deliberate failure of zq, for the server, the client and the command line.
+"""All expected errors of zq, shared by server, client and command line.
 
-``str(error)`` is one sentence for the caller: it names the field and the bound, and never holds a message body,
-a credential or a vendor's text. What drivers refuse has the words of its class: ``sentence``, or the class method
-``of``, which fills them in. ``zq.wire.refusals`` alone knows which status and title an error has on the wire.
+``str(error)`` is one sentence for the caller. It names the field and the bound, and never contains a message body, a
+credential or text of a vendor's library. Errors raised by drivers have fixed sentences: the class attribute
+``sentence``, or the class method ``of``, which fills in values. ``zq.wire.refusals`` maps errors to statuses and
+titles.
 """
 
 from collections.abc import Mapping
@@ -11,17 +12,17 @@ from typing import Any, ClassVar, Self
 
 
 class ZqError(Exception):
-    """The root: whatever zq refuses or cannot do on purpose."""
+    """The base class of all expected errors."""
 
     sentence: ClassVar[str] = ""
-    """What the error says that is raised without one of its own."""
+    """Sentence of an error that is raised without one."""
 
     def __init__(self, sentence: str | None = None) -> None:
         super().__init__(self.sentence if sentence is None else sentence)
 
 
 class Invalid(ZqError):
-    """A well-formed request that breaks a rule or a bound."""
+    """A well-formed request that violates a rule or limit."""
 
 
 class InvalidBody(Invalid):
@@ -29,19 +30,19 @@ class InvalidBody(Invalid):
 
 
 class InvalidParameter(Invalid):
-    """A query parameter that is not of its type."""
+    """A query parameter of the wrong type."""
 
 
 class InvalidName(Invalid):
-    """A queue name or a project id outside its rules."""
+    """An invalid queue name or project id."""
 
 
 class InvalidTopicName(InvalidName):
-    """A topic name outside its rules, or the project id beside it."""
+    """An invalid topic name, or an invalid project id of a topic."""
 
 
 class InvalidHeader(Invalid):
-    """A request header that is missing or malformed."""
+    """A missing or malformed request header."""
 
     def __init__(self, title: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -49,16 +50,20 @@ class InvalidHeader(Invalid):
 
 
 class UnsupportedMediaType(ZqError):
-    """A body in a format that this verb does not take."""
+    """A body in a format that the route does not support."""
 
 
 class NotAuthorized(ZqError):
-    """The caller's roles, or the scopes of the credential, do not allow the operation."""
+    """An operation that the caller's roles, or the scopes of the credential, do not permit."""
 
 
 class NotAuthenticated(NotAuthorized):
-    """The request has no credential, or one that is not valid. ``challenge``: what ``WWW-Authenticate`` says; ``why``:
-    what is wrong with it, for the audit log only."""
+    """A request without a valid credential.
+
+    Attributes:
+        challenge: Value of the header ``WWW-Authenticate``.
+        why: Reason for the audit log only.
+    """
 
     sentence = "The credential is not valid."
 
@@ -69,49 +74,49 @@ class NotAuthenticated(NotAuthorized):
 
 
 class QuotaExceeded(NotAuthorized):
-    """The project has as many of something as it may have."""
+    """A project that has reached a quota."""
 
 
 class TooManyRequests(ZqError):
-    """More requests came in a short time than may: try again in ``retry_after`` seconds. Nothing has changed."""
+    """A request that exceeds a rate limit. Nothing has changed; retry after ``retry_after`` seconds."""
 
     def __init__(self, sentence: str | None = None, retry_after: int = 1, limit: str = "") -> None:
-        """``limit``: the name in ``[quota]`` of what was exceeded."""
+        """Initialize; ``limit`` is the name of the exceeded limit in ``[quota]``."""
         super().__init__(sentence)
         self.retry_after = retry_after
         self.limit = limit
 
 
 class NotFound(ZqError):
-    """The named thing does not exist, or not any more."""
+    """A named object that does not exist."""
 
 
 class QueueNotFound(NotFound):
-    """No queue of that name in the project."""
+    """A queue that does not exist in the project."""
 
 
 class TopicNotFound(NotFound):
-    """No topic of that name in the project."""
+    """A topic that does not exist in the project."""
 
 
 class MessageNotFound(NotFound):
-    """No such message in the queue, or it has expired."""
+    """A message that does not exist in the queue, or has expired."""
 
 
 class ClaimNotFound(NotFound):
-    """No live claim of that id in the queue."""
+    """A claim that is not live in the queue."""
 
     sentence = "There is no live claim of this id in the queue."
 
 
 class SubscriptionNotFound(NotFound):
-    """No such subscription, or it has ended, or belongs to another source."""
+    """A subscription that does not exist, has expired, or belongs to another source."""
 
     sentence = "There is no such subscription."
 
 
 class StageNotFound(NotFound):
-    """No such stage in the project, or it was dropped, or has expired."""
+    """A stage that does not exist in the project, was dropped, or has expired."""
 
     @classmethod
     def of(cls, stage: str) -> Self:
@@ -119,186 +124,199 @@ class StageNotFound(NotFound):
 
 
 class ProducerNotFound(NotFound):
-    """The producer has committed nothing yet, or not for long."""
+    """A producer without a commit, or whose last commit is no longer remembered."""
 
-    sentence = "The producer has committed nothing, or not for long."
+    sentence = "The producer has not committed anything, or its last commit is no longer remembered."
 
 
 class StageFull(Invalid):
-    """A stage would hold more bytes or messages than it may."""
+    """A stage that would exceed its limit of bytes or messages."""
 
-    sentence = "The stage would hold more than it may."
+    sentence = "The stage would exceed its limit."
 
 
 class KeyReused(ZqError):
-    """The Idempotency-Key was given before, to another request."""
+    """An Idempotency-Key that was used before for a different request."""
 
-    sentence = "The Idempotency-Key was given before, to another request."
+    sentence = "The Idempotency-Key was used before for a different request."
 
 
 class Conflict(ZqError):
-    """The request is against what others have done meanwhile."""
+    """A request that conflicts with a concurrent change."""
 
 
 class SubscriptionExists(Conflict):
-    """The source has a subscription of that subscriber."""
+    """A subscription that already exists for the subscriber."""
 
 
 class NotAgreed(Conflict):
-    """Nothing is delivered to the subscriber: it has not agreed."""
+    """A delivery to a subscriber that has not confirmed the subscription."""
 
-    sentence = "The subscriber has not agreed: nothing is delivered to it."
+    sentence = "The subscriber has not confirmed the subscription, so nothing is delivered to it."
 
 
 class QueuePaused(Conflict):
-    """Posts to the queue are paused; nothing has changed."""
+    """A post to a queue whose posts are paused. Nothing has changed."""
 
     @classmethod
     def of(cls, queue: str) -> Self:
-        return cls(f"Posts to the queue {queue} are paused, by its _paused; nothing has changed.")
+        return cls(f"Posts to the queue {queue} are paused (_paused); nothing has changed.")
 
 
 class Fenced(Conflict):
-    """A newer epoch of the fence was given out: the holder of this one must stop."""
+    """A fence whose epoch is not the newest: its holder must stop."""
 
-    sentence = "A newer epoch of the fence was given out, or this one never was."
+    sentence = "The fence has a newer epoch, or this epoch was never assigned."
 
 
 class ClaimLapsed(Conflict):
-    """A claim that a commit settles is not live any more; nothing has changed."""
+    """A claim of a commit that is no longer live. Nothing has changed."""
 
     @classmethod
     def of(cls, claim: str) -> Self:
-        return cls(f"The claim {claim} is not live any more, or holds nothing; nothing has changed.")
+        return cls(f"The claim {claim} is no longer live, or holds no messages; nothing has changed.")
 
 
 class StageDiffers(Conflict):
-    """A stage holds another number of messages than the commit expects; nothing has changed."""
+    """A stage whose message count differs from the commit's expectation. Nothing has changed."""
 
     @classmethod
     def of(cls, stage: str, count: int, expected: int) -> Self:
-        return cls(f"The stage {stage} holds {count} messages, and {expected} are expected; nothing has changed.")
+        return cls(f"The stage {stage} has {count} messages, but {expected} are expected; nothing has changed.")
 
 
 class CommitTooLarge(ZqError):
-    """A commit is about more messages than one may be; nothing has changed."""
+    """A commit that exceeds the message limit. Nothing has changed."""
 
     @classmethod
     def of(cls, count: int, most: int) -> Self:
-        return cls(f"A commit may publish and delete {most} messages together; this one has {count}.")
+        return cls(f"A commit may publish and delete at most {most} messages in total, not {count}.")
 
 
 class CommitRunning(Conflict):
-    """Another attempt at this producer's commit, or another commit with one of its stages, is under way."""
+    """A commit that must wait for another attempt, or for another commit with one of its stages."""
 
-    sentence = "A commit of the producer, or with one of the stages, is being carried out: try again soon."
+    sentence = "Another commit of the producer, or with one of the stages, is still running. Try again soon."
 
 
 class Repeated(ZqError):
-    """No refusal: the request was carried out before under its Idempotency-Key. ``answer``: the answer of that time;
-    ``last``: of a post, the sequence that the last of its messages got, 0 if it is not known."""
+    """A signal, not a refusal: an earlier request with the same idempotency key has been applied.
+
+    Attributes:
+        answer: Answer of the earlier request.
+        last: Sequence of the last message of the earlier post; 0 = unknown.
+    """
 
     def __init__(self, answer: Any, last: int = 0) -> None:
-        super().__init__("The request was carried out before.")
+        super().__init__("The request was already applied.")
         self.answer = answer
         self.last = last
 
 
 class DraftsRepeated(ZqError):
-    """No refusal: some drafts of a post were posted before under their keys; nothing was stored. ``first``: of each of
-    them, by its id, what that post was answered."""
+    """A signal, not a refusal: some drafts of a post were posted before under their keys. Nothing was stored.
+
+    Attributes:
+        first: The answer of the earlier post for each of these drafts, by id.
+    """
 
     def __init__(self, first: Mapping[str, Repeated]) -> None:
-        super().__init__("Some of the drafts were posted before.")
+        super().__init__("Some of the drafts were already posted.")
         self.first = first
 
 
 class OtherMetadata(ZqError):
-    """No refusal: the metadata of a queue are not those that the server expected; nothing has changed. ``metadata``:
-    what they are."""
+    """A signal, not a refusal: a queue's metadata differs from the expected metadata. Nothing has changed.
+
+    Attributes:
+        metadata: The current metadata.
+    """
 
     def __init__(self, metadata: bytes) -> None:
-        super().__init__("The queue's metadata are others than the server expected.")
+        super().__init__("The queue's metadata differs from the expected metadata.")
         self.metadata = metadata
 
 
 class MetadataConflict(ZqError):
-    """A patch replaces or removes a metadata key that is not there."""
+    """A patch that replaces or removes a missing metadata key."""
 
 
 class MessageClaimed(ZqError):
-    """The message is under a live claim that the caller did not name."""
+    """A message that is held by a live claim, which the caller did not name."""
 
     sentence = "The message is held by a claim that was not given as claim_id."
 
 
 class ClaimNotHeld(Invalid):
-    """The claim that the caller named does not hold the message."""
+    """A claim that does not hold the message."""
 
     sentence = "A claim given as claim_id or claim_ids does not hold the message; nothing was deleted."
 
 
 class PoolsApart(Invalid):
-    """What was asked for is about queues of two pools, and cannot be one step."""
+    """An atomic operation on queues of two pools."""
 
 
 class PoolNotFound(NotFound):
-    """No pool of that name."""
+    """A pool that does not exist."""
 
 
 class FlavorNotFound(NotFound):
-    """No flavor of that name in the project."""
+    """A flavor that does not exist in the project."""
 
 
 class PoolRefused(Invalid):
-    """A pool that cannot be like this."""
+    """A pool with invalid properties."""
 
 
 class FlavorRefused(Invalid):
-    """A new flavor that names a pool which does not exist."""
+    """A new flavor that names a missing pool."""
 
 
 class FlavorUpdateRefused(Invalid):
-    """The same of a flavor that is there."""
+    """An update of a flavor that names a missing pool."""
 
 
 class PoolInUse(NotAuthorized):
-    """A pool that must not go now."""
+    """A pool that cannot be deleted at present."""
 
 
 class PoolConflict(Conflict):
-    """A pool's store is that of another one, or must not change now."""
+    """A pool whose store belongs to another pool, or cannot be changed at present."""
 
 
 class NotBuilt(ZqError):
-    """Part of the interface, but not of this version of zq."""
+    """A part of the API that this server does not support."""
 
 
 class Unavailable(ZqError):
-    """The store cannot serve now. The cause is chained, for the log only."""
+    """A store that is temporarily unavailable. The cause is chained, for the log only."""
 
-    sentence = "The store cannot serve now. Try again later."
+    sentence = "The store is temporarily unavailable. Try again later."
 
 
 class Deposed(Unavailable):
-    """Another server has taken the store over: this process can never serve it again."""
+    """A store that another server has taken over. This process cannot use it again."""
 
-    sentence = "Another server owns this store now. Ask that one."
+    sentence = "Another server has taken over this store. Use that server."
 
 
 class StoreDamaged(Unavailable):
-    """What the request reads is corrupt in the store's files: trying again does not help. The cause is for the log."""
+    """A request that reads corrupt data of the store, so that retries are useless.
+
+    The cause is chained, for the log only.
+    """
 
 
 class MessageUnreadable(StoreDamaged):
-    """The body of a message is encrypted and cannot be opened: its key is missing, or it was changed in the store."""
+    """A message that cannot be decrypted, because its key is missing or the stored body was modified."""
 
-    sentence = "The store is damaged where this request reads. Trying again does not help: it must be salvaged."
+    sentence = "The data for this request is damaged. Retries do not help: the store must be salvaged."
 
 
 class Crowded(ZqError):
-    """This server has no place left for a request that would hold one for long: try again later, or another server."""
+    """A long-running request for which this server has no free slot. Retry later or on another server."""
 
 
 class StartRefused(ZqError):
-    """The server must not start like this: what is wrong, and the ways out."""
+    """A configuration with which the server must not start. The sentence says what is wrong and how to fix it."""

@@ -19,81 +19,83 @@ class Events:
     # HTTP requests.
 
     def answered(self, method: str, route: str, status: int, seconds: float, waited: bool) -> None:
-        """A request was answered.
+        """Observe an answered HTTP request.
 
-        ``route``: the path's template, "" if there is none. ``waited``: whether it was a long poll.
+        Args:
+            route: Template of the path; "" if there is none.
+            waited: Whether it was a long poll.
         """
 
     # The store.
 
     def store_called(self, verb: str, seconds: float) -> None:
-        """A verb of the store, such as ``messages.post``, returned or raised after ``seconds``."""
+        """Observe that a verb of the store, such as ``messages.post``, returned or raised after ``seconds``."""
 
     # The use cases.
 
     def posted(self, queue: QueueRef, drafts: Sequence[Draft]) -> None:
-        """Messages were stored, not repeated by an idempotency key."""
+        """Observe stored messages, except those recognized by an idempotency key."""
 
     def claimed(self, queue: QueueRef, claim: Claim, now: Seconds) -> None:
-        """A claim was created, not found by its name."""
+        """Observe a new claim, but not one found by name."""
 
     def popped(self, queue: QueueRef, messages: Messages, now: Seconds) -> None:
-        """Messages were popped from a queue."""
+        """Observe messages popped from a queue."""
 
     def finished(self, queue: QueueRef, outcome: Outcome, count: int) -> None:
-        """Messages of a queue finished, except popped ones (see ``popped``), as far as the answer reports them.
+        """Observe finished messages of a queue, except popped ones (see ``popped``), as reported in the answer.
 
-        For a commit that settles claims of several queues, the queue has no name.
+        The queue of a commit that settles claims of several queues has an empty name.
         """
 
     def committed(self, commit: Committed) -> None:
-        """A commit was made or repeated."""
+        """Observe a commit, or its repetition."""
 
     def published(self, topic: TopicRef, entries: Sequence[Entry]) -> None:
-        """Messages were published to a topic, not repeated by an idempotency key."""
+        """Observe messages published to a topic, except those recognized by an idempotency key."""
 
     def waiting(self, change: int) -> None:
-        """The number of requests that wait for messages changed by ``change``."""
+        """Observe a change of the number of requests that wait for messages."""
 
     def woken(self, found: bool) -> None:
-        """A waiting request looked again; ``found``: whether it found something."""
+        """Observe a poll of a woken request, and whether it found a message."""
 
     def turned_away(self) -> None:
-        """A request should have waited, but no slot was free."""
+        """Observe a long poll that found no free slot."""
 
     def streams(self, change: int) -> None:
-        """The number of open streams changed by ``change``."""
+        """Observe a change of the number of open streams."""
 
     def streamed(self, count: int) -> None:
-        """``count`` messages were sent to a stream."""
+        """Observe ``count`` messages sent to a stream."""
 
     def stream_refused(self) -> None:
-        """A stream was refused because no slot was free."""
+        """Observe a stream that found no free slot."""
 
     def stream_dropped(self) -> None:
-        """A stream's reader took nothing and was disconnected."""
+        """Observe the disconnection of a stalled stream reader."""
 
     # Encryption.
 
     def unreadable(self) -> None:
-        """A message's body could not be decrypted."""
+        """Observe a message that could not be decrypted."""
 
     # Active expiry.
 
     def expired(self, count: int, queue: QueueRef) -> None:
-        """``count`` expired messages of a queue were deleted."""
+        """Observe ``count`` expired messages that were deleted from a queue."""
 
     def swept(self, seconds: float, removed: int, exhausted: bool, rested: float) -> None:
-        """A round of active expiry ended.
+        """Observe the end of an active expiry round.
 
         Args:
             removed: Number of messages deleted.
             exhausted: Whether the round reached its maximum.
-            rested: Seconds of the round in which it slept.
+            rested: Seconds of the round in which it paused.
         """
 
     def throttled(self, ratio: float, share: float) -> None:
-        """Active expiry was throttled.
+        """Observe the throttling of active expiry.
 
         Args:
             ratio: Duration of requests during a round, relative to their usual duration.
@@ -134,7 +136,7 @@ def _in_turn(calls: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 class Refusal(StrEnum):
-    """Why an edge refused a request or a connection before the application saw it; a label of the metric."""
+    """The reason why an edge refused a request or connection before the application saw it; a label of the metric."""
 
     HEAD = "head_timeout"
     BODY = "body_timeout"
@@ -146,7 +148,7 @@ class Refusal(StrEnum):
     MALFORMED = "malformed"
 
 
-# Counted per process, because the edge accepts connections before the application, and so an observer, exists.
+# Counted per process, because the edge accepts connections before the application and its observers exist.
 _refused: dict[str, int] = dict.fromkeys(Refusal, 0)
 _counting = threading.Lock()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every bound of zq and its check: the only place where a bound is a number (contract 6.1, 7, 8, 16)."""
+"""All limits of zq and their checks (contract 6.1, 7, 8, 16). No other module defines a limit."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -12,84 +12,84 @@ from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
 from zq.model import QueueRef
 from zq.model.topics import PATTERN, Pattern, Retention, TopicRef
 
-# The least ttl, grace or life of a claim, in seconds.
+# Minimum ttl or grace in seconds.
 MIN_TTL: Final = 60
-# The least delay, in seconds.
+# Minimum delay in seconds.
 MIN_DELAY: Final = 0
-# Entries of a page, and messages of a claim, for a request that names no limit.
+# Default number of entries per page, and of messages per claim.
 DEFAULT_PAGE: Final = 10
-# Claims that one page may have, and characters of a User-Agent that a claim keeps.
+# Maximum number of claims per page, and maximum length of the User-Agent that a claim stores.
 MAX_CLAIMS: Final = 100
 MAX_AGENT: Final = 64
-# Messages that a read by ids, or a ``Location``, may name: no client follows links there, so it cannot end early.
+# Maximum number of ids in a read or a ``Location``. Clients follow no links there, so it must not end early.
 MAX_IDS: Final = 20
-# Characters of the name of a queue or a topic.
+# Maximum length of the name of a queue or topic.
 MAX_NAME: Final = 64
-# Characters of a project's id.
+# Maximum length of a project id.
 MAX_PROJECT: Final = 256
-# The largest integer in a body.
+# Maximum integer in a body.
 MAX_BODY_NUMBER: Final = 2**63 - 1
-# Levels to which the metadata of a queue may be nested.
+# Maximum nesting depth of metadata.
 MAX_NESTING: Final = 64
-# Seconds that a ready server's clock may be away from the store's.
+# Maximum seconds by which a ready server's clock may differ from the store's.
 MAX_DRIFT: Final = 60
-# Seconds by which a ready server's estimate of the store's time may be wrong: half a round trip to the store.
+# Maximum error in seconds of a ready server's estimate of the store's time: half a round trip to the store.
 MAX_UNCERTAINTY: Final = 0.05
-# Bytes of the body of a claim, a purge or another small request.
+# Maximum body size in bytes of a claim, purge or other small request.
 MAX_CONTROL_BODY: Final = 65536
-# Characters of the reason of a dead letter.
+# Maximum length of the reason of a dead letter.
 MAX_REASON: Final = 1024
-# Characters of an Idempotency-Key.
+# Maximum length of an Idempotency-Key.
 MAX_KEY: Final = 255
-# Seconds for which an Idempotency-Key may be remembered.
+# Maximum seconds for which an Idempotency-Key is remembered.
 MAX_WINDOW: Final = 31_536_000
-# Messages that one redrive or replay handles.
+# Maximum number of messages of one redrive or replay.
 MAX_BATCH: Final = 10_000
-# Messages of a queue in one state that are counted, unless options say otherwise.
+# Default maximum of the message count per state.
 MAX_COUNTED: Final = 10_000
-# Messages that a redrive or a replay without a limit handles.
+# Default number of messages of a redrive or replay.
 DEFAULT_BATCH: Final = 1000
-# Messages that a redrive may name.
+# Maximum number of ids in a redrive.
 MAX_NAMED: Final = 1000
-# Bytes of a commit's body.
+# Maximum body size in bytes of a commit.
 MAX_COMMIT_BODY: Final = 1 << 18
-# Stages, and claims, that one commit may name.
+# Maximum number of stages, and of claims, in a commit.
 MAX_COMMITTED: Final = 1000
-# Characters of the name of a fence, a stage, a producer or a claim.
+# Maximum length of the name of a fence, stage, producer or claim.
 MAX_FREE_NAME: Final = 128
-# Characters of the name of a group of messages.
+# Maximum length of the name of a message group.
 MAX_GROUP: Final = 128
-# Stages, fences or producers in one page of a listing at most.
+# Maximum number of stages, fences or producers per page.
 MAX_WORK_PAGE: Final = 100
-# Seconds (100 years) that the largest ttl, grace or delay may be set to.
+# Maximum configurable ttl, grace or delay in seconds (100 years).
 MAX_LIFE: Final = 3_153_600_000
-# Seconds that the longest long poll may be set to.
+# Maximum configurable time of a long poll in seconds.
 MAX_WAIT: Final = 3600
-# Seconds (366 days) for which a producer is remembered at most.
+# Maximum seconds for which a producer is remembered (366 days).
 MAX_REMEMBERED: Final = 31_622_400
-# The retention of topics where nothing is set.
+# Default retention of topics.
 DEFAULT_KEEP: Final = Retention(size=1 << 26, messages=1_000_000)
-# The least retention of topics.
+# Minimum retention of topics.
 MIN_KEEP: Final = Retention(size=1 << 20, messages=1000)
-# Characters of the longest name of a queue. REST creates no queue whose name has more than ``MAX_NAME``.
+# Maximum length of an existing queue name. REST creates only names of up to ``MAX_NAME`` characters.
 MAX_LONG_NAME: Final = 80
-# The name of a fence, a stage, a producer or a claim.
+# The name of a fence, stage, producer or claim.
 FREE_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,128}", re.ASCII)
-# The id of a project.
+# A project id.
 PROJECT_ID: Final = re.compile(r"(?! )[\x20-\x2b\x2d-\x5b\x5d-\x7e]{1,256}(?<! )", re.ASCII)
-# The name of a queue or a topic that REST creates.
+# The name of a queue or topic that REST can create.
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-# The rule for the name of a queue that a body names.
+# The rule for queue names in error sentences.
 QUEUE_RULE: Final = f"must be a queue name, 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot"
-# The name of a queue, also a name that is too long for REST to create it.
+# The name of an existing queue, which may be too long for creation by REST.
 LONG_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}", re.ASCII)
 
-# Returns the queue, or None if it does not exist.
+# Returns the queue, or ``None`` if it does not exist.
 Find = Callable[[QueueRef], object]
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """The configurable bounds and defaults, under their names in section ``[transport]``."""
+    """The configurable limits and defaults, named as in section ``[transport]``."""
 
     default_message_ttl: int = 3600
     default_message_delay: int = 0
@@ -122,26 +122,26 @@ class Limits(Struct, frozen=True, kw_only=True):
 
 
 def within(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:
-    """``value``, if ``low <= value <= high``; else ``error`` with the field and its bounds."""
+    """Return ``value`` if ``low <= value <= high``. Raises ``error`` with the field and its bounds otherwise."""
     if low <= value <= high:
         return value
     raise error(f"{field} must be from {low} to {high}; it is {value if abs(value) < 10**20 else 'out of all bounds'}.")
 
 
 def count_within(field: str, count: int, high: int) -> None:
-    """Refuse a list of none or of more than ``high`` values."""
+    """Raise ``Invalid`` unless a list has 1 to ``high`` values."""
     if not 1 <= count <= high:
         raise Invalid(f"{field} must name 1 to {high} values; it names {count}.")
 
 
 def body_size(size: int, bound: int) -> None:
-    """Refuse a body of more than ``bound`` bytes by its announced size, before it is read."""
+    """Raise ``Invalid`` for a body of more than ``bound`` bytes, by its ``Content-Length``."""
     if size > bound:
         raise Invalid(f"The body must be at most {bound} bytes; it is {size}.")
 
 
 def nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
-    """Refuse decoded JSON that is nested deeper than ``depth``, since it is decoded again wherever it is needed."""
+    """Raise ``InvalidBody`` if decoded JSON is nested deeper than ``depth``, because later decoders might fail."""
     if depth < 0:
         raise InvalidBody(f"{field} must be nested at most {MAX_NESTING} deep.")
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -150,27 +150,27 @@ def nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
 
 
 def project_id(project: str, error: type[InvalidName] = InvalidName) -> str:
-    """``project``, if it keeps the rule of tenancy 1; else ``error``."""
+    """Return ``project`` if it is a valid project id (tenancy 1). Raises ``error`` otherwise."""
     if PROJECT_ID.fullmatch(project) is None:
         raise error(
-            f"A project id must be 1 to {MAX_PROJECT} printable ASCII characters without commas and backslashes, and "
-            f"without blanks at its ends; it has {len(project)}."
+            f"A project id must be 1 to {MAX_PROJECT} printable ASCII characters without commas, backslashes and "
+            f"surrounding blanks; it has {len(project)}."
         )
     return project
 
 
 @lru_cache(maxsize=4096)
 def queue_ref(project: str, name: str) -> QueueRef:
-    """The full name, if both parts keep the rules of contract 1.7; else ``InvalidName``."""
+    """Return the full name of a queue. Raises ``InvalidName`` if a part is not valid (contract 1.7)."""
     _check_ref("queue", project, name, InvalidName)
     return QueueRef(project, name)
 
 
 def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> QueueRef:
-    """Return the full name of a queue that a request names.
+    """Return the full name of a queue that a request names. Raises ``InvalidName``.
 
-    A name of more than ``MAX_NAME`` characters is accepted if ``find`` returns the queue, or without ``find``, for
-    requests that create no queue. Raises ``InvalidName``.
+    A name of more than ``MAX_NAME`` characters is accepted only if ``find`` returns the queue, or if ``find`` is
+    ``None``, for requests that create no queue.
     """
     if len(name) > MAX_NAME and is_long_queue_name(name):
         queue = QueueRef(project_id(project), name)
@@ -180,7 +180,7 @@ def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> Qu
 
 
 def topic_ref(project: str, name: str) -> TopicRef:
-    """The full name, if both parts keep the rules of contract 1.7; else ``InvalidTopicName``."""
+    """Return the full name of a topic. Raises ``InvalidTopicName`` if a part is not valid (contract 1.7)."""
     _check_ref("topic", project, name, InvalidTopicName)
     return TopicRef(project, name)
 
@@ -192,7 +192,7 @@ def _check_ref(thing: str, project: str, name: str, error: type[InvalidName]) ->
 
 
 def pattern(text: str) -> Pattern:
-    """The topics that ``match`` means (extensions 8), if it keeps the rules; else ``Invalid``."""
+    """Return the topic pattern of the parameter ``match`` (extensions 8). Raises ``Invalid``."""
     if PATTERN.fullmatch(text) is None or "***" in text:
         raise Invalid(
             f"match must be 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - the dot and *, at most two * in a row."
@@ -201,31 +201,31 @@ def pattern(text: str) -> Pattern:
 
 
 def queue_name(field: str, value: str) -> str:
-    """Return ``value`` if it is the name of a queue of up to ``MAX_LONG_NAME`` characters; else raise ``Invalid``."""
+    """Return ``value`` if it is a queue name of up to ``MAX_LONG_NAME`` characters. Raises ``Invalid`` otherwise."""
     if is_long_queue_name(value):
         return value
     raise Invalid(f"{field} {QUEUE_RULE}.")
 
 
 def check_target(field: str, queue: QueueRef, find: Find, error: type[Invalid] = Invalid) -> None:
-    """Raise ``error`` if the queue does not exist and its name is too long for REST to create it."""
+    """Raise ``error`` if the queue does not exist and its name is too long for creation by REST."""
     if len(queue.name) > MAX_NAME and find(queue) is None:
         raise error(f"{field} {QUEUE_RULE}.")
 
 
 def each_once(field: str, values: Sequence[str]) -> None:
-    """Refuse a list that names something twice."""
+    """Raise ``Invalid`` if a value is repeated."""
     if len(set(values)) < len(values):
-        raise Invalid(f"{field} must name each message at most once.")
+        raise Invalid(f"{field} must name each message only once.")
 
 
 def is_long_queue_name(value: object) -> TypeGuard[str]:
-    """Return whether the value is the name of a queue of up to ``MAX_LONG_NAME`` characters."""
+    """Return whether the value is a queue name of up to ``MAX_LONG_NAME`` characters."""
     return isinstance(value, str) and LONG_QUEUE_NAME.fullmatch(value) is not None
 
 
 def free_name(field: str, name: str) -> str:
-    """A name that callers choose for a claim, a stage, a fence or a producer (extensions 9), if it keeps the rules."""
+    """Return ``name`` if it is a valid name of a claim, stage, fence or producer (extensions 9). Raises ``Invalid``."""
     if FREE_NAME.fullmatch(name) is None:
         raise Invalid(
             f"{field}: a name must be 1 to {MAX_FREE_NAME} characters from A-Z a-z 0-9 _ - and the dot, not dots alone."
@@ -234,19 +234,19 @@ def free_name(field: str, name: str) -> str:
 
 
 def group_name(name: str) -> str:
-    """The name of a group of messages, any text but an empty one."""
+    """Return the name of a message group, which must not be empty. Raises ``Invalid``."""
     if not 1 <= len(name) <= MAX_GROUP:
         raise Invalid(f"group must be 1 to {MAX_GROUP} characters; it has {len(name)}.")
     return name
 
 
 def claim_name(name: str) -> str:
-    """A claim's name; ids that the server gives hold no dot."""
+    """Return the name of a claim, which must contain a dot, unlike ids assigned by the server. Raises ``Invalid``."""
     if "." not in name:
-        raise Invalid("The name of a claim must hold a dot, to be told from ids that the server gives.")
+        raise Invalid("The name of a claim must contain a dot, which distinguishes it from ids assigned by the server.")
     return free_name("claim", name)
 
 
 def integer_in_body(value: int) -> int:
-    """``value``, if it fits in signed 64 bits (contract 1.6)."""
+    """Return ``value`` if it fits in 64 bits with sign (contract 1.6). Raises ``InvalidBody`` otherwise."""
     return within("An integer in the body", value, -MAX_BODY_NUMBER - 1, MAX_BODY_NUMBER, InvalidBody)

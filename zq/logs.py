@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structured logs on standard error: a line of text or a JSON object each, with what a request was about.
+"""Structured logs on standard error: one line of text or JSON per record, with fields of the request.
 
-Bodies never get here, and no passwords: ``without_secrets`` takes them out of URIs, for the command line too. What
-``extra`` may carry is listed in ``FIELDS``; anything else of a log record is dropped.
+Logs never contain bodies or passwords; ``without_secrets`` removes passwords from URIs, and the command line uses it as
+well. ``FIELDS`` lists the fields that ``extra`` may contain; others are dropped.
 """
 
 import logging
@@ -14,16 +14,16 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-# The logger above all of zq's own.
+# Name of the root of zq's own loggers.
 OWN: Final = __name__.partition(".")[0]
-# What a log record may carry besides its sentence.
+# Fields that a log record may have in addition to its sentence.
 FIELDS: Final = ("request_id", "project", "queue", "topic", "method", "path", "status", "seconds")
-# In a URI, or in what quotes one: who connects, and with which password.
+# User and password in a URI, or in text that quotes a URI.
 SECRET: Final = re.compile(r"(?<=//)\S*(?=@)|[^\s'\"/]+:(?!//)\S+(?=@)|(?<=password=)[^\s&]+", re.IGNORECASE)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """A formatter that writes one JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = _base(record) | _fields(record)
@@ -33,7 +33,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The moment, the level, the sentence and then the fields as ``name=value``; line breaks are escaped."""
+    """A formatter that writes time, level, sentence and fields (``name=value``) on one escaped line."""
 
     def format(self, record: logging.LogRecord) -> str:
         base = _base(record)
@@ -53,9 +53,9 @@ def configure(form: str, level: str) -> None:
 
 
 def set_level(level: str) -> None:
-    """The least level logged; of what others than zq log at least INFO, since drivers log bodies below it."""
+    """Set the minimum level. Other libraries log at INFO or above, because drivers log bodies at lower levels."""
     logging.getLogger(OWN).setLevel(level)
-    logging.getLogger("__main__").setLevel(level)  # zq.serving.server, as python -m runs it
+    logging.getLogger("__main__").setLevel(level)  # the logger of zq.serving.server when run with python -m
     logging.getLogger().setLevel(max(logging.getLevelName(level), logging.INFO))
 
 
@@ -69,7 +69,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def holds_password(uri: str) -> bool:
-    """Whether a store's URI holds a password, at its host or among its options."""
+    """Return whether a store URI contains a password, in its authority or its options."""
     place, _, options = uri.partition("?")
     if place.startswith("rocksdb:"):
         return False
@@ -78,5 +78,5 @@ def holds_password(uri: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A text for people, in which users and passwords of URIs are stars."""
+    """Return text in which users and passwords of URIs are masked."""
     return SECRET.sub("***", text)

@@ -2,10 +2,14 @@
 """Cooperative scheduling of threads: large work is cut into slices and yields to light requests between them.
 
 Python lets a thread keep the interpreter lock for 5 ms while others wait, several times what a light request needs.
-While large work is in progress, the process uses a shorter switch interval, and the working threads sleep between
-slices: long enough for a light request in progress; for a multiple of the slice if other projects sent light requests
-lately; otherwise briefly. ``sleep(0)`` is not enough, because the thread takes the lock back before a waiting one
-wakes. Without large work nothing changes, so light requests pay nothing.
+While large work is in progress, the process uses a shorter switch interval, and its threads sleep between slices:
+
+- long enough for a light request, if one is in progress;
+- for a multiple of the slice, if other projects sent light requests recently;
+- briefly otherwise.
+
+``sleep(0)`` is not sufficient, because the thread reacquires the lock before a waiting thread wakes. Without large work
+nothing changes, so light requests have no overhead.
 """
 
 import sys
@@ -16,31 +20,31 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 T = TypeVar("T")
-# Largest number of items that is not cut, and the size of a slice that is read from the store.
+# Maximum number of items that are not cut, and the size of a slice read from the store.
 SLICE: Final = 100
 # Size of a slice of computation. A message takes 2 to 10 µs in most steps.
 FINE_SLICE: Final = 25
-# Switch interval of CPython's interpreter lock in seconds, in place of its default of 0.005: the longest time that a
-# request waits for a busy thread. A shorter interval costs every request more.
+# Switch interval of CPython's interpreter lock in seconds (default 0.005): the maximum time for which a busy thread
+# delays a request. A shorter interval costs every request more.
 SWITCH: Final = 0.001
 # Switch interval while large work is in progress.
 SHORT_TURN: Final = 0.0002
-# Processor seconds of work below which a sleep costs more than it gains.
-SHORTEST: Final = 0.0001
+# Processor seconds of work below which a sleep is not worthwhile.
+MIN_WORK: Final = 0.0001
 # Seconds to sleep while a light request is in progress.
 YIELD: Final = 0.002
-# If other projects sent light requests lately: the sleep as a multiple of the work before it.
-REST: Final = 4.0
+# Sleep as a multiple of the preceding work, if other projects sent light requests recently.
+REST_FACTOR: Final = 4.0
 # Maximum of that sleep in seconds.
 MAX_REST: Final = 0.02
 # Number of threads with large work above which each of them sleeps less.
 FULL_REST: Final = 4
 # Seconds to sleep otherwise.
-PAUSE: Final = 0.00005
+SHORT_PAUSE: Final = 0.00005
 
 
 class Company(IntEnum):
-    """Whether other projects are served at the same time as large work: no, lately, or now."""
+    """Whether other projects are served during large work: no, recently, or now."""
 
     NONE = 0
     LATELY = 1
@@ -69,7 +73,7 @@ _process = _Process()
 
 
 def begin(company: Callable[[], Company]) -> None:
-    """Declare that this thread does large work until ``end``. ``company`` returns who else is being served."""
+    """Declare the start of large work on this thread; ``end`` must follow. ``company`` returns who else is served."""
     if _work.is_large:
         return
     _work.is_large, _work.company, _work.since = True, company, time.thread_time()
@@ -81,7 +85,7 @@ def begin(company: Callable[[], Company]) -> None:
 
 
 def end() -> None:
-    """Declare that the large work of this thread has ended."""
+    """Declare the end of large work on this thread."""
     if not _work.is_large:
         return
     _work.is_large = False
@@ -92,25 +96,25 @@ def end() -> None:
 
 
 def are_taken() -> bool:
-    """Return whether heavy work is in progress in this process; it may hold the lock of a queue."""
+    """Return whether large work is in progress in this process, which may hold a queue's lock."""
     return _process.count > 0
 
 
 def give_way() -> None:
-    """Yield to waiting threads. Call this between two slices."""
+    """Yield to waiting threads, between two slices."""
     if not _work.is_large:
-        time.sleep(PAUSE)
+        time.sleep(SHORT_PAUSE)
         return
     took = time.thread_time() - _work.since
-    if took < SHORTEST:
+    if took < MIN_WORK:
         return
-    company, rest = _work.company(), min(REST * took * FULL_REST / max(FULL_REST, _process.count), MAX_REST)
+    company, rest = _work.company(), min(REST_FACTOR * took * FULL_REST / max(FULL_REST, _process.count), MAX_REST)
     if company is Company.NOW:
         time.sleep(max(YIELD, rest))
     elif company is Company.LATELY:
-        time.sleep(max(PAUSE, rest))
+        time.sleep(max(SHORT_PAUSE, rest))
     else:
-        time.sleep(PAUSE)
+        time.sleep(SHORT_PAUSE)
     _work.since = time.thread_time()
 
 

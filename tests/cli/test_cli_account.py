@@ -38,13 +38,13 @@ def log_in(zq: Zq, token: str) -> Path:
     done = zq.run("login", given=f"{token}\n")
     file = Path(zq.env["XDG_CONFIG_HOME"], "zq", "config.tokens")
     assert (done.exit_code, done.stdout) == (0, ""), done.output
-    assert done.stderr == f"zq: The token is in {file} and goes to {zq.env['ZQ_URL']} alone.\n"
+    assert done.stderr == f"zq: The token is stored in {file} and sent only to {zq.env['ZQ_URL']}.\n"
     return file
 
 
 def test_a_login_holds_until_the_logout(asking: Zq, guarded: Server) -> None:
-    """No project is named, since the token has one; the file is its owner's alone, and not the configuration."""
-    assert asking.refused(2, "post", "jobs", "1").startswith("No project is named")
+    """No project is set, since the token has one; the file is its owner's alone, and not the configuration."""
+    assert asking.refused(2, "post", "jobs", "1").startswith("No project is set")
     token = guarded.token("acme")
     file = log_in(asking, token)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -60,7 +60,7 @@ def test_a_login_holds_until_the_logout(asking: Zq, guarded: Server) -> None:
     assert found["expires"]
     assert asking.run("logout").exit_code == 0
     assert asking.refused(3, "logout") == "No token is stored for this context."
-    assert asking.refused(5, "--project", "acme", "queue", "list").startswith("A credential is needed")
+    assert asking.refused(5, "--project", "acme", "queue", "list").startswith("A credential is required")
 
 
 def test_what_callers_named_does_not_steer_the_terminal_that_shows_the_audit(asking: Zq, guarded: Server) -> None:
@@ -86,14 +86,14 @@ def test_a_token_of_a_login_goes_to_its_server_alone(asking: Zq, guarded: Server
     log_in(asking, guarded.token("acme"))
     with server(auth_strategy="token") as other:
         said = asking.refused(5, "--url", other.url, "--project", "acme", "queue", "list")
-    assert said == "A credential is needed: Authorization: Bearer <token>."
+    assert said == "A credential is required: Authorization: Bearer <token>."
 
 
 def test_a_file_of_logins_that_others_can_read_is_not_used(asking: Zq, guarded: Server) -> None:
     file = log_in(asking, guarded.token("acme"))
     file.chmod(0o640)
     said = asking.refused(2, "queue", "list")
-    assert said == f"Others may read or write the token file {file}, so it is not used: chmod 600 {file}"
+    assert said == f"Other users can read or write the token file {file}, so it is not used. Run: chmod 600 {file}"
 
 
 def test_tokens_are_made_shown_rotated_and_revoked(asking: Zq, guarded: Server) -> None:
@@ -164,7 +164,7 @@ def test_a_queue_is_shared_until_that_is_revoked(zq: Zq) -> None:
     assert short["expires"] < given["expires"]
     assert zq.run("share", "--revoke").exit_code == 0
     assert status() == 404
-    assert zq.refused(2, "share").startswith("Name a queue, or --revoke.")
+    assert zq.refused(2, "share").startswith("Give either a queue or --revoke.")
 
 
 class Terminal:
@@ -208,7 +208,7 @@ def test_an_empty_answer_on_a_terminal_stores_nothing(asking: Zq) -> None:
     blanks.answer(b"\n")
     blanks.answer(b"  \n")
     assert blanks.ended() == 2, blanks.shown
-    assert b"No token was given on standard input." in blanks.shown
+    assert b"Standard input has no token." in blanks.shown
     ending.answer(b"\n")
     ending.answer(b"\x04")
     assert ending.ended() == 130, ending.shown

@@ -17,7 +17,7 @@ import pytest
 
 from tests.cli.conftest import Zq
 from tests.servers import wait_for
-from zq.cli.content import MAX_LINE, PIECE, Form, TornLine, inflated, inflated_if_gzip, items, lines
+from zq.cli.content import MAX_LINE, PIECE_SIZE, Form, TornLine, inflated, inflated_if_gzip, items, lines
 from zq.cli.uploads import Batch, ResumeFile, Sender, UploadTerms, resume, resume_path
 from zq.errors import NotFound, Unavailable
 
@@ -55,7 +55,10 @@ def test_empty_standard_input_is_an_error_and_posts_nothing(zq: Zq) -> None:
     for redirect in ("</dev/null", "<&-", "< <(true)", "<<< ''"):
         done = zq.shell(f"zq post jobs {redirect}")
         assert (done.returncode, done.stdout) == (2, ""), redirect
-        assert done.stderr == "zq: Nothing was given: neither BODY nor --file, and standard input held nothing.\n"
+        assert (
+            done.stderr
+            == "zq: There is nothing to post: neither BODY nor --file was given, and standard input was empty.\n"
+        )
     assert zq("queue", "list") == []
 
 
@@ -67,14 +70,14 @@ def test_a_terminal_is_not_read_unless_asked_for(zq: Zq) -> None:
     os.close(here)
     os.close(there)
     assert process.returncode == 2
-    assert 'name BODY, or --file, or "-"' in stderr
+    assert 'give BODY, --file, or "-"' in stderr
 
 
 def test_a_silent_pipe_is_mentioned(zq: Zq) -> None:
     """BODY may have been forgotten where standard input is open; "-" says that it was not."""
     with zq.start("post", "jobs", stdin=subprocess.PIPE) as process:
         assert process.stderr is not None
-        assert "Waiting for lines of standard input" in process.stderr.readline()
+        assert "Waiting for lines on standard input" in process.stderr.readline()
         out, stderr = process.communicate("1\n", timeout=60)
     assert (json.loads(out)["stored"], stderr) == (1, "")
     assert stored(zq) == [1]
@@ -114,8 +117,8 @@ def test_gzip_that_is_cut_off_is_posted_so_far_and_goes_on_when_it_is_whole(zq: 
     stderr = zq.refused(4, "post", "jobs", "--file", str(file))
     count = zq("queue", "stats", "jobs")[0]["total"]
     assert 0 < count < 3000
-    assert "ends too early: the end of the file is missing." in stderr
-    assert f"Messages posted so far: {count:,} (up to line {count:,}). The same command goes on from there." in stderr
+    assert "is truncated: the end of the file is missing." in stderr
+    assert f"Messages posted so far: {count:,} (up to line {count:,}). Run the same command to resume." in stderr
     file.write_bytes(whole)
     zq("post", "jobs", "--file", str(file))
     assert [body["n"] for body in stored(zq)] == list(range(3000))
@@ -139,15 +142,15 @@ def test_gzip_in_standard_input_is_sent_as_it_comes(zq: Zq) -> None:
         os.close(here)
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 4
-    assert "after 2 messages had been stored: The gzip data ends too early" in stderr
+    assert "after 2 messages had been stored: The gzip data is truncated" in stderr
 
 
 def test_inflating_takes_bounded_memory() -> None:
     """However much comes out of a small file; a line that does not end is refused."""
-    packed = gzip.compress(bytes(PIECE * 100))
-    assert max(len(piece or b"") for piece in inflated(iter([packed]))) <= PIECE
+    packed = gzip.compress(bytes(PIECE_SIZE * 100))
+    assert max(len(piece or b"") for piece in inflated(iter([packed]))) <= PIECE_SIZE
     with pytest.raises(TornLine, match=f"more than {MAX_LINE:,} bytes"):
-        list(lines(repeat(b"x" * PIECE)))
+        list(lines(repeat(b"x" * PIECE_SIZE)))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10_000])
@@ -187,8 +190,8 @@ def test_each_row_of_csv_is_an_object_of_texts(zq: Zq, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("3", "The fields of line 4 do not fit the header: 1 instead of 2."),
-        ("3,4,5", "The fields of line 4 do not fit the header: 3 instead of 2."),
+        ("3", "Line 4 has 1 fields, but the header has 2."),
+        ("3,4,5", "Line 4 has 3 fields, but the header has 2."),
         ('3,"4\n5', "The row that begins in line 4 is not CSV: unexpected end of data."),
         ('3,"4"5', "The row that begins in line 4 is not CSV: ',' expected after '\"'."),
     ],
@@ -198,7 +201,7 @@ def test_a_row_that_does_not_fit_is_named_and_can_be_repaired(zq: Zq, tmp_path: 
     file = tmp_path / "orders.csv"
     file.write_text(f'a,b\n1,"2\n2"\n{row}\n')
     said = zq.refused(4, "post", "jobs", "--file", str(file))
-    assert said == f"{sentence} Messages posted so far: 1 (up to line 3). The same command goes on from there."
+    assert said == f"{sentence} Messages posted so far: 1 (up to line 3). Run the same command to resume."
     assert "another delimiter" in zq.refused(6, "post", "jobs", "--file", str(file), "--delimiter", ";")
     file.write_text('a,b\n1,"2\n2"\n3,4\n')
     zq("post", "jobs", "--file", str(file))
@@ -217,9 +220,9 @@ def test_a_header_that_names_a_field_twice_is_refused(zq: Zq, tmp_path: Path) ->
 def test_options_of_csv_are_for_csv(zq: Zq, tmp_path: Path) -> None:
     """What contradicts itself is refused before anything is read."""
     assert "either --text or --csv" in zq.refused(2, "post", "jobs", "-", "--text", "--csv")
-    assert "--delimiter is for CSV" in zq.refused(2, "post", "jobs", "-", "--delimiter", ";")
-    assert "--csv is for --file and standard input" in zq.refused(2, "post", "jobs", "1", "--csv")
-    assert "not one character" in zq.refused(2, "post", "jobs", "-", "--csv", "--delimiter", "--")
+    assert "--delimiter requires --csv" in zq.refused(2, "post", "jobs", "-", "--delimiter", ";")
+    assert "--csv requires --file or standard input" in zq.refused(2, "post", "jobs", "1", "--csv")
+    assert "must be a single character" in zq.refused(2, "post", "jobs", "-", "--csv", "--delimiter", "--")
 
 
 def test_a_file_of_which_surely_nothing_was_stored_leaves_no_resume_file(zq: Zq, tmp_path: Path) -> None:
@@ -228,7 +231,7 @@ def test_a_file_of_which_surely_nothing_was_stored_leaves_no_resume_file(zq: Zq,
     file.write_text('{\n  "a": 1\n}\n')
     stderr = zq.refused(4, "post", "jobs", "--file", str(file))
     assert "Line 1 is not JSON" in stderr
-    assert "one JSON value to a line (NDJSON); with --text each line is a text. Nothing was posted." in stderr
+    assert "one JSON value (NDJSON); use --text to post lines as text. Nothing was posted." in stderr
     assert not resume_path(file).exists()
 
 

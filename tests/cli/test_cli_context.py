@@ -53,7 +53,7 @@ def test_the_first_profile_is_made_and_used_without_an_editor(zq: Zq, path: Path
     """It is in force at once; only its owner can read the file, whatever the umask."""
     url, project = zq.env["ZQ_URL"], zq.project
     zq.env |= {"ZQ_URL": "", "ZQ_PROJECT": ""}
-    assert "No project is named" in zq.refused(2, "queue", "list")
+    assert "No project is set" in zq.refused(2, "queue", "list")
     before = os.umask(0)
     try:
         (made,) = zq("context", "set", "mine", f"url={url}", f"project={project}")
@@ -85,8 +85,8 @@ def test_set_changes_and_removes_members(bare: Zq, file: Path) -> None:
     assert bare("context", "set", "new", "project=p")[0]["in_force"] is False
     assert [row["name"] for row in bare("context", "list")] == ["work", "lab", "new"]
     before = file.read_text()
-    assert "is no URL of a server" in bare.refused(2, "context", "set", "lab", "url=nonsense")
-    assert "uri is none of url," in bare.refused(2, "context", "set", "lab", "uri=x")
+    assert "is not a server URL" in bare.refused(2, "context", "set", "lab", "url=nonsense")
+    assert "uri is not one of url," in bare.refused(2, "context", "set", "lab", "uri=x")
     assert "control character" in bare.refused(2, "context", "set", "lab", "token=a\nb")
     assert file.read_text() == before
 
@@ -113,7 +113,7 @@ def test_show_names_the_origin_of_each_value(bare: Zq, file: Path) -> None:
 def test_a_profile_of_the_environment_wins_and_that_is_said(bare: Zq, file: Path) -> None:
     """Else ``use`` would seem to do nothing."""
     result = bare.run("context", "use", "lab", ZQ_PROFILE="work")
-    assert (result.exit_code, result.stderr) == (0, "zq: ZQ_PROFILE names work, which wins over the file.\n")
+    assert (result.exit_code, result.stderr) == (0, "zq: ZQ_PROFILE selects work, which overrides the file.\n")
     assert '"in_force":false' in result.stdout
     assert 'profile = "lab"' in file.read_text()
 

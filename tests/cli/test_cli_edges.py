@@ -56,16 +56,16 @@ def test_json_that_is_too_deep_is_refused(zq: Zq, tmp_path: Path) -> None:
     assert "too deep" in zq.refused(4, "post", "jobs", DEEP)
     assert "too deep" in zq.refused(4, "queue", "create", "jobs", f"x={DEEP}")
     assert "Line 1 is not JSON" in zq.refused(4, "post", "jobs", "--file", str(file))
-    assert "Line 1 is none of an export" in zq.refused(4, "import", str(file))
+    assert "Line 1 does not belong to an export" in zq.refused(4, "import", str(file))
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("profiles = 5", "is no file of profiles"),
-        ('profiles = "default"', "is no file of profiles"),
-        ('profile = ["a"]', "is no file of profiles"),
-        ("[profiles]\ndefault = 5", "must be texts"),
+        ("profiles = 5", "is not a valid configuration file"),
+        ('profiles = "default"', "is not a valid configuration file"),
+        ('profile = ["a"]', "is not a valid configuration file"),
+        ("[profiles]\ndefault = 5", "must be strings"),
     ],
 )
 def test_a_file_of_other_things_is_no_file_of_profiles(zq: Zq, tmp_path: Path, text: str, sentence: str) -> None:

@@ -21,7 +21,7 @@ from zq.cli.command import shell_syntax
 MANY = 2000
 NO_WAIT = ["--until-empty", "--wait", "0"]
 LONG = ["--backoff", "600"]
-"""What is given back does not come again, however long a test takes."""
+"""What is released does not come again, however long a test takes."""
 
 
 def piped(zq: Zq, line: str) -> subprocess.CompletedProcess[str]:
@@ -109,12 +109,12 @@ def test_it_ends_after_so_many_messages_and_takes_no_more(zq: Zq, options: list[
 
 @pytest.mark.parametrize("whole", [[], ["--batch", "--limit", "1"]], ids=["one", "batch"])
 def test_a_command_that_only_fails_ends_it(zq: Zq, whole: list[str]) -> None:
-    """After so many failures in a row; all messages are given back."""
+    """After so many failures in a row; all messages are released."""
     post(zq, 25)
     words = ["consume", "jobs", "--exec", "false", "--concurrency", "1", *LONG, *whole]
     result = zq.run(*words, "--max-failures", "7")
     assert result.exit_code == 1
-    assert "CMD failed 7 times in a row, so this ends (--max-failures): 0 done," in result.stderr
+    assert "CMD failed 7 times in a row, which is the limit (--max-failures): 0 done," in result.stderr
     assert len(everything(zq)) == 25
     assert len(zq("pop", "jobs", "--limit", "20")) == 18
     post(zq, 25)
@@ -129,7 +129,7 @@ def test_a_command_that_succeeds_now_and_then_goes_on(zq: Zq, tmp_path: Path) ->
     post(zq, 12)
     command = script(tmp_path, "sys.exit(int(sys.stdin.read()) % 3 > 0)")
     words = ["consume", "jobs", "--exec", command, "--concurrency", "1", "--max-failures", "3", *LONG, *NO_WAIT]
-    assert "4 done, 8 given back." in zq.run(*words).stderr
+    assert "4 done, 8 released." in zq.run(*words).stderr
 
 
 def test_a_shell_reads_the_line_and_gets_the_id_as_an_argument(zq: Zq, tmp_path: Path) -> None:
@@ -150,8 +150,8 @@ def test_the_syntax_of_shells_is_warned_of_once_with_the_remedy(zq: Zq) -> None:
     post(zq, 3)
     result = zq.run("consume", "jobs", "--exec", "true | false > $HOME", *NO_WAIT)
     assert result.exit_code == 0
-    assert result.stderr.count("CMD gets | as it stands, since no shell reads it; with --shell one does.") == 1
-    assert "With --shell a shell reads CMD." in zq.refused(2, "consume", "jobs", "--exec", "VAR=1 work && rest")
+    assert result.stderr.count("CMD gets | unchanged because it is not run through a shell; use --shell for that.") == 1
+    assert "Use --shell to run CMD through a shell." in zq.refused(2, "consume", "jobs", "--exec", "VAR=1 work && rest")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_a_terminal_is_shown_how_far_it_is(zq: Zq, options: list[str], tmp_path:
         while "given back, " not in seen and time.monotonic() < deadline:
             if select.select([here], [], [], 1)[0]:
                 seen += os.read(here, 10_000).decode()
-        assert "done, 0 given back, " in seen
+        assert "done, 0 released, " in seen
         assert "/s" in seen
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0

@@ -110,7 +110,7 @@ def test_batches_keep_the_bounds(tmp_path: Path) -> None:
     resume_path(file).unlink()
     assert [len(batch.bodies) for batch in cut(file, resumed(file, TERMS, 5026))][-2:] == [1, 1]
     resume_path(file).unlink()
-    with pytest.raises(TornLine, match=r"Line 2501 makes a post of 5,026 bytes; it may have 5,025"):
+    with pytest.raises(TornLine, match=r"Line 2501 makes a post of 5,026 bytes; the limit is 5,025"):
         cut(file, resumed(file, TERMS, 5025))
 
 
@@ -120,7 +120,7 @@ def test_lines_that_are_no_json_are_named_and_what_was_before_is_stored(zq: Zq, 
     file.write_text('{"n": 0}\n' * 1000 + "\n{torn}\n" + '{"n": 1}\n')
     stderr = zq.refused(4, "post", "events", "--file", str(file))
     assert "Line 1002 is not JSON" in stderr
-    assert "Messages posted so far: 1,000 (up to line 1,000). The same command goes on from there." in stderr
+    assert "Messages posted so far: 1,000 (up to line 1,000). Run the same command to resume." in stderr
     file.write_text(file.read_text().replace('"n": 0', '"n": 9'))
     assert "has changed" in zq.refused(6, "post", "events", "--file", str(file))
     file.write_text(file.read_text().replace('"n": 9', '"n": 0'))
@@ -200,7 +200,7 @@ def test_one_run_at_a_time_posts_a_file(zq: Zq, tmp_path: Path) -> None:
     """Whether the note of the other one is as it was, or has been replaced meanwhile; afterwards it is free."""
     file = written(tmp_path, 5)
     with ResumeFile(file) as note:
-        assert "Another run posts this file." in zq.refused(6, "post", "events", "--file", str(file))
+        assert "Another run is posting this file." in zq.refused(6, "post", "events", "--file", str(file))
         upload = resume(note, TERMS, 1000)
         assert "Another run" in zq.refused(6, "post", "events", "--file", str(file), "--restart")
     assert resumed(file, TERMS, 1000).run == upload.run

@@ -103,7 +103,7 @@ def test_a_query_that_is_none_is_refused_before_anything_is_done(zq: Zq) -> None
     result = zq.run("pop", "jobs", "--query", "nonsense(@)")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["body"]["n"] == 1
-    assert "is shown whole: Unknown function: nonsense()" in result.stderr
+    assert "is shown completely: Unknown function: nonsense()" in result.stderr
     assert "'xml' is not one of" in zq.refused(2, "queue", "list", "--output", "xml")
 
 
@@ -140,7 +140,7 @@ def test_a_query_of_a_body_that_cannot_be_decoded_shows_the_result_and_names_the
     zq, message = old
     result = zq.run(verb[0], "jobs", *verb[1:], "--query", "[].body")
     assert (result.exit_code, len(result.stdout.splitlines())) == (2, 3)
-    assert f"is shown whole: The body of message {message} cannot be decoded: " in result.stderr
+    assert f"is shown completely: The body of message {message} cannot be decoded: " in result.stderr
 
 
 @pytest.mark.parametrize("form", ["json", "yaml", "table"])

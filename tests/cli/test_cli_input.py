@@ -63,12 +63,12 @@ def test_a_line_with_a_number_out_of_range_is_named(zq: Zq, number: str) -> None
     """The lines before it are stored."""
     result = zq.run("post", "jobs", "-", given=f"1\n2\n[{number}]\n4\n")
     assert (result.exit_code, result.stdout) == (4, "")
-    assert "Line 3: the body[0] holds a number out of range" in result.stderr
+    assert "Line 3: the body[0] contains a number out of range" in result.stderr
     assert total(zq) == 2
-    assert "holds a number out of range" in zq.refused(4, "post", "jobs", f"[{number}]")
+    assert "contains a number out of range" in zq.refused(4, "post", "jobs", f"[{number}]")
 
 
 def test_a_key_is_for_one_body(zq: Zq) -> None:
     """Elsewhere it would count nothing once."""
-    assert "--key is for one BODY" in zq.refused(2, "post", "jobs", "-", "--key", "k")
-    assert "--key is for one BODY" in zq.refused(2, "post", "jobs", "--file", __file__, "--key", "k")
+    assert "--key requires a single BODY" in zq.refused(2, "post", "jobs", "-", "--key", "k")
+    assert "--key requires a single BODY" in zq.refused(2, "post", "jobs", "--file", __file__, "--key", "k")

@@ -65,9 +65,9 @@ def test_what_is_no_export_is_refused_with_its_line(zq: Zq, tmp_path: Path) -> N
     """Nothing behind it is brought in."""
     file = tmp_path / "project.ndjson"
     file.write_text('{"is":"named","of":"queue","name":"jobs","metadata":{}}\n{"n": 1}\n')
-    assert "Line 2 is none of an export" in zq.refused(4, "import", str(file))
+    assert "Line 2 does not belong to an export" in zq.refused(4, "import", str(file))
     file.write_text('{"is":"message","of":"foo","name":"jobs","id":"1","body":1,"ttl":60}\n')
-    assert "Line 1 is none of an export" in zq.refused(4, "import", str(file))
+    assert "Line 1 does not belong to an export" in zq.refused(4, "import", str(file))
     assert zq("topic", "list") == []
 
 
@@ -107,7 +107,7 @@ def test_a_message_that_fills_a_post_is_brought_in(zq: Zq, tmp_path: Path) -> No
         result = other.run("import", str(file))
         assert (result.exit_code, '"messages":2}' in result.stdout) == (1, True)
         assert "gets the default ttl and delay" in result.stderr
-        assert "Message a1 of queue jobs is left out: The body must be at most 262144 bytes" in result.stderr
+        assert "Message a1 of queue jobs is skipped: The body must be at most 262144 bytes" in result.stderr
         assert "zq: 1 messages were refused." in result.stderr
         assert [message["body"] for message in other("list", "jobs")] == ["x" * largest, "z"]
 
@@ -150,7 +150,7 @@ def test_a_batch_that_a_paused_queue_refuses_takes_no_other_with_it(zq: Zq, tmp_
     other("queue", "create", "jobs", "_paused=posts")
     result = other.run("import", str(file))
     assert (result.exit_code, '"messages":1}' in result.stdout) == (1, True)
-    assert "2 messages of queue jobs are left out: Posts to the queue jobs are paused" in result.stderr
+    assert "2 messages of queue jobs are skipped: Posts to the queue jobs are paused" in result.stderr
     assert other("topic", "stats", "news")[0]["total"] == 1
 
 
@@ -188,7 +188,7 @@ def test_members_that_an_import_cannot_restore_are_named(zq: Zq, tmp_path: Path)
     file = tmp_path / "project.ndjson"
     result = zq.run("export", "--to", str(file))
     assert (result.exit_code, '"messages":3}' in result.stdout) == (1, True)
-    assert "2 messages of queue orders.dead are without origin, origin_claim_count" in result.stderr
+    assert "2 messages of queue orders.dead lose origin, origin_claim_count" in result.stderr
     assert "zq: 2 messages have members that an import cannot restore." in result.stderr
     other = Zq(zq.env["ZQ_URL"], tmp_path)
     assert other("import", str(file))[0]["messages"] == 3
@@ -247,7 +247,7 @@ def test_claim_counts_are_named_as_lost(zq: Zq) -> None:
     zq("claim", "jobs", "--limit", "2")
     result = zq.run("export")
     assert (result.exit_code, len(result.stdout.splitlines())) == (1, 4)
-    assert "2 messages of queue jobs are without claim_count." in result.stderr
+    assert "2 messages of queue jobs lose claim_count." in result.stderr
 
 
 def test_delayed_messages_of_a_queue_that_ignores_delays_are_named(zq: Zq, tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_delayed_messages_of_a_queue_that_ignores_delays_are_named(zq: Zq, tmp_p
         result = other.run("import", str(file))
         assert (result.exit_code, '"messages":2}' in result.stdout) == (1, True)
         assert "2 delayed messages of queue jobs are ready at once: it ignores delays" in result.stderr
-        assert "zq: 2 messages are without their ttl or delay." in result.stderr
+        assert "zq: 2 messages lost their ttl or delay." in result.stderr
     assert len(other("claim", "jobs")) == 2
 
 
@@ -289,7 +289,7 @@ def test_an_import_that_a_broken_line_ends_applies_the_settings_that_forbid_post
         more.write('{"is":"message","of":"queue","name":"small","id":"a1","body":1,"ttl":60}\nbroken\n')
     other = Zq(zq.env["ZQ_URL"], tmp_path)
     for _ in range(2):
-        assert "is none of an export" in other.refused(4, "import", str(file))
+        assert "does not belong to an export" in other.refused(4, "import", str(file))
         assert other("queue", "show", "posts")[0]["_paused"] == "posts"
         assert other("queue", "show", "small")[0]["_max_messages_post_size"] == 30
 
@@ -314,7 +314,7 @@ def test_a_second_refusal_of_a_message_leaves_it_out(refusal: ZqError, capsys: p
     importer = Importer(Refusing(Invalid("The ttl is too long."), refusal))
     first, second = [MessageLine("queue", "jobs", id, Raw(b"1"), 60) for id in ("a", "b")]
     assert [importer.send([first]), importer.send([second])] == [0, 1]
-    assert "a of queue jobs is left out" in capsys.readouterr().err
+    assert "a of queue jobs is skipped" in capsys.readouterr().err
 
 
 def test_batches_of_an_import_depend_on_the_file_alone() -> None:

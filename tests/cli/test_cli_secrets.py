@@ -27,7 +27,7 @@ PROFILE = '[profiles.default]\nurl = "{url}"\nproject = "acme"\ntoken = "t0ken"\
 def test_a_url_that_is_none_is_refused_without_its_password(zq: Zq, url: str) -> None:
     """By a flag and by the environment."""
     for said in (zq.refused(2, "--url", url, "queue", "list"), zq.refused(2, "queue", "list", ZQ_URL=url)):
-        assert "is no URL of a server" in said
+        assert "is not a server URL" in said
         assert PASSWORD not in said
 
 
@@ -58,7 +58,7 @@ def test_a_profile_that_others_can_read_is_warned_of(zq: Zq, tmp_path: Path, mod
     done = zq.run("--config", str(file), "queue", "list", **own)
     assert done.exit_code == 0
     assert done.stderr.splitlines() == (
-        [f"zq: {file} holds a token, and others may read or write it: chmod 600 {file}"] if warned else []
+        [f"zq: {file} contains a token, and other users can read or write it. Run: chmod 600 {file}"] if warned else []
     )
     assert zq.run("--config", str(file), "--token", "other", "queue", "list", **own).stderr == ""
 

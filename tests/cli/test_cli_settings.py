@@ -58,10 +58,10 @@ def test_flags_win_over_the_environment_and_that_over_the_file(profiles: Zq) -> 
 def test_what_is_wrong_with_the_configuration_is_said(profiles: Zq, tmp_path: Path) -> None:
     """The file and the member are named."""
     assert "has no profile nope" in profiles.refused(2, "--profile", "nope", "queue", "list")
-    assert "uri is none of" in profiles.refused(2, "--profile", "broken", "queue", "list")
+    assert "uri is not one of" in profiles.refused(2, "--profile", "broken", "queue", "list")
     assert "no configuration file" in profiles.refused(2, "--config", str(tmp_path / "no"), "queue", "list")
     (tmp_path / "torn.toml").write_text("profile = ")
-    assert "is no TOML" in profiles.refused(2, "--config", str(tmp_path / "torn.toml"), "queue", "list")
+    assert "is not valid TOML" in profiles.refused(2, "--config", str(tmp_path / "torn.toml"), "queue", "list")
     (tmp_path / "empty.toml").write_text("")
     assert "No project" in profiles.refused(2, "--config", str(tmp_path / "empty.toml"), "queue", "list")
 
@@ -75,7 +75,7 @@ def test_errors_are_one_sentence_with_the_code_of_their_kind(zq: Zq) -> None:
     assert "64 characters" in zq.refused(4, "queue", "create", "x" * 65)
     assert "cannot be reached" in zq.refused(7, "--url", "http://127.0.0.1:1", "--retry", "0", "health")
     for url in ("ftp://nowhere", "http://", "http://here:port", "http://[", "here:8888"):
-        assert "is no URL of a server" in zq.refused(2, "--url", url, "health")
+        assert "is not a server URL" in zq.refused(2, "--url", url, "health")
 
 
 def test_the_command_line_needs_nothing_of_the_server() -> None:

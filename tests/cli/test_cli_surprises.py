@@ -89,7 +89,10 @@ def test_rules_that_are_none_are_warned_of_and_stored(zq: Zq, verb: str) -> None
     zq("queue", "create", "jobs")
     result = zq.run("queue", verb, "jobs", "_dead_leter_queue=dead", "owner=shop")
     assert result.exit_code == 0
-    assert result.stderr == "zq: _dead_leter_queue is no rule of queues; did you mean _dead_letter_queue?\n"
+    assert (
+        result.stderr
+        == "zq: _dead_leter_queue is not a reserved metadata key of queues; did you mean _dead_letter_queue?\n"
+    )
     if verb == "set":
         assert zq("queue", "show", "jobs")[0]["_dead_leter_queue"] == "dead"
 
@@ -113,7 +116,7 @@ def test_a_delay_that_the_queue_ignores_is_refused_unless_forced(zq: Zq, tmp_pat
 def test_what_only_begins_like_json_is_refused(zq: Zq, words: list[str], body: str) -> None:
     """Unless it is said to be a text."""
     stderr = zq.refused(2, *words, body)
-    assert "begins like JSON and is none" in stderr
+    assert "looks like JSON but does not parse" in stderr
     assert "--text" in stderr
     assert zq(*words, body, "--text")
     assert zq(*words, '"{"')
@@ -126,7 +129,7 @@ def test_lines_that_are_no_json_are_refused_with_what_lines_are(zq: Zq, tmp_path
     for words in (["-"], ["--file", str(tmp_path / "pretty.json")]):
         result = zq.run("post", "jobs", *words, given=pretty)
         assert result.exit_code == 4
-        assert "There is one JSON value to a line (NDJSON); with --text each line is a text." in result.stderr
+        assert "Each line must be one JSON value (NDJSON); use --text to post lines as text." in result.stderr
 
 
 def test_a_broken_queue_hides_no_dead_letters_of_others(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_live_messages_are_no_dead_letters(zq: Zq) -> None:
     """Of a queue that no other one names, and whose messages came from nowhere: they stay where they are."""
     zq("post", "jobs", "x")
     for words in (["dlq", "list", "jobs"], ["dlq", "redrive", "jobs", "--to", "elsewhere"]):
-        assert "jobs has no dead letter queue, and is none." in zq.refused(3, *words)
+        assert "jobs has no dead-letter queue and is not one." in zq.refused(3, *words)
     assert bodies(zq("list", "jobs")) == ["x"]
     zq("queue", "create", "others", "_dead_letter_queue=jobs")
     assert bodies(zq("dlq", "list", "jobs")) == ["x"]
@@ -157,7 +157,7 @@ def test_messages_that_are_not_there_are_named(zq: Zq) -> None:
     (posted,) = zq("post", "jobs", "x")
     lost = "01a1ff731847d13bb34e49c265324706"
     result = zq.run("get", "jobs", posted["id"], lost)
-    assert (result.exit_code, result.stderr) == (3, f"zq: jobs has no such message: {lost}.\n")
+    assert (result.exit_code, result.stderr) == (3, f"zq: jobs does not have these messages: {lost}.\n")
     assert posted["id"] in result.stdout
 
 

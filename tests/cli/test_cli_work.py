@@ -47,7 +47,7 @@ def test_each_message_goes_to_a_command_and_those_that_fail_come_back(zq: Zq, tm
     options = ["--until-empty", "--wait", "0", "--concurrency", "3", "--backoff", "600"]
     result = zq.run("consume", "jobs", "--exec", command, *options)
     assert result.exit_code == 1, "two are not done"
-    assert "4 done, 2 given back." in result.stderr
+    assert "4 done, 2 released." in result.stderr
     assert [(tmp_path / name).read_text() for name in ids] == [str(number) for number in range(6)]
     back = zq("list", "jobs", "--delayed")
     assert [(message["body"], message["claim_count"]) for message in back] == [(2, 1), (5, 1)]
@@ -72,7 +72,7 @@ def test_a_whole_claim_goes_to_one_command(zq: Zq, tmp_path: Path) -> None:
     assert everything(zq) == []
     post(zq, 3)
     result = zq.run("consume", "jobs", "--exec", "false", "--backoff", "600", *options)
-    assert (result.exit_code, "0 done, 3 given back." in result.stderr) == (1, True)
+    assert (result.exit_code, "0 done, 3 released." in result.stderr) == (1, True)
     assert everything(zq) == [0, 1, 2]
     assert zq("pop", "jobs") == []
 
@@ -105,7 +105,7 @@ def test_sigterm_ends_it_after_the_work_in_hand(zq: Zq, tmp_path: Path) -> None:
         wait_for(lambda: len(zq("list", "jobs")) == 0, 60, "all are claimed")
         (tmp_path / "go").touch()
         _, stderr = process.communicate(timeout=60)
-    assert (process.returncode, stderr) == (0, "zq: 2 done, 3 given back, 3 of them not begun.\n")
+    assert (process.returncode, stderr) == (0, "zq: 2 done, 3 released, 3 of them not started.\n")
     assert [message["body"] for message in zq("list", "jobs")] == [2, 3, 4]
 
 
@@ -145,7 +145,7 @@ def test_a_second_signal_ends_the_commands_too(zq: Zq, tmp_path: Path, whole: bo
                 break
         _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "0 done, 3 given back" in stderr
+    assert "0 done, 3 released" in stderr
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert len(zq("list", "jobs", "--delayed")) == 3
@@ -170,7 +170,7 @@ def test_what_was_done_later_is_not_undone() -> None:
     first, second = Message("a", 60, 0, Raw(b"1")), Message("b", 60, 0, Raw(b"2"))
     tally.add([first, second], done=False)
     tally.add([first], done=True)
-    assert (str(tally), tally.undone) == ("1 done, 2 given back.", {"b"})
+    assert (str(tally), tally.undone) == ("1 done, 2 released.", {"b"})
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(zq: Zq) -> None:

@@ -82,7 +82,7 @@ def test_the_steps_of_the_page_save_all_but_what_is_named_as_lost(tmp_path: Path
     checked = run(check, tmp_path)
     assert checked.returncode == 1
     assert re.search(r"\d+\.sst, family bodies, keys from [0-9a-f]+ to [0-9a-f]+: about \d+ entries", checked.stdout)
-    assert ["1", "places that cannot be read"] in [line.split(maxsplit=1) for line in checked.stdout.splitlines()]
+    assert ["1", "unreadable places"] in [line.split(maxsplit=1) for line in checked.stdout.splitlines()]
     assert ["0", "contradictions"] in [line.split(maxsplit=1) for line in checked.stdout.splitlines()]
 
     saved = run(salvage, tmp_path)

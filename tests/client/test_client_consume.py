@@ -217,7 +217,7 @@ def worker(kind: str, url: str, project: str) -> "subprocess.Popen[str]":
 def test_a_signal_ends_the_loop_after_the_message_in_hand(
     running: ZqServer, kind: str, project: str, number: signal.Signals
 ) -> None:
-    """It is committed, the rest of the claim is given back at once, and the program goes on behind the loop."""
+    """It is committed, the rest of the claim is released at once, and the program goes on behind the loop."""
     with client_of("blocking", running.url, project) as client, worker(kind, running.url, project) as process:
         queue = client.queue("jobs")
         queue.post_batch(range(5))

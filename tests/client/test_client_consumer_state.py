@@ -243,6 +243,6 @@ def test_a_failed_settlement_is_reported_and_not_tried_for_ever() -> None:
     state = state_with(1)
     delivery = taken(state, 1)
     state.finish(delivery, delivery.id, 1)
-    state.failed(due(state, 1), Unavailable("The store cannot serve."), 1)
+    state.failed(due(state, 1), Unavailable("The store is unavailable."), 1)
     assert due_or_none(state, 100) is None
     assert [type(failure) for failure in state.failures] == [Unavailable]

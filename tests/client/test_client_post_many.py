@@ -62,7 +62,7 @@ def test_a_number_that_no_client_can_read_is_refused_by_every_verb(queue: Any, n
         lambda: queue.post_batch([raw]),
         lambda: queue.post_batch([Draft(raw)]),
     ):
-        with pytest.raises(errors.InvalidBody, match=r"Message 0: body\.a\[0\] holds a number out of range"):
+        with pytest.raises(errors.InvalidBody, match=r"Message 0: body\.a\[0\] contains a number out of range"):
             refused()
     with pytest.raises(PostStopped) as caught:
         queue.post_many([raw])
@@ -77,19 +77,21 @@ def test_nan_and_infinities_are_refused_by_every_verb(queue: Any, number: float,
     body = form(number)
     queue.create({})
     for refused in (lambda: queue.post(body), lambda: queue.post_batch([None, Draft(body)])):
-        with pytest.raises(errors.InvalidBody, match=r"Message [01]: body.* is (nan|-?inf), which JSON cannot hold"):
+        with pytest.raises(
+            errors.InvalidBody, match=r"Message [01]: body.* is (nan|-?inf), which JSON cannot represent"
+        ):
             refused()
     with pytest.raises(PostStopped) as caught:
         queue.post_many([body])
     assert isinstance(caught.value.__cause__, errors.InvalidBody)
     assert queue.stats().total == 0
-    with pytest.raises(errors.InvalidBody, match="which JSON cannot hold"):
+    with pytest.raises(errors.InvalidBody, match="which JSON cannot represent"):
         queue.create({"weight": body})
-    with pytest.raises(errors.InvalidBody, match="which JSON cannot hold"):
+    with pytest.raises(errors.InvalidBody, match="which JSON cannot represent"):
         queue.update({"weight": body})
     queue.post(None)
     (claimed,) = bodies_of_deliveries(queue)
-    with pytest.raises(errors.InvalidBody, match="which JSON cannot hold"):
+    with pytest.raises(errors.InvalidBody, match="which JSON cannot represent"):
         claimed.move("other", body=body)
     queue.purge()
 

@@ -205,8 +205,8 @@ def test_refusals_are_not_repeated(client: Any, proxy: Proxy) -> None:
 @pytest.mark.parametrize(
     ("trouble", "sentence"),
     [
-        (Trouble(passes=False, status=302, headers=(("Location", "/login"),)), "302 Found, which leads to /login"),
-        (Trouble(passes=False, status=200), "none that this client understands"),
+        (Trouble(passes=False, status=302, headers=(("Location", "/login"),)), "302 Found, a redirect to /login"),
+        (Trouble(passes=False, status=200), "This client cannot read the answer"),
     ],
 )
 def test_a_strangers_answer_is_no_success(client: Any, proxy: Proxy, trouble: Trouble, sentence: str) -> None:
@@ -234,7 +234,7 @@ def test_a_strangers_answer_is_no_success(client: Any, proxy: Proxy, trouble: Tr
 def test_garbage_is_an_error_of_one_sentence(client: Any, proxy: Proxy, content: bytes) -> None:
     """Never by an error of a library's, be it in an answer or in a refusal."""
     proxy.plan(Trouble(passes=False, status=200, content=content))
-    with pytest.raises(errors.ZqError, match="none that this client understands"):
+    with pytest.raises(errors.ZqError, match="This client cannot read the answer"):
         list(client.queue("jobs").consume(wait=0, until_empty=True))
     proxy.plan(Trouble(passes=False, status=400, content=content, headers=(("X-Zq-Error", "Any"),)))
     with pytest.raises(errors.Invalid, match="answered 400"):
@@ -335,5 +335,5 @@ def test_a_commit_that_is_under_way_is_asked_for_until_it_is_done(client: Any, p
 def test_a_stage_with_other_messages_is_an_error(client: Any) -> None:
     """A.9, by its own class."""
     client.queue("out").stage("etl.1", [1, 2])
-    with pytest.raises(errors.StageDiffers, match="holds 2 messages, and 3 are expected"):
+    with pytest.raises(errors.StageDiffers, match="has 2 messages, but 3 are expected"):
         client.commit("etl", 1, publish=[("etl.1", 3)])

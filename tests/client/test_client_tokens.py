@@ -101,7 +101,7 @@ def test_the_environment_gives_the_token(guarded: Server, kind: str, monkeypatch
 
 
 def test_refusals_are_errors_of_their_own_with_the_servers_sentence(guarded: Server, kind: str) -> None:
-    needed = pytest.raises(errors.NotAuthenticated, match=r"^A credential is needed: Authorization: Bearer <token>\.$")
+    needed = pytest.raises(errors.NotAuthenticated, match=r"^A credential is required: Authorization: Bearer <token>\.$")
     with client_of(kind, guarded.url, token="") as client, needed:
         client.ping()
     token = guarded.token("acme", scopes=["produce:queue/orders"])
@@ -126,7 +126,7 @@ def test_a_quota_that_is_used_up_is_an_error_of_its_own(kind: str) -> None:
 def test_no_redirect_takes_a_token_along(headers: tuple[str, list[Any]], kind: str) -> None:
     """The one request goes to the server that was named; the error says where it was led to."""
     url, seen = headers
-    with client_of(kind, url, token="zq_secret") as client, pytest.raises(errors.ZqError, match="leads to"):
+    with client_of(kind, url, token="zq_secret") as client, pytest.raises(errors.ZqError, match="a redirect to"):
         client.ping()
     assert [sent["Authorization"] for sent in seen] == ["Bearer zq_secret"]
     assert seen[0]["X-Auth-Token"] is None
@@ -175,7 +175,7 @@ def test_who_is_too_fast_waits_as_long_as_the_server_says(
         assert time.monotonic() - began >= 3
         assert len(proxy.seen) == 4
     said = [record.getMessage() for record in caplog.records if record.name == "zq.client"]
-    assert said == ["The project may make 2 requests a second. Waiting 1 s, as the server asks."]
+    assert said == ["The project may make 2 requests a second. Waiting 1 s, as requested by the server."]
 
 
 def test_who_has_no_patience_is_told_what_was_exceeded(proxy: Proxy, kind: str, project: str) -> None:
@@ -261,12 +261,14 @@ def test_a_token_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     file.write_text("zq_abc\n")
     for mode in (0o644, 0o640, 0o602):
         file.chmod(mode)
-        with pytest.raises(errors.Invalid, match=rf"^Others may read or write the token file .*: chmod 600 {file}$"):
+        with pytest.raises(
+            errors.Invalid, match=rf"^Other users can read or write the token file .*: chmod 600 {file}$"
+        ):
             read_token_file(file)
     file.chmod(0o600)
     assert read_token_file(file) == "zq_abc"
     file.write_text("two words")
-    with pytest.raises(errors.Invalid, match="one token and nothing else") as wrong:
+    with pytest.raises(errors.Invalid, match="contain only a token") as wrong:
         read_token_file(file)
     assert "words" not in str(wrong.value)
     with pytest.raises(errors.Invalid, match="cannot be read"):

@@ -265,7 +265,7 @@ def test_a_topic_is_published_to_and_read_by_everybody(client: Any) -> None:
 def test_a_commit_names_the_messages_of_each_stage(client: Any, stage: Any) -> None:
     """Else a stage that has lost a part would be published."""
     client.queue("out").stage("etl.1", [1, 2])
-    with pytest.raises(errors.Invalid, match="publish must name pairs of a stage and the messages staged there"):
+    with pytest.raises(errors.Invalid, match="publish must contain pairs of a stage and its message count"):
         client.commit("etl", 1, publish=[stage])
     with pytest.raises(errors.StageDiffers):
         client.commit("etl", 1, publish=[("etl.1", 3)])

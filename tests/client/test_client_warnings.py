@@ -37,9 +37,9 @@ def test_unknown_rules_are_warned_of_once_and_stored(queue: Any, caplog: pytest.
         queue.update({"_mine": 1, "_max_claim_counts": 5})
     assert queue.metadata()["_dead_leter_queue"] == "dead"
     assert said(caplog) == [
-        "_dead_leter_queue is no rule of queues; did you mean _dead_letter_queue?",
-        "_mine is no rule of queues.",
-        "_max_claim_counts is no rule of queues; did you mean _max_claim_count?",
+        "_dead_leter_queue is not a reserved metadata key of queues; did you mean _dead_letter_queue?",
+        "_mine is not a reserved metadata key of queues.",
+        "_max_claim_counts is not a reserved metadata key of queues; did you mean _max_claim_count?",
     ]
 
 
@@ -49,7 +49,7 @@ def test_rules_of_queues_are_none_of_topics(
     """No topic keeps a history."""
     with client_of(kind, proxy.url, project) as client:
         client.topic("news").create({"_history_ttl": 60, "_default_message_ttl": 600})
-    assert said(caplog) == ["_history_ttl is no rule of topics."]
+    assert said(caplog) == ["_history_ttl is not a reserved metadata key of topics."]
 
 
 DELAYED = [

@@ -54,4 +54,4 @@ def test_the_dry_run_and_its_refusals(client: Client, watch: Watch) -> None:
     expect(page.get_by_role("region", name="Dry run")).to_contain_text("they stay")
     page.get_by_label("To this queue").fill("dead")
     page.get_by_role("button", name="Dry run").click()
-    expect(page.get_by_text("to must name another queue")).to_be_visible()
+    expect(page.get_by_text("to must not name the queue that is redriven")).to_be_visible()

@@ -35,7 +35,7 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
         page.get_by_label("Of a").select_option(kind)
         page.get_by_label("Name").fill("news")
         page.get_by_role("button", name="Show").click()
-        expect(page.locator("tbody [data-name=State]")).to_have_text("has not agreed")
+        expect(page.locator("tbody [data-name=State]")).to_have_text("has not confirmed")
         page.locator("tbody th a").click()
         test = page.get_by_role("button", name="Test delivery")
         expect(test).to_have_attribute("title", "The subscriber has not agreed.")
@@ -60,7 +60,7 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
 
         page.get_by_role("button", name="Pause…").click()
         page.get_by_role("dialog").get_by_role("button", name="Pause").click()
-        expect(page.locator("tbody [data-name=State]").first).to_have_text("has not agreed")
+        expect(page.locator("tbody [data-name=State]").first).to_have_text("has not confirmed")
         assert not source.subscription(made.id).confirmed
         page.get_by_role("button", name="Delete…").click()
         page.get_by_role("dialog").get_by_role("button", name="Delete").click()

@@ -90,4 +90,4 @@ def page_through(client: Client, watch: Watch) -> None:
     expect(page.locator("tbody td.start").last).to_have_text('{"n":"new"}')
     watch.expected |= {400, 0}  # the server may end before the page
     watch.open(f"{NEWS}?after=8000000000000000000")
-    expect(page.get_by_role("alert")).to_contain_text("The marker must not be beyond the log's end")
+    expect(page.get_by_role("alert")).to_contain_text("The marker must not be beyond the end of the log")

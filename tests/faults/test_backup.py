@@ -267,7 +267,7 @@ def test_one_backup_at_a_time(zq: ZqServer, uri: str, target: Path, tmp_path: Pa
     other.mkdir()
     with control.snapshot(f"{uri[10:]}/control.sock"):
         done = run("backup", other, "--store", uri)
-        assert (done.code, "A backup of this store is being made" in done.error) == (2, True)
+        assert (done.code, "A backup of this store is already running" in done.error) == (2, True)
     with backups._held(target):
         done = run("backup", target, "--store", uri)
         assert (done.code, "Another backup is being made in" in done.error) == (2, True)
@@ -352,7 +352,7 @@ def test_a_full_target_is_said_and_left_as_it_was(zq: ZqServer, uri: str, target
 def test_a_store_without_a_server_or_without_backups_is_refused(uri: str, target: Path) -> None:
     """With the way that there is instead."""
     for store, sentence in (
-        (uri, "The server makes the backup: start it"),
+        (uri, "The server creates the backup, so start it"),
         ("memory:", "A store in memory has no backup"),
         ("s3://bucket/prefix", "zq-server restore --at"),
         ("swift://container/prefix", "zq-server restore --at"),
@@ -443,7 +443,7 @@ def test_a_store_whose_disk_is_full_is_not_backed_up_and_recovers(tmp_path: Path
         disk.fill()
         disk.fill()
         done = run("backup", target, "--store", store)
-        assert (done.code, done.error) == (2, "zq-server: The store cannot serve now. Try again later.\n")
+        assert (done.code, done.error) == (2, "zq-server: The store is temporarily unavailable. Try again later.\n")
         assert not list((tmp_path / "store").glob(".zq-snapshot-*"))
         disk.free()
         body = {"messages": [{"body": "later", "ttl": 3600}]}

@@ -44,7 +44,7 @@ def test_keys_are_taken_over_at_hup_and_no_body_is_in_the_files(tmp_path: Path) 
         post("cleartext-one")
         keys.write_text("nonsense")
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "stays as it was" in server.output, 60, "the log says that the file is refused")
+        wait_for(lambda: "File not reloaded" in server.output, 60, "the log says that the file is refused")
         assert bodies() == ["cleartext-one"]
         keys.write_text(NEW)
         os.kill(server.pid, signal.SIGHUP)

@@ -29,7 +29,7 @@ def test_the_network_is_refused_in_a_sentence(tmp_path: Path) -> None:
     finally:
         server.close()
     assert server.stderr.startswith(
-        "zq-server: Nobody is authenticated (auth_strategy is empty), so --bind 0.0.0.0 would"
+        "zq-server: Authentication is off (auth_strategy is empty), so --bind 0.0.0.0 would"
     )
     assert not (tmp_path / "store").exists()
 
@@ -39,7 +39,7 @@ def test_who_trusts_the_network_is_warned_at_each_start(tmp_path: Path) -> None:
     trusting = {"OS_SERVER__TRUST_NETWORK": "true"}
     with ZqServer(f"rocksdb://{tmp_path}/store", "--bind", "0.0.0.0", engine="granian", env=trusting) as server:
         for start in (1, 2):
-            warned = [line for line in server.stderr.splitlines() if "Nobody is authenticated" in line]
+            warned = [line for line in server.stderr.splitlines() if "Authentication is off" in line]
             assert len(warned) == 1, start
             assert " WARNING " in warned[0]
             assert f"0.0.0.0:{server.port}" in warned[0]

@@ -21,11 +21,11 @@ def test_the_first_lines_say_what_starts_and_whom_it_believes(engine: str, tmp_p
     with ZqServer(f"rocksdb://{tmp_path}/store", engine=engine) as server:
         lines = [re.sub(r"^\S+ INFO \w+: ", "", line) for line in server.stderr.splitlines()[:5]]
     assert lines == [
-        f"zq {__version__} starts under {engine} at http://127.0.0.1:{server.port}.",
+        f"zq {__version__} starts with {engine} on http://127.0.0.1:{server.port}.",
         f"Store: rocksdb://{tmp_path}/store.",
         f"Console: http://127.0.0.1:{server.port}/console/.",
-        "Defaults of every project: messages live 3600 s, claims 300 s and their grace 60 s.",
-        "Callers are believed: no tokens are checked; reachable from this machine only.",
+        "Project defaults: message TTL 3600 s, claim TTL 300 s, claim grace 60 s.",
+        "Authentication is off; reachable from this machine only.",
     ]
 
 
@@ -43,7 +43,7 @@ def test_the_lines_say_what_was_chosen_and_no_password(monkeypatch: pytest.Monke
     assert "Metrics" not in said
     assert "reachable from other machines" in said
     monkeypatch.setenv("OS_STORAGE__URI", "rocksdb:var/zq")
-    assert f"rocksdb:var/zq (the folder {Path('var/zq').absolute()})" in "\n".join(startup.lines(settings.load()))
+    assert f"rocksdb:var/zq (directory {Path('var/zq').absolute()})" in "\n".join(startup.lines(settings.load()))
 
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])

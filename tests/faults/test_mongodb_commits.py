@@ -263,6 +263,19 @@ def test_a_fence_that_advances_before_the_decision_aborts_the_commit(job: Job, s
     job.assert_undone()
 
 
+@pytest.mark.parametrize("way", ["purge", "delete"])
+@pytest.mark.parametrize(("step", "nth"), [(Step.BEGUN, 1), (Step.RESERVED, 3)])
+def test_a_removal_before_the_decision_aborts_the_commit(job: Job, way: str, step: str, nth: int):
+    """The messages that the claims held are gone; nothing is published and nothing is left of the commit."""
+    server = job.server(At(step, nth, lambda: getattr(job.input.storage.queues, way)(job.input.queue)))
+    with pytest.raises(ClaimLapsed):
+        job.commit(server)
+    assert job.published == {"left": [], "right": []}
+    assert job.input.is_empty()
+    assert job.input.history() == []
+    assert not [one for one in job.leftovers() if one.startswith("p")]
+
+
 def test_a_stage_that_a_commit_has_is_neither_dropped_nor_filled_nor_used_by_others(job: Job):
     """Nor does it expire."""
     job.dies(Step.DECIDED)

@@ -11,9 +11,9 @@ from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene
 from zq.conformance.test_claim_lists import claims
-from zq.errors import ClaimNotFound
-from zq.model import Move, QueueRef
-from zq.storage.mongodb import changes, connect
+from zq.errors import ClaimLapsed, ClaimNotFound
+from zq.model import ClaimRef, Move, QueueRef
+from zq.storage.mongodb import changes, commits, connect
 from zq.storage.mongodb.client import StoreClient
 
 WAYS = pytest.mark.parametrize("way", ["purge", "delete"])
@@ -95,6 +95,30 @@ def test_a_verb_that_found_messages_before_a_purge_leaves_no_history_of_them(
     elif claim:
         with pytest.raises(ClaimNotFound):
             here.settle(claim.id, rest=True, history=60)
+    assert here.history() == []
+
+
+@WAYS
+@pytest.mark.parametrize("history", [0, 60])
+def test_a_commit_that_found_messages_before_a_removal_publishes_nothing(
+    servers: list[Scene], monkeypatch: pytest.MonkeyPatch, way: str, history: int
+) -> None:
+    """A commit whose claims lost their messages by a purge or deletion is refused after the removal's answer."""
+    here, there = servers
+    here.post(2)
+    claim = here.take(2)
+    here.at("other").stage("s1", 2)
+    original = commits.publish
+
+    def interrupted(*arguments: Any) -> object:
+        monkeypatch.setattr(commits, "publish", original)
+        remove(there, way)()
+        return original(*arguments)
+
+    monkeypatch.setattr(commits, "publish", interrupted)
+    with pytest.raises(ClaimLapsed):
+        here.commit(1, ["s1"], [ClaimRef(here.queue, claim.id, history)])
+    assert here.at("other").is_empty()
     assert here.history() == []
 
 

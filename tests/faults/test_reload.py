@@ -145,7 +145,7 @@ def test_options_change_under_load(engine: str, driver: str, workers: int, begin
     with begin(engine, driver) as server:
         wait_for(lambda: len(server.worker_pids) == workers, WITHIN, "all have begun")
         if engine == "granian":  # a process of it is there before it serves
-            wait_for(lambda: server.output.count(" serves.") == workers, WITHIN, "all serve")
+            wait_for(lambda: server.output.count(" is serving.") == workers, WITHIN, "all serve")
         processes = server.worker_pids
         clients = [Client(server.port, over) for _ in range(CLIENTS)]
         for client in clients:

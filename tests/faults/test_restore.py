@@ -109,8 +109,8 @@ def test_a_backup_is_verified_without_a_change_and_restored(backup: Path, new: P
     assert digests(backup) == before
     done = run("restore", "--store", f"rocksdb://{new}", backup)
     assert (done.code, done.error) == (0, "")
-    assert "2 tokens are as they were then" in done.said
-    assert "1 fences are as they were then" in done.said
+    assert "2 tokens are valid as of the backup" in done.said
+    assert "1 fences are restored as of the backup" in done.said
     assert digests(backup) == before
     assert new.stat().st_mode & 0o777 == 0o700
     assert whole(f"rocksdb://{new}")
@@ -149,7 +149,7 @@ def test_a_file_that_is_not_as_it_was_is_named(spoil: Callable[[Path], None], ba
     verified = run("backup", "verify", backup)
     assert verified.code == 1
     assert re.search(r"^[0-9]{6}\.sst (cannot be read|is not as it was): ", verified.said, re.MULTILINE)
-    assert "1 places that cannot be read" in verified.said
+    assert "1 unreadable places" in verified.said
     done = run("restore", backup, "--store", f"rocksdb://{new}")
     assert (done.code, "is damaged" in done.error) == (2, True), done
     assert sorted(path.name for path in new.parent.iterdir()) == ["backup"]
@@ -226,7 +226,7 @@ def test_damage_that_the_store_had_is_found_by_verify(tmp_path: Path) -> None:
         second = backed_up(storage, tmp_path / "others")
     assert run("backup", "verify", first).code == 0
     done = run("backup", "verify", second)
-    assert (done.code, "1 places that cannot be read" in done.said) == (1, True), done
+    assert (done.code, "1 unreadable places" in done.said) == (1, True), done
 
 
 def test_a_store_is_restored_where_none_is(backup: Path, new: Path, tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ def test_what_expired_meanwhile_is_counted(tmp_path: Path, new: Path) -> None:
         storage.messages.post(JOBS, drafts(1), posted)
         backup = backed_up(storage, tmp_path / "backups", HOUR)
     done = run("restore", backup, "--store", f"rocksdb://{new}")
-    assert "\n3 messages of queues expired since, and are gone.\n" in done.said
+    assert "\n3 messages have expired since the backup and were dropped.\n" in done.said
 
 
 def lives(path: Path) -> dict[str, float]:
@@ -280,7 +280,10 @@ def test_nothing_expires_for_the_time_since_with_shift_time(backup: Path, tmp_pa
     assert run("restore", backup, "--store", f"rocksdb://{plain}").code == 0
     dated(backup, time.time() - 2 * DAY)
     done = run("restore", backup, "--store", f"rocksdb://{later}", "--shift-time")
-    assert (done.code, "What lived then expires 2 days, 0:0" in done.said) == (0, True), done
+    assert (done.code, "were extended by 2 days, 0:0" in done.said) == (
+        0,
+        True,
+    ), done
     assert whole(f"rocksdb://{later}")
     before, after = lives(plain), lives(later)
     assert before.keys() == after.keys()

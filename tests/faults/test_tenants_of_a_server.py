@@ -81,7 +81,7 @@ def test_policy_quotas_and_audit_of_a_server(deployment: Deployment) -> None:
     deployment.policy.write_text('"queues:create": "role:nobody"\n"queues:gat": "@"\n')
     deployment.write(queues=2, requests=500)
     deployment.hang_up()
-    wait_for(lambda: "The policy stays as it was" in deployment.server.stderr, WITHIN, "the file was refused")
+    wait_for(lambda: "The former policy stays in use" in deployment.server.stderr, WITHIN, "the file was refused")
     wait_for(is_allowed(deployment, "operator", "more"), WITHIN, "the new quota counts, the old policy too")
 
     deployment.policy.write_text('"queues:create": "role:member"\n')

@@ -99,7 +99,7 @@ def put(folder: Path, place: Path, name: str) -> None:
 def test_a_server_speaks_tls_and_nothing_else(engine: str, folder: Path, tmp_path: Path) -> None:
     """Small and large requests and answers go through whole; what is not TLS gets no answer; 1.2 is spoken."""
     with serving(folder, tmp_path, engine) as (server, caller):
-        assert f"starts under {engine} at https://" in server.output
+        assert f"starts with {engine} on https://" in server.output
         bodies = [{"body": f"{number:02}" * 20_000} for number in range(20)]
         for each in range(0, 20, 5):
             posted = {"messages": bodies[each : each + 5]}
@@ -170,7 +170,7 @@ def test_a_certificate_is_a_credential(folder: Path, tmp_path: Path) -> None:
         assert unknown.ask("GET", "/v2/queues", **{"zq.certificate": SUBJECT, "zq-certificate": SUBJECT}).status == 401
         holders.write_text("[nonsense]\n")
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "What this file said stays as it was" in server.output, 60, "the file is refused")
+        wait_for(lambda: "File not reloaded" in server.output, 60, "the file is refused")
         assert billing.ask("POST", "/v2/queues/jobs/messages", posted).status == 201
         holders.write_text("['CN=nobody,O=Acme']\nproject = 'acme'\n")
         os.kill(server.pid, signal.SIGHUP)
@@ -185,7 +185,7 @@ def test_a_new_certificate_serves_from_hup_on(engine: str, folder: Path, tmp_pat
         assert caller.subject_of_server() == ((("commonName", "first"),),)
         shutil.copy(folder / "second.pem", tmp_path / "cert.pem")  # the key is still the other's
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "What this file said stays as it was" in server.output, 60, "the files are refused")
+        wait_for(lambda: "File not reloaded" in server.output, 60, "the files are refused")
         assert caller.subject_of_server() == ((("commonName", "first"),),)
         put(folder, tmp_path, "second")
         os.kill(server.pid, signal.SIGHUP)
@@ -243,7 +243,7 @@ def _last(connection: socket.socket) -> bytes:
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
-        ("[server]\ntls_cert = {0}/server.pem\n", "[server] tls_cert and tls_key must be set both, or none of them."),
+        ("[server]\ntls_cert = {0}/server.pem\n", "[server] tls_cert and tls_key must both be set, or neither."),
         ("[server]\ntls_client_ca = {0}/ca.pem\n", "[server] tls_client_ca needs tls_cert and tls_key."),
         (
             "[server]\ntls_cert = {0}/server.pem\ntls_key = {0}/second.key\n",
@@ -256,7 +256,7 @@ def _last(connection: socket.socket) -> bytes:
         ),
         (
             "[server]\ntls_cert = {0}/server.pem\ntls_key = {0}/server.key\ntls_client_ca = {0}/ca.key\n",
-            "[server] tls_client_ca must hold certificates: {0}/ca.key does not.",
+            "[server] tls_client_ca must contain certificates, but {0}/ca.key does not.",
         ),
         (
             "[auth]\ncertificates = {0}/ca.pem\n",

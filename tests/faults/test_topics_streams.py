@@ -28,7 +28,7 @@ BACKLOG = 60
 # Of a server with sleeping readers: half a minute is too long for a test.
 PATIENCE = """\
 import zq.core.streams
-zq.core.streams.PATIENCE = 2.0
+zq.core.streams.STALL_TIMEOUT = 2.0
 """
 DROPPED_WITHIN = FREED_WITHIN = 60.0
 

@@ -59,7 +59,7 @@ class BrokenStore:
 
 def down() -> Unavailable:
     """A store that does not answer, told in a driver's words; the cause must stay in the log."""
-    error = Unavailable("The store cannot serve now. Try again later.")
+    error = Unavailable("The store is unavailable now. Try again later.")
     error.__cause__ = ConnectionError("password=secret@10.0.0.7:27017")
     return error
 

@@ -124,7 +124,12 @@ def test_a_scope_must_be_to_observe_everything(scoped: Scoped) -> None:
 
 @pytest.mark.parametrize(
     ("query", "told"),
-    [("marker=x", "marker must"), ("since=now", "since must"), ("limit=0", "limit must"), ("limit=101", "limit must")],
+    [
+        ("marker=x", "marker is not valid"),
+        ("since=now", "since must"),
+        ("limit=0", "limit must"),
+        ("limit=101", "limit must"),
+    ],
 )
 def test_bad_parameters_are_named(caller: Api, query: str, told: str) -> None:
     assert caller.get(f"/v2/audit?{query}", 400).json["description"].startswith(told)
@@ -145,7 +150,7 @@ def test_a_store_that_is_away_loses_the_entry_and_not_the_answer(
         broken.setattr(trail._documents, "put", away)
         caller.delete(QUEUE, 204)
         trail.finish()
-    assert "is lost" in caplog.text
+    assert "was lost" in caplog.text
     assert "queue jobs" in caplog.text
     caller.delete("/v2/queues/mail", 204)
     trail.finish()
@@ -223,7 +228,7 @@ def test_the_writer_outlives_whatever_is_raised(
 
         broken.setattr(trail._documents, "put", failing)
         caller.delete("/v2/queues/lost", 204)
-        wait_for(lambda: re.search("is lost: .*'queue lost'", caplog.text), 60, "the loss is logged")
+        wait_for(lambda: re.search("was lost: .*'queue lost'", caplog.text), 60, "the loss is logged")
     caller.delete("/v2/queues/mail", 204)
     assert trail._writer is writer
     trail.finish()
@@ -252,7 +257,7 @@ def test_a_process_without_another_thread_answers(
 
         full.setattr(module.threading.Thread, "start", start)
         caller.delete(QUEUE, 204)
-    assert "cannot be written now" in caplog.text
+    assert "writer thread of the audit trail cannot be started" in caplog.text
     caller.delete("/v2/queues/mail", 204)
     trail.finish()
     assert {entry["object"] for entry in listed(caller)} == {"queue jobs", "queue mail"}
@@ -285,10 +290,10 @@ def test_memory_is_bounded_while_the_store_hangs(
         trail.put(Entry(project=f"p{number}", outcome="done", **dict.fromkeys(TEXTS, long)))
     assert len(trail._waiting) <= MAX_WAITING
     trail.finish(0.01)
-    assert "since the store is slow: 1" in caplog.text
+    assert "because the store is slow: 1" in caplog.text
     release.set()
     trail.finish(60)
     assert MAX_WAITING <= len(written) // 2 <= MAX_WAITING + 1
     assert max(map(len, written)) < 2 * len(TEXTS) * MAX_TEXT + 1000
-    told = re.findall(r"waited to be written: (\d+)", caplog.text)
+    told = re.findall(r"entries were already queued: (\d+)", caplog.text)
     assert sum(map(int, told)) + len(written) // 2 == MAX_WAITING + 50

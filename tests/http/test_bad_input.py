@@ -155,7 +155,7 @@ def test_a_number_out_of_range_is_refused_with_its_field(
 ) -> None:
     """The path ends at the message's body: an error holds no part of it."""
     refused = send(queued, method, path, document.encode(), 400).json
-    assert refused["description"].startswith(f"{field} holds a number out of range"), refused
+    assert refused["description"].startswith(f"{field} contains a number out of range"), refused
     assert "secret" not in refused["description"]
 
 
@@ -201,7 +201,7 @@ def test_a_lone_surrogate_is_refused_or_kept(queued: Api, method: str, path: str
 def test_half_a_surrogate_pair_is_named(queued: Api, body: bytes, half: bytes) -> None:
     """1.6: by its place, whichever half it is and whatever follows; escaped backslashes and whole pairs are none."""
     refused = queued.post(f"{QUEUE}/messages", 400, b'{"messages": [{"body":' + body + b"}]}").json["description"]
-    sentence = "The body could not be parsed: %s is half of a surrogate pair and no character."
+    sentence = "The body could not be parsed: %s is half of a surrogate pair, not a character."
     assert refused == sentence % half.decode()
 
 

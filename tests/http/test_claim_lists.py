@@ -126,7 +126,10 @@ def test_pages_neither_skip_nor_repeat(api: Api) -> None:
         ("limit=0", "limit must be from 1 to 100; it is 0."),
         ("limit=101", "limit must be from 1 to 100; it is 101."),
         ("limit=x", "limit must be an integer."),
-        *((f"marker={text}", "marker must be one of claims") for text in ("a", "%25%25", "caf%C3%A9", "a b c")),
+        *(
+            (f"marker={text}", "marker is not valid for a list of claims")
+            for text in ("a", "%25%25", "caf%C3%A9", "a b c")
+        ),
     ],
 )
 def test_what_is_wrong_is_refused(api: Api, path: str, given: str, sentence: str) -> None:

@@ -19,7 +19,7 @@ def test_a_test_waits_for_its_subscriber_alone(api: Api, kind: str) -> None:
     """Each waits behind the question whether its subscriber agrees; what was given up is another list."""
     path = f"/v2/{kind}/jobs/subscriptions"
     one, other = (subscribe(api, path, subscriber=f"http://8.8.8.8/{name}")["subscription_id"] for name in "ab")
-    assert "has not agreed" in api.post(f"{path}/{one}/deliveries", 409, None).json["description"]
+    assert "has not confirmed" in api.post(f"{path}/{one}/deliveries", 409, None).json["description"]
     for id in (one, other):
         api.put(f"{path}/{id}/confirm", 204, {"confirmed": True})
     told = [api.post(f"{path}/{one}/deliveries", 202, None).json["message_id"] for _ in range(2)]

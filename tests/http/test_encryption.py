@@ -402,12 +402,23 @@ def test_plain_bodies_that_are_moved_into_an_encrypted_queue_stay_readable(
 
 
 @pytest.mark.every_store
-@pytest.mark.parametrize("refused", ["unknown claim", "ids of another claim", "older fence", "full project"])
+@pytest.mark.parametrize(
+    "refused",
+    [
+        "unknown claim",
+        "ids of another claim",
+        "older fence",
+        "full project",
+        "key of another request",
+        "repeated request",
+        "commit is open",
+    ],
+)
 def test_a_move_that_stores_no_plain_body_leaves_the_notice_of_plain_bodies(
     compose, storage: Storage, clock: ManualClock, project_suffix: str, refused: str
 ) -> None:
     """A plain body that is forged in the encrypted queue afterwards is never shown."""
-    api: Api = compose(encryption_keys=KEYS)
+    api: Api = compose(encryption_keys=KEYS, commit_slice=1, patience=-1.0)
     if refused == "full project":
         quota = Quota(**dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25, "queues": 2})
         broker = Broker(storage, clock, quota=quota, rates=Rates(64, clock.now), encryption_keys=KEYS)
@@ -429,6 +440,22 @@ def test_a_move_that_stores_no_plain_body_leaves_the_notice_of_plain_bodies(
         api.put(f"{claim}?fence=etl:1", 201)
         api.post("/v2/fences/etl", 200)
         api.post(f"{claim}/settle?fence=etl:1", 409, move)
+    elif refused == "key of another request":
+        claim, _ = api.claim("plain")
+        api.post(f"{claim}/settle", 200, {"delete": [second]}, headers={"Idempotency-Key": "k"})
+        api.post(f"{claim}/settle", 422, move, headers={"Idempotency-Key": "k"})
+    elif refused == "repeated request":
+        api.claim("plain", limit=1, ttl=60, grace=60)
+        for _ in range(2):
+            api.put("/v2/queues/plain/claims/etl.1", 201, {"ttl": 60, "grace": 60})
+            settled = api.post("/v2/queues/plain/claims/etl.1/settle", 200, move, headers={"Idempotency-Key": "k"})
+            assert settled.json["lost"] == [first]
+            clock.advance(61)
+    elif refused == "commit is open":
+        api.put("/v2/queues/plain/claims/etl.1", 201)
+        held = [{"queue": "plain", "claim": "etl.1"}]
+        api.post("/v2/commits", 202, {"producer": "etl", "batch": 1, "settle": held})
+        api.post("/v2/queues/plain/claims/etl.1/settle", 404, move)
     else:
         claim, _ = api.claim("plain")
         missing = {"id": second, "queue": "missing"}

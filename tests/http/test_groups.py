@@ -71,7 +71,7 @@ def test_what_a_queue_was_made_as_stays(api: Api, made: str | None) -> None:
     for value in {"ordered", "fair"} - {made}:
         operation = {"op": "add", "path": "/metadata/_grouped", "value": value}
         refused = api.patch(JOBS, 409, [operation])
-        assert refused.json["description"] == "_grouped is said when a queue is made, and stays."
+        assert refused.json["description"] == "_grouped can only be set when the queue is created."
     if made:
         api.patch(JOBS, 409, [{"op": "remove", "path": "/metadata/_grouped"}])
     api.patch(JOBS, 200, [{"op": "add", "path": "/metadata/_grouped", "value": made}])

@@ -71,7 +71,7 @@ REQUESTS: list[tuple[str, str, Any, bool]] = [
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     """A server on a store in memory, whose threads do not sleep between slices."""
-    monkeypatch.setattr(turns, "PAUSE", 0.0)
+    monkeypatch.setattr(turns, "SHORT_PAUSE", 0.0)
     storage = connect("memory:", {})
     yield Api(create_app(Broker(storage, ManualClock(1_700_000_000.0))), "")
     storage.close()
@@ -123,7 +123,7 @@ def test_beyond_two_heavy_requests_the_next_is_refused(
     assert refused.headers["Retry-After"] == "1"
     assert refused.json == {
         "title": "Too many requests",
-        "description": "The project may have 2 heavy requests at once in one process of the server.",
+        "description": "The project may have at most 2 concurrent heavy requests in one server process.",
         "limit": "heavy",
     }
     caller.get(f"{QUEUE}/messages", 200)

@@ -54,7 +54,7 @@ def test_a_link_names_nothing_that_is_hidden(guarded: Api, storage: Storage, clo
     assert len(sealed) >= 20 // WALK - 1
     assert len({len(marker) for marker in sealed}) == 1
     refused = guarded.get(f"/v2/{kind}?marker={sealed[0][:-4]}AAAA", 400, narrow)
-    assert "is of no link of this listing" in refused.text
+    assert "is not valid for this listing" in refused.text
 
 
 @pytest.mark.parametrize("kind", ["stages", "fences", "commits"])
@@ -86,7 +86,7 @@ def test_listings_of_jobs_name_nothing_that_is_hidden(
     assert len(sealed) >= len(hidden) // WALK - 1
     assert len({len(marker) for marker in sealed}) == 1
     other = "fences" if kind == "stages" else "stages"
-    assert "is of no link of this listing" in guarded.get(f"/v2/{other}?marker={sealed[0]}", 400, narrow).text
+    assert "is not valid for this listing" in guarded.get(f"/v2/{other}?marker={sealed[0]}", 400, narrow).text
 
 
 @pytest.mark.every_store

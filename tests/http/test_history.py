@@ -265,7 +265,7 @@ def test_blank_and_extreme_values_are_fine(kept: Api, query: str) -> None:
         ({}, "ids"),
         ({"ids": []}, "ids must name 1 to 1000"),
         ({"ids": [f"x{n}" for n in range(1001)]}, "ids must name 1 to 1000"),
-        ({"ids": ["a", "a"]}, "ids must name each message at most once"),
+        ({"ids": ["a", "a"]}, "ids must name each message only once"),
         ({"ids": "a"}, "ids"),
         ({"ids": [1]}, "ids"),
         ({"ids": None}, "ids"),
@@ -317,7 +317,7 @@ def test_a_dry_run_of_a_long_replay_goes_on(kept: Api) -> None:
     [
         ({"dry_run": True}, "ids"),
         ({"ids": ["a"], "limit": 1, "dry_run": True}, "ids"),
-        ({"ids": ["a", "a"], "dry_run": True}, "ids must name each message at most once"),
+        ({"ids": ["a", "a"], "dry_run": True}, "ids must name each message only once"),
         ({"limit": 10001, "dry_run": True}, "limit must be from 1 to 10000"),
         ({"limit": 5, "dry_run": "yes"}, "dry_run"),
     ],

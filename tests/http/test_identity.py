@@ -33,7 +33,7 @@ from zq.storage.api import Storage
 Compose = Callable[..., Api]
 SECRET = "s" * 32
 OTHER_SECRET = "t" * 40
-NEEDED = "A credential is needed: Authorization: Bearer <token>."
+NEEDED = "A credential is required: Authorization: Bearer <token>."
 NOT_VALID = "The credential is not valid."
 
 
@@ -494,8 +494,8 @@ def test_no_spelling_of_a_header_changes_the_project(served: tuple[ZqServer, byt
             "auth_strategy = basic",
             "auth_strategy must be empty, proxy, token, jwt, token,jwt or keystone; it is 'basic'.",
         ),
-        ("auth_strategy = proxy", "[auth] proxy_secret_file must name a file: auth_strategy = proxy needs it."),
-        ("auth_strategy = jwt", "[auth] jwt_issuer must be set: auth_strategy = jwt needs it."),
+        ("auth_strategy = proxy", "[auth] proxy_secret_file must name a file for auth_strategy = proxy."),
+        ("auth_strategy = jwt", "[auth] jwt_issuer must be set for auth_strategy = jwt."),
         (
             "auth_strategy = jwt\n[auth]\njwt_issuer = i\njwt_audience = a\njwt_jwks = f\njwt_algorithms = HS256",
             "[auth] jwt_algorithms must be of ",
@@ -544,7 +544,7 @@ def test_a_server_believes_a_proxy_and_reads_its_secrets_again(engine: str, tmp_
         assert status(SECRET) == 401
         secrets.write_text("short")
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "What this file said stays as it was" in server.output, 60, "the log says so")
+        wait_for(lambda: "File not reloaded" in server.output, 60, "the log says so")
         assert status("n" * 32) == 200
 
 
@@ -565,8 +565,8 @@ def test_why_a_credential_is_not_valid_is_for_the_audit_log(
         assert secret not in refused.value.why
     assert reasons == {
         f"The token {id} is unknown, revoked or expired.",
-        "Its form or its checksum does not fit.",
-        "It is of no known form.",
+        "Its form or checksum is not valid.",
+        "Its form is unknown.",
     }
 
 

@@ -126,7 +126,7 @@ def test_options_lists_the_methods(door: Api, path: str) -> None:
     ],
 )
 def test_an_unknown_path_is_404_and_says_where_the_paths_are(door: Api, path: str) -> None:
-    """1.1 [C]: no trailing slash is forgiven, no header is checked; decision 0064: a sentence helps."""
+    """1.1 [C]: no trailing slash is forgiven, no header is checked; decision 0046: a sentence helps."""
     answer = door.get(f"http://localhost{path}", 404, {**NOTHING, "Accept": "text/plain"}).json
     assert answer["title"] == "404 Not Found"
     assert "/v2/openapi.json" in answer["description"]

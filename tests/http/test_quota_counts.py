@@ -319,7 +319,7 @@ def test_a_stream_beyond_the_share_is_refused(bounded: Bounded) -> None:
             stack.enter_context(closing(Reader(each, "/v2/stream", x_auth_token=each.token)))
         for each, share in ((caller, 1), (other, 2)):
             said = each.get("/v2/stream", 503).json["description"]
-            assert f"at most 8 streams at once, and {share} of one project" in said
+            assert f"at most 8 concurrent streams, and {share} for one project" in said
 
 
 # All projects.

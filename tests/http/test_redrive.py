@@ -113,7 +113,7 @@ def test_the_queue_may_be_named_in_a_body_or_not(api: Api) -> None:
 @every_row(
     ("body", "words"),
     [
-        ({"to": "dead"}, "to must name another queue"),
+        ({"to": "dead"}, "to must not name the queue that is redriven"),
         ({"to": ""}, "to must be a queue name"),
         ({"to": "no name"}, "to must be a queue name"),
         ({"to": None}, "to"),
@@ -214,13 +214,13 @@ def test_named_messages_go_alone(api: Api) -> None:
     [
         ({"ids": []}, "ids must name 1 to 1000 values; it names 0"),
         ({"ids": [f"{at:032x}" for at in range(1001)]}, "ids must name 1 to 1000 values; it names 1001"),
-        ({"ids": ["a", "b", "a"]}, "ids must name each message at most once"),
-        ({"ids": ["a"], "limit": 5}, "limit does not go with ids"),
+        ({"ids": ["a", "b", "a"]}, "ids must name each message only once"),
+        ({"ids": ["a"], "limit": 5}, "limit cannot be combined with ids"),
         ({"ids": "a"}, "ids"),
         ({"ids": [1]}, "ids"),
         ({"ids": None}, "ids"),
         ({"limit": 0}, "limit must be from 1 to 10000"),
-        ({"to": "dead"}, "to must name another queue"),
+        ({"to": "dead"}, "to must not name the queue that is redriven"),
     ],
 )
 def test_wrong_ids_are_refused(api: Api, terms: dict[str, Any], words: str, dry: bool) -> None:

@@ -188,7 +188,7 @@ def test_a_large_portion_is_sent_in_pieces(api: Api) -> None:
     with closing(Reader(api, f"{TOPIC}/stream?marker=0")) as reader:
         pieces = [next(reader.portions) for _ in range(5)]
     assert [len(piece) > 60_000 for piece in pieces] == [False, True, False, True, False]
-    assert max(map(len, pieces)) == streams.PIECE
+    assert max(map(len, pieces)) == streams.PIECE_SIZE
     assert [piece.endswith(b"\n\n") for piece in pieces] == [True, True, True, False, True], "whole events, if they fit"
 
 
@@ -219,7 +219,7 @@ def test_one_project_gets_a_quarter_of_the_streams(compose: Any) -> None:
     api = compose(max_streams=8)
     own = [Reader(api, f"{TOPIC}/stream") for _ in range(2)]
     try:
-        assert "2 of one project" in api.get(f"{TOPIC}/stream", 503).json["description"]
+        assert "2 for one project" in api.get(f"{TOPIC}/stream", 503).json["description"]
         with closing(Reader(api.tenant("rival"), f"{TOPIC}/stream")) as reader:
             assert reader.status == "200 OK"
     finally:

@@ -31,8 +31,8 @@ from zq.storage.api import Storage
 
 Compose = Callable[..., Api]
 DAY = 86400
-BY_ID = "A token is named by its id, the ten characters after zq_."
-NONE = "There is no token of this id in the project."
+BY_ID = "Refer to a token by its id, the ten characters after zq_."
+NONE = "There is no token with this id in the project."
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_a_token_never_exceeds_its_maker(guarded: Api, tokens: Tokens, clock: Ma
     more: list[dict[str, list[str]]] = [{"scopes": ["consume:a.*"]}, {"scopes": ["produce:work/a"]}]
     for terms in ({}, *more, {"scopes": scopes, "roles": ["admin"]}):
         refused = guarded.post("/v2/tokens", 403, terms, maker).json
-        assert refused["description"] == "A token must not be for more than the credential that makes it."
+        assert refused["description"] == "A token must not exceed the rights of the credential that creates it."
     wide = tokens.create(Grant(project=guarded.project))
     guarded.post(f"/v2/tokens/{wide.token.id}/rotate", 403, headers=maker)
 
@@ -193,7 +193,7 @@ def test_a_twin_never_exceeds_its_maker(guarded: Api, tokens: Tokens) -> None:
     for more in ({"roles": ["member"]}, {"roles": ["member", "auditor"]}, {"roles": ["auditor"], "user": "ann"}):
         wide = tokens.create(Grant(project=guarded.project, **more))  # type: ignore[arg-type]
         refused = guarded.post(f"/v2/tokens/{wide.token.id}/rotate", 403, headers=maker).json
-        assert refused["description"] == "A token must not be for more than the credential that makes it."
+        assert refused["description"] == "A token must not exceed the rights of the credential that creates it."
     for user in ("", "bob"):
         own = tokens.create(Grant(project=guarded.project, user=user, roles=["auditor"]))
         guarded.post(f"/v2/tokens/{own.token.id}/rotate", 201, headers=maker)
@@ -373,7 +373,7 @@ def test_audit_lines_name_the_token(
             guarded.delete(f"{path}/{twin['id']}", 204, headers)
             guarded.delete(f"{path}/{made['token']}", 400, headers)
             guarded.post(f"{path}/0000000000/rotate", 404, headers=headers)
-            whys = [f"token {made['id']}", ""], [f"token {made['id']}", f"Its twin is {twin['id']}."]
+            whys = [f"token {made['id']}", ""], [f"token {made['id']}", f"Its replacement is {twin['id']}."]
             expected += [*whys, [f"token {twin['id']}", ""], ["token", BY_ID], ["token 0000000000", NONE]]
         guarded.delete("/v2/admin/tokens?jti=urn:a/b", 204, admin)
         status, made = control.ask(socket, "POST", "/v2/admin/tokens?project=p", {})
@@ -416,7 +416,7 @@ def test_an_administrators_token_never_exceeds_its_maker(
             assert tokens.get(answer["id"]).stored.expires == ends
             guarded.post(f"/v2/admin/tokens/{answer['id']}/rotate", 201, headers=narrow)
         else:
-            assert answer["description"] == "A token must not be for more than the credential that makes it."
+            assert answer["description"] == "A token must not exceed the rights of the credential that creates it."
     for id in (twin["id"], tokens.create(Grant(project=project)).token.id):
         before = tokens.get(id)
         guarded.post(f"/v2/admin/tokens/{id}/rotate", 403, headers=narrow)
@@ -462,7 +462,7 @@ def test_the_number_of_administrators_is_bounded(clock: ManualClock) -> None:
     tokens = Tokens(storage.documents, clock, most=lambda _: 0)
     for number in range(MAX_TOKENS):
         tokens.create(Grant(project=f"p{number}", roles=["admin"]))
-    with pytest.raises(QuotaExceeded, match="tokens of administrators"):
+    with pytest.raises(QuotaExceeded, match="administrator tokens"):
         tokens.create(Grant(project="p", roles=["admin"]))
     tokens.create(Grant(project="p"))
     storage.close()
@@ -478,7 +478,7 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
     options = AuthOptions(strategy="token", bootstrap_token_file=str(file))
     file.chmod(0o644)
     for start in (lambda: open_tokens(options, fresh.documents, clock, Audit()), lambda: check(options)):
-        with pytest.raises(StartRefused, match=r"bootstrap_token_file must be readable by its owner alone.* is 0644\."):
+        with pytest.raises(StartRefused, match=r"bootstrap_token_file must be readable only by its owner.* has 0644\."):
             start()
     file.chmod(0o600)
     for _ in range(2):
@@ -490,7 +490,7 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
     assert tokens.get(other)
     assert not open_tokens(options, fresh.documents, clock, Audit()).has_admin(), "it stays revoked"
     file.write_text("zq_nothing")
-    with pytest.raises(StartRefused, match="bootstrap_token_file must hold a token"):
+    with pytest.raises(StartRefused, match="bootstrap_token_file must contain a token"):
         open_tokens(options, fresh.documents, clock, Audit())
     with pytest.raises(NotFound):
         tokens.get(parse(text)[0])  # type: ignore[index]

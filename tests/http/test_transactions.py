@@ -162,7 +162,7 @@ def test_a_commit_may_say_what_its_stages_hold(api: Api) -> None:
     stage(api, "s.2", 3)
     for expected in (1, 3):
         refused = commit(api, 1, 409, publish=[{"stage": "s.1", "messages": expected}, "s.2"])["description"]
-        assert refused == f"The stage s.1 holds 2 messages, and {expected} are expected; nothing has changed."
+        assert refused == f"The stage s.1 has 2 messages, but {expected} are expected; nothing has changed."
     api.get(f"{COMMITS}/etl", 404)
     assert commit(api, 1, publish=[{"stage": "s.1", "messages": 2}, "s.2"])["published"] == 3
 
@@ -174,7 +174,7 @@ def test_a_commit_has_a_most(compose: Any) -> None:
     stage(api, "s.2", 3, 4)
     refused = commit(api, 1, 413, publish=["s.1", "s.2"])
     assert refused["title"] == "Commit too large"
-    assert refused["description"] == "A commit may publish and delete 3 messages together; this one has 4."
+    assert refused["description"] == "A commit may publish and delete at most 3 messages in total, not 4."
     full = api.post(f"{OUT}/messages?stage=s.1", 400, {"messages": [{"body": 1}] * 2}).json["description"]
     assert full == "A stage may hold at most 3 messages and 268435456 bytes of bodies."
     assert commit(api, 1, publish=["s.2"])["published"] == 2

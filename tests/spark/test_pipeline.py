@@ -155,7 +155,7 @@ def test_an_empty_queue_is_nothing_to_do(spark, client, make: Make) -> None:
 
 
 def test_a_run_that_is_asked_to_stop_ends_after_its_round(spark, client, make: Make) -> None:
-    """What is claimed and not begun is released at once."""
+    """What is claimed and not started is released at once."""
     client.queue("in").post_many(range(20))
 
     def stopping(frame: Any) -> Any:

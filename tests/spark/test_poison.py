@@ -19,7 +19,7 @@ from zq.spark.pipeline import ERROR, RoundFailed, Totals, reject
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause before the second look."""
-    monkeypatch.setattr(poison, "PAUSE", 0)
+    monkeypatch.setattr(poison, "RETRY_PAUSE", 0)
 
 
 def test_what_a_stage_marks_is_buried(spark, client, make: Make) -> None:

@@ -171,7 +171,7 @@ def test_a_right_that_is_missing_buries_no_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The round fails with the server's sentence, whether rows say where they go or not, and gives all back."""
-    monkeypatch.setattr(poison, "PAUSE", 0)
+    monkeypatch.setattr(poison, "RETRY_PAUSE", 0)
     fill(owner, *bodies)
     scopes = [scope for scope in LEAST["pipeline"] if scope != "produce:queue/out"]
     token = guarded.token("acme", scopes=scopes)
@@ -187,7 +187,7 @@ def test_a_row_that_names_a_forbidden_queue_is_buried(
     spark: Any, owner: Any, guarded: Server, options_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the results of another message of the round may go their way."""
-    monkeypatch.setattr(poison, "PAUSE", 0)
+    monkeypatch.setattr(poison, "RETRY_PAUSE", 0)
     fill(owner)
     pipeline = copying(
         options_of(guarded.token("acme", scopes=list(LEAST["pipeline"]))),

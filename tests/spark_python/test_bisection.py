@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from zq.spark.poison import ENOUGH, PAUSE, Inconclusive, poison
+from zq.spark.poison import MIN_FAILED_ROUNDS, RETRY_PAUSE, Inconclusive, poison
 
 Fails = Callable[[Sequence[str], bool], str | None]
 
@@ -29,7 +29,7 @@ class Stages:
 
     def comes_back(self, seconds: float) -> None:
         """While the search pauses."""
-        assert seconds == PAUSE
+        assert seconds == RETRY_PAUSE
         self.down = False
 
 
@@ -56,8 +56,8 @@ def test_messages_of_which_all_fail_are_poison_after_some_rounds() -> None:
     """A queue that holds nothing else is not stuck for ever."""
     stages = Stages(ids(2))
     with pytest.raises(Inconclusive):
-        poison(ids(2), stages, 20, stages.comes_back, claim_count=ENOUGH - 1)
-    assert poison(ids(2), stages, 20, stages.comes_back, claim_count=ENOUGH) == {"m0": "bad", "m1": "bad"}
+        poison(ids(2), stages, 20, stages.comes_back, claim_count=MIN_FAILED_ROUNDS - 1)
+    assert poison(ids(2), stages, 20, stages.comes_back, claim_count=MIN_FAILED_ROUNDS) == {"m0": "bad", "m1": "bad"}
 
 
 def test_what_fails_again_after_the_pause_is_poison() -> None:

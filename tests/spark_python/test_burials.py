@@ -12,7 +12,7 @@ from tests.spark.pipelines import Make
 pytest.importorskip("pyspark")
 
 from zq.spark import poison
-from zq.spark.failures import LONGEST
+from zq.spark.failures import MAX_REASON_LENGTH
 from zq.spark.poison import burials
 from zq.spark.runner import Runner
 
@@ -20,7 +20,7 @@ from zq.spark.runner import Runner
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Do not pause before the second attempt."""
-    monkeypatch.setattr(poison, "PAUSE", 0)
+    monkeypatch.setattr(poison, "RETRY_PAUSE", 0)
 
 
 def test_a_run_that_is_asked_to_stop_ends_its_search(client, make: Make) -> None:
@@ -54,11 +54,11 @@ def test_a_burial_whose_answer_is_lost_counts_once(client, proxy: Proxy, make: M
     client.queue("in").post_many(range(5))
     runner = Runner(make(lambda frame: frame, url=proxy.url).taking(), None, 20)  # type: ignore[arg-type]
     runner.begin("dead")
-    runner._room = 3 * LONGEST
+    runner._room = 3 * MAX_REASON_LENGTH
     batch = runner.claim()
     runner._work = type("Work", (), {"tasks": 1})()
     proxy.plan(LOST_ANSWER, None, None, LOST_ANSWER)
-    runner._bury(batch, dict.fromkeys(next(iter(batch.claims.values())), "r" * LONGEST))
+    runner._bury(batch, dict.fromkeys(next(iter(batch.claims.values())), "r" * MAX_REASON_LENGTH))
     runner.end()
     assert len(proxy.seen) == 5
     assert (runner.totals.buried, batch.claims) == (5, {})

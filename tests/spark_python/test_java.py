@@ -48,7 +48,7 @@ def test_a_python_for_workers_that_has_no_zq_is_warned_of(
     """Spark would only say that there is no such source. A Python that is not on this machine may be on a cluster's."""
     stranger(tmp_path / "python3")
     monkeypatch.setenv("PYSPARK_PYTHON", str(tmp_path / "python3"))
-    with pytest.warns(UserWarning, match=r"python3, which has no zq, so Spark will not find format\(\"zq\"\)"):
+    with pytest.warns(UserWarning, match=r"python3, which does not have zq, so Spark cannot find format\(\"zq\"\)"):
         java.prepare()
     for python in (str(tmp_path / "nowhere"), sys.executable):
         monkeypatch.setenv("PYSPARK_PYTHON", python)

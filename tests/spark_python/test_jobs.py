@@ -73,5 +73,5 @@ def test_a_report_without_matplotlib_names_the_extra_and_goes_on(monkeypatch, tm
     monkeypatch.delitem(sys.modules, "zq.jobs.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     report.draw(tmp_path / "plots", [], [], 1)
-    assert "pip install 'zq-queue[report]' brings matplotlib" in capsys.readouterr().err
+    assert "pip install 'zq-queue[report]'" in capsys.readouterr().err
     assert not (tmp_path / "plots").exists()

@@ -28,24 +28,24 @@ STREAM = {"consumer": "etl"}
 TAIL = {"mode": "tail"}
 # Options that are wrong for a use (sink, stream or table), and a part of the sentence that refuses them.
 WRONG: list[tuple[str, dict[str, str], str]] = [
-    ("writer", {"bodyColumn": "text"}, "Option bodyColumn names the column text, and the data has body"),
-    ("writer", {"ttlColumn": "body"}, "Option ttlColumn needs a column of integers, and body is string"),
+    ("writer", {"bodyColumn": "text"}, "Option bodyColumn names the column text, but the data has body"),
+    ("writer", {"ttlColumn": "body"}, "Option ttlColumn requires a column of type integers, but body is string"),
     ("writer", {"ackColumn": "claims"}, "Option ackColumn names the column claims"),
     ("writer", {"ttl": "soon"}, "Option ttl must be an integer"),
     ("writer", {"idColumn": "id"}, "Option idColumn is not needed"),
-    ("writer", {"idempotentKey": "x"}, "There is no option idempotentkey. Is idempotencyKey meant"),
+    ("writer", {"idempotentKey": "x"}, "There is no option idempotentkey. Did you mean idempotencyKey"),
     ("writer", {"idempotencyKey": "a/b"}, "Option idempotencyKey must have 1 to 64 characters"),
     ("writer", {"url": "localhost"}, "Option url must begin"),
     ("writer", {"project": ""}, "Option project is missing"),
     ("writer", {"queue": ""}, "Option queue is missing"),
     ("writer", {"producer": "x"}, "option producer for streams"),
-    ("writer", {"topic": "news"}, "Option topic is of no use to the sink"),
+    ("writer", {"topic": "news"}, "Option topic is not supported by the sink"),
     ("writer", {"consumer": "etl"}, "Option consumer has no effect on the sink"),
     ("streamReader", {}, "Option consumer is missing"),
     ("streamReader", {**STREAM, "claimTtl": "5"}, "Option claimTtl must be an integer from 60"),
     ("streamReader", {**STREAM, "bodyType": "json"}, "Option bodyType must be one of string, binary, variant"),
-    ("streamReader", {**STREAM, "maxMessagePerBatch": "7"}, "Is maxMessagesPerBatch meant"),
-    ("streamReader", {**STREAM, "topic": "news"}, "Option topic needs mode tail"),
+    ("streamReader", {**STREAM, "maxMessagePerBatch": "7"}, "Did you mean maxMessagesPerBatch"),
+    ("streamReader", {**STREAM, "topic": "news"}, "Option topic requires mode tail"),
     ("streamReader", {**STREAM, "queue": ""}, "give option queue"),
     ("streamReader", {**STREAM, "state": "all"}, "Option state has no effect on a stream in mode claim"),
     ("streamReader", {**STREAM, "ackColumn": "claim"}, "Option ackColumn has no effect on a stream in mode claim"),
@@ -53,12 +53,12 @@ WRONG: list[tuple[str, dict[str, str], str]] = [
     ("streamReader", {**TAIL, "state": "live"}, "Option state must be one of all, history"),
     ("streamReader", {**TAIL, "startingOffset": "begin"}, "Option startingOffset must be an integer"),
     ("reader", {"state": "dead"}, "Option state must be one of live, all, history"),
-    ("reader", {"topic": "news"}, "Option topic and a queue are both given"),
+    ("reader", {"topic": "news"}, "Option topic and a queue are both set"),
     ("reader", {"startingOffset": "1"}, "Option startingOffset has no effect on spark.read"),
     ("reader", {"mode": "claim"}, "Option mode has no effect on spark.read"),
     ("reader", {"numPartitions": "0"}, "Option numPartitions must be an integer from 1"),
 ]
-BODY_TYPE = "Column body of the schema must be of type string. Option bodyType chooses its type"
+BODY_TYPE = "Column body of the schema must be of type string. Option bodyType selects its type"
 # Columns that the source does not have so.
 MISFITS = [
     (StructField("size", StringType()), "The schema has a column size, and this source has id, seq, body"),
@@ -115,7 +115,7 @@ def test_a_token_comes_from_an_option_or_from_a_file(tmp_path: Path) -> None:
     file.chmod(0o644)
     with pytest.raises(Invalid, match="chmod 600"):
         found.secret()
-    with pytest.raises(Invalid, match="both given"):
+    with pytest.raises(Invalid, match="both set"):
         connection(Given({**GOOD, "token": "zq_given", "tokenFile": str(file)}))
 
 

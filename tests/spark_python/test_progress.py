@@ -63,7 +63,7 @@ def test_a_line_says_what_is_done_and_how_quickly(monkeypatch: pytest.MonkeyPatc
         for _ in range(20):
             now[0] += 1
             told.add(100)
-        busy = "ingest: file 2 of 3; 2,000 messages, 100/s; 3 of 8 tasks, 1 failed and tried again; 20 s"
+        busy = "ingest: file 2 of 3; 2,000 messages, 100/s; 3 of 8 tasks, 1 failed and retried; 20 s"
         assert told.line(told.tasks()) == busy
         now[0] += 980
         told.add(0)

@@ -108,5 +108,5 @@ def test_a_run_that_is_refused_or_fenced_changes_no_queue(client, make: Make) ->
         begun(make(doubled), "dead")
     assert client.queue("in").metadata()["_dead_letter_queue"] == "dead"
     client.queue("in").update({"_max_claim_count": 3})
-    with pytest.warns(UserWarning, match="Queue in has _max_claim_count: rounds that fail count"):
+    with pytest.warns(UserWarning, match="Queue in has _max_claim_count: failed rounds count"):
         begun(make(doubled), "dead")

@@ -11,7 +11,7 @@ import pytest
 
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.clock import ManualClock
-from zq.core.data_keys import KIND, DataKeys, Rekeyed
+from zq.core.data_keys import DATA_KEYS_KIND, DataKeys, Rekeyed
 from zq.core.encryption import MARK, Sealing
 from zq.errors import Invalid, MessageUnreadable, StartRefused, Unavailable
 from zq.model.documents import DocumentRef
@@ -76,9 +76,9 @@ def test_no_key_stands_in_the_store_as_it_is(documents: DocumentController) -> N
     """It is of use to nobody who has no master key, nor in another project's place."""
     sealing = Sealing(keys_of(documents, {"one": KEYS["one"]}))
     sealed = sealing.seal("p", "m", b"1")
-    stored = documents.get(DocumentRef("", KIND, "p"), 1_800_000_000)
+    stored = documents.get(DocumentRef("", DATA_KEYS_KIND, "p"), 1_800_000_000)
     assert stored is not None
-    documents.put(DocumentRef("", KIND, "q"), stored.value, 1_800_000_000)
+    documents.put(DocumentRef("", DATA_KEYS_KIND, "q"), stored.value, 1_800_000_000)
     for master in ({"one": KEYS["two"]}, {"two": KEYS["one"]}):
         with pytest.raises(MessageUnreadable):
             Sealing(keys_of(documents, master)).open("p", "m", sealed)
@@ -137,12 +137,12 @@ def test_keys_are_read_in_order_and_again(tmp_path: Path) -> None:
     ("text", "mode", "fault"),
     [
         (f"one {TEXT}", 0o644, "mode 0600"),
-        ("", 0o600, "holds no key"),
+        ("", 0o600, "contains no key"),
         ("one", 0o600, "line 1"),
         (f"\none {TEXT[:-4]}", 0o600, "line 2"),
         (f"o/e {TEXT}", 0o600, "line 1"),
         (f"one !{TEXT[1:]}", 0o600, "line 1"),
-        (f"one {TEXT}\none {TEXT}", 0o600, "names an id again"),
+        (f"one {TEXT}\none {TEXT}", 0o600, "repeats an id"),
     ],
 )
 def test_a_file_that_is_not_right_is_no_start(tmp_path: Path, text: str, mode: int, fault: str) -> None:

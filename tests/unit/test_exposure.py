@@ -33,18 +33,18 @@ def test_the_network_is_not_listened_to_unless_it_is_trusted(monkeypatch: pytest
     with pytest.raises(StartRefused) as refused:
         startup.check_exposure(chosen(monkeypatch, bind=bind))
     assert str(refused.value) == (
-        f"Nobody is authenticated (auth_strategy is empty), so --bind {bind} would let everyone who reaches this "
-        "machine read and delete all messages. Set auth_strategy, bind to 127.0.0.1, or accept it with [server] "
+        f"Authentication is off (auth_strategy is empty), so --bind {bind} would let everyone who reaches this "
+        "machine read and delete all messages. Set auth_strategy, bind to 127.0.0.1, or accept the risk with [server] "
         "trust_network = true."
     )
     (warning,) = startup.check_exposure(chosen(monkeypatch, bind=bind, trust_network="true"))
-    assert "Nobody is authenticated" in warning
+    assert "Authentication is off" in warning
     assert bind in warning
 
 
 def test_administration_is_not_open_either(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tenancy 1: whoever reaches it could name himself admin, from this machine too."""
-    with pytest.raises(StartRefused, match="admin_mode = true would let everyone"):
+    with pytest.raises(StartRefused, match="admin_mode = true would give everyone"):
         startup.check_exposure(chosen(monkeypatch, admin_mode="true"))
     assert len(startup.check_exposure(chosen(monkeypatch, admin_mode="true", trust_network="true"))) == 1
 
@@ -81,7 +81,7 @@ def test_options_of_sqs_make_sense(monkeypatch: pytest.MonkeyPatch, option: str,
 def test_the_server_ends_with_the_sentence(capsys: pytest.CaptureFixture[str], tidy: None) -> None:
     """Exit code 2, before the store is opened."""
     assert server.main(["--bind", "0.0.0.0", "--store", "rocksdb:///nowhere/at/all"]) == 2
-    assert capsys.readouterr().err.startswith("zq-server: Nobody is authenticated (auth_strategy is empty), so --bind")
+    assert capsys.readouterr().err.startswith("zq-server: Authentication is off (auth_strategy is empty), so --bind")
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_store_in_clear_beyond_this_machine_is_warned_of(
     warnings = startup.check_exposure(chosen(monkeypatch, uri=uri))
     assert len(warnings) == bool(hosts)
     if hosts:
-        assert f"at {hosts} in clear" in warnings[0]
+        assert f"unencrypted to the store at {hosts}:" in warnings[0]
         assert PASSWORD not in warnings[0]
 
 

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Callers, among whom the event loop and the threads are shared."""
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
-from zq.serving.fairness import CREDENTIALS, KEYSTONE, PROJECTS, caller
+from zq.serving.fairness import CREDENTIALS, KEYSTONE, MAX_STEPS, PROJECTS, FairQueue, caller
 
 SIGNATURE = "AWS4-HMAC-SHA256 SignedHeaders=host, Credential=AKIA1/20261127/us-east-1/sqs/aws4_request, Signature=77"
 
@@ -35,3 +36,33 @@ def test_a_caller_is_the_credential_or_project_that_counts(
         "client": ("10.0.0.1", 4711),
     }
     assert caller(scope, headers) == found
+
+
+def test_waits_that_end_together_take_turns_with_another_caller() -> None:
+    """A change that ends a hundred polls of one caller delays another caller's request by few steps."""
+
+    async def wake() -> None:
+        loop = asyncio.get_running_loop()
+        queue, greedy = FairQueue(loop, bool), [loop.create_future() for _ in range(100)]
+        for turn in greedy:
+            queue.notify(b"greedy", turn)
+        modest = loop.create_future()
+        queue.notify(b"modest", modest)
+        await modest
+        assert 0 < sum(turn.done() for turn in greedy) <= 3 * MAX_STEPS
+        await asyncio.wait_for(asyncio.gather(*greedy), 60)
+
+    asyncio.run(wake())
+
+
+def test_a_cancelled_wait_takes_no_step() -> None:
+    async def wake() -> None:
+        loop = asyncio.get_running_loop()
+        queue, turns = FairQueue(loop, bool), [loop.create_future() for _ in range(20)]
+        for turn in turns:
+            queue.notify(b"greedy", turn)
+        for turn in turns[:-1]:
+            turn.cancel()
+        await asyncio.wait_for(turns[-1], 60)
+
+    asyncio.run(wake())

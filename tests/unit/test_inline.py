@@ -20,7 +20,7 @@ from zq.core import Broker
 from zq.errors import Crowded, Unavailable
 from zq.http.app import create_app
 from zq.model import QueueRef
-from zq.serving.pool import Deadlines, Pool, Settling
+from zq.serving.pool import Deadlines, Pool, Settling, Share
 from zq.storage import connect, inline
 from zq.storage.inline import Ticket
 
@@ -125,7 +125,7 @@ def test_a_job_that_waits_too_long_for_a_thread_is_refused() -> None:
     """A patient one is not."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
-        pool, go = Pool(1, 0.1, loop), threading.Event()
+        pool, go = Pool(1, 0.1, loop, bool), threading.Event()
         held = pool.do(lambda: go.wait(60))
         patient = pool.do(lambda: "done", patient=True)
         late = pool.do(lambda: "never")
@@ -142,7 +142,7 @@ def test_a_job_that_may_wait_is_not_overtaken_by_later_jobs() -> None:
     """However often the pool refuses jobs that have waited too long."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
-        pool, go, order = Pool(1, 0.1, loop), threading.Event(), list[str]()
+        pool, go, order = Pool(1, 0.1, loop, bool), threading.Event(), list[str]()
         held = pool.do(lambda: go.wait(60))
         first = pool.do(lambda: order.append("first"), patient=True)
         late = pool.do(lambda: order.append("never"))
@@ -161,7 +161,7 @@ def test_one_caller_leaves_threads_to_others() -> None:
     """Further jobs of a caller wait for one of its own to end."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
-        pool, go = Pool(4, 60, loop), threading.Event()
+        pool, go = Pool(4, 60, loop, bool), threading.Event()
         first = [pool.do(lambda: go.wait(60), caller=b"greedy") for _ in range(20)]
         assert await asyncio.wait_for(pool.do(lambda: "served", caller=b"modest"), 60) == "served"
         assert pool.is_busy(b"greedy")
@@ -173,9 +173,38 @@ def test_one_caller_leaves_threads_to_others() -> None:
     in_loop(crowd)
 
 
+def test_a_caller_whose_jobs_wait_gets_its_threads_beside_others() -> None:
+    """It starts with two of them, and gets one more in each interval in which the processor is idle."""
+
+    async def crowd(loop: asyncio.AbstractEventLoop) -> None:
+        pool, go, running = Pool(8, 60, loop, lambda: True), threading.Event(), list[int]()
+
+        def wait() -> bool:
+            running.append(1)
+            return go.wait(60)
+
+        jobs = [pool.do(wait, caller=b"greedy") for _ in range(20)]
+        await asyncio.to_thread(wait_for, lambda: len(running) == 6, 60, "three quarters of the threads run jobs")
+        go.set()
+        assert await asyncio.wait_for(asyncio.gather(*jobs), 60) == [True] * 20
+
+    in_loop(crowd)
+
+
+def test_a_share_shrinks_while_the_processor_is_busy_and_grows_again() -> None:
+    share, threads = Share(6), list[int]()
+    share.begin(0.0, 0.0)
+    moments = [(1, 0.1), (2, 0.2), (3, 1.1), (4, 2.0), (5, 2.9), (6, 3.0)]
+    for now, used in moments:
+        share.adapt(now, used)
+        threads.append(share.threads)
+    assert threads == [3, 4, 3, 2, 2, 3]
+    assert Share(1).threads == 1
+
+
 def test_a_queued_job_of_a_caller_is_refused_in_time() -> None:
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
-        pool, go = Pool(2, 0.1, loop), threading.Event()
+        pool, go = Pool(2, 0.1, loop, bool), threading.Event()
         held = pool.do(lambda: go.wait(60), caller=b"greedy")
         late = pool.do(lambda: "never", caller=b"greedy")
         with pytest.raises(Crowded):
@@ -191,7 +220,7 @@ def test_a_job_from_a_callers_queue_does_not_make_the_pool_crowded() -> None:
     """The time in the caller's own queue does not count for others."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
-        pool, first_may_end, go = Pool(2, 0.1, loop), threading.Event(), threading.Event()
+        pool, first_may_end, go = Pool(2, 0.1, loop, bool), threading.Event(), threading.Event()
         first = pool.do(lambda: first_may_end.wait(60), caller=b"greedy")
         queued = pool.do(lambda: "done", caller=b"greedy", patient=True)
         held = [pool.do(lambda: go.wait(60), patient=True)]
@@ -213,7 +242,7 @@ def test_a_refused_job_of_a_callers_queue_is_released_at_once() -> None:
     """Its request holds a body."""
 
     async def crowd(loop: asyncio.AbstractEventLoop) -> None:
-        pool, go = Pool(2, 0.1, loop), threading.Event()
+        pool, go = Pool(2, 0.1, loop, bool), threading.Event()
         held = pool.do(lambda: go.wait(60), caller=b"greedy")
         body = {"large"}
         reference = weakref.ref(body)

@@ -59,23 +59,23 @@ def test_roles_are_compared_without_regard_to_case(path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ('"queue:create": "@"', "'queue:create' is no rule"),
-        ('"admin_required": "role:admin"', "'admin_required' is no rule"),
-        ('"queues:create": "role:member or"', "cannot be read as a check"),
-        ('"queues:create": "nonsense"', "cannot be read as a check"),
-        ('"queues:create": "role:member or nonsense"', "cannot be read as a check"),
-        ('"queues:create": "(role:member"', "cannot be read as a check"),
-        ('"queues:create": "rule:owner"', "it refers to 'owner', which is no rule"),
+        ('"queue:create": "@"', "'queue:create' is not a rule"),
+        ('"admin_required": "role:admin"', "'admin_required' is not a rule"),
+        ('"queues:create": "role:member or"', "cannot be parsed as a check"),
+        ('"queues:create": "nonsense"', "cannot be parsed as a check"),
+        ('"queues:create": "role:member or nonsense"', "cannot be parsed as a check"),
+        ('"queues:create": "(role:member"', "cannot be parsed as a check"),
+        ('"queues:create": "rule:owner"', "it refers to 'owner', which is not a rule"),
         ('"queues:create": "rule:queues:create"', "the rule queues:create refers to itself"),
         ('"queues:create": "rule:queues:get"\n"queues:get": "rule:queues:create"', "refers to itself"),
-        ('"queues:create": "projet_id:%(project_id)s"', "'projet_id' is nothing that a caller has"),
-        ('"queues:create": "project_id:%(tenant)s"', "is no target"),
+        ('"queues:create": "projet_id:%(project_id)s"', "'projet_id' is not an attribute of callers"),
+        ('"queues:create": "project_id:%(tenant)s"', "is not a target"),
         ('"queues:create": "http://localhost/%(name)s"', "which is not supported"),
-        ('"queues:create": 1', "must be a text in quotes"),
-        ('"queues:create": null', "must be a text in quotes"),
-        ("- a\n- b", "it must map names of rules to checks"),
+        ('"queues:create": 1', "must be a quoted string"),
+        ('"queues:create": null', "must be a quoted string"),
+        ("- a\n- b", "it must map rule names to checks"),
         ("{", "cannot be used"),
-        ('"queues:create": [["role:member"]]', "must be a text in quotes"),
+        ('"queues:create": [["role:member"]]', "must be a quoted string"),
     ],
 )
 def test_a_file_with_one_fault_is_refused_as_a_whole(path: Path, text: str, fault: str) -> None:
@@ -127,7 +127,7 @@ def test_a_hang_up_tells_what_became_of_the_file(path: Path, caplog: pytest.LogC
     path.write_text('"queues:gat": "@"\n')
     policy.reload(str(path), Noted())
     assert told[1:] == [("policy", "refused")]
-    assert "The policy stays as it was: [oslo_policy] policy_file" in caplog.text
+    assert "The former policy stays in use: [oslo_policy] policy_file" in caplog.text
     assert policy("queues:create", READER)
 
 

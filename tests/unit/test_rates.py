@@ -13,7 +13,7 @@ from tests.http.scoped import Scoped
 from tests.http.test_streams import Reader
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.core.rates import BURST, LATELY, MAX_HEAVY, Account, Exchange, Rates, divided
+from zq.core.rates import BURST, LATELY_SECONDS, MAX_HEAVY, Account, Exchange, Rates, divided
 from zq.errors import TooManyRequests
 from zq.http import streams
 from zq.http.app import create_app
@@ -106,7 +106,7 @@ def test_a_project_has_two_heavy_requests_at_once(monkeypatch: pytest.MonkeyPatc
         account.enter(0.0)
     for _ in range(MAX_HEAVY):
         account.begin_heavy(float, 0, 0)
-    with pytest.raises(TooManyRequests, match=r"^The project may have 2 heavy requests at once") as refusal:
+    with pytest.raises(TooManyRequests, match=r"^The project may have at most 2 concurrent heavy requests") as refusal:
         account.begin_heavy(float, 0, 0)
     assert (refusal.value.limit, refusal.value.retry_after) == ("heavy", 1)
     account.enter(0.0)
@@ -162,7 +162,7 @@ def test_heavy_requests_know_who_is_served_beside_them() -> None:
     other.leave(5.0, 0, 0)
     heavy.enter(1.0)
     heavy.begin_heavy(float, 0, 0)
-    assert [company(1.0 + LATELY * part) for part in (0.5, 1.5)] == [Company.LATELY, Company.NONE]
+    assert [company(1.0 + LATELY_SECONDS * part) for part in (0.5, 1.5)] == [Company.LATELY, Company.NONE]
 
 
 def test_without_bounds_everything_goes_and_nothing_is_told() -> None:

@@ -25,7 +25,7 @@ class Store:
     def queues(self) -> "Store":
         return self
 
-    messages = queues
+    messages = claims = queues
 
     def get(self, queue: QueueRef) -> Queue | None:
         self.asked += 1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zq.errors import Invalid
-from zq.model.scopes import MOST_SCOPES, Kind, Scopes, Verb, covers, exceed, overlap, parse
+from zq.model.scopes import MAX_SCOPES, Kind, Scopes, Verb, covers, exceed, overlap, parse
 from zq.model.topics import Pattern
 
 NAMES = ["".join(letters) for length in range(1, 6) for letters in product("a.b", repeat=length)]
@@ -88,11 +88,11 @@ def test_a_text_that_is_no_scope_is_refused() -> None:
 
 def test_scopes_are_bounded() -> None:
     """At most 20 of them and 2 kB; a credential whose list is empty has none."""
-    assert Scopes([f"produce:q{number}" for number in range(MOST_SCOPES)])
+    assert Scopes([f"produce:q{number}" for number in range(MAX_SCOPES)])
     with pytest.raises(Invalid, match="1 to 20 values; it names 21"):
-        Scopes([f"produce:q{number}" for number in range(MOST_SCOPES + 1)])
+        Scopes([f"produce:q{number}" for number in range(MAX_SCOPES + 1)])
     with pytest.raises(Invalid, match="at most 2000 bytes"):
-        Scopes(["produce+consume+observe+manage:queue/" + "x" * 64] * MOST_SCOPES)
+        Scopes(["produce+consume+observe+manage:queue/" + "x" * 64] * MAX_SCOPES)
     assert parse(None) is None
     assert parse([]) is None
 

@@ -69,7 +69,7 @@ def test_no_pattern_is_slow(pattern: str):
 
 def test_what_a_pattern_remembers_is_bounded(monkeypatch: pytest.MonkeyPatch):
     """However many names a log has, and it stays right."""
-    monkeypatch.setattr(topics, "MOST_REMEMBERED", 10)
+    monkeypatch.setattr(topics, "MAX_CACHED", 10)
     built = Pattern("a*")
     for at in range(100):
         assert built.matches(f"a{at}")

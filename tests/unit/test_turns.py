@@ -38,7 +38,7 @@ def work(seconds: float) -> None:
 def test_slices_have_all_items_and_give_way_between(slept: list[float]) -> None:
     """The first slice waits for nobody, and neither do few items."""
     assert [list(part) for part in turns.slices("abcde", 2)] == [["a", "b"], ["c", "d"], ["e"]]
-    assert slept == [turns.PAUSE] * 2
+    assert slept == [turns.SHORT_PAUSE] * 2
     few = list(range(turns.SLICE))
     assert list(turns.slices(few)) == [few]
     assert len(slept) == 2
@@ -48,8 +48,8 @@ def test_slices_have_all_items_and_give_way_between(slept: list[float]) -> None:
 @pytest.mark.parametrize(
     ("company", "shortest", "longest"),
     [
-        (Company.NONE, turns.PAUSE, turns.PAUSE),
-        (Company.LATELY, turns.REST * 0.002, turns.MAX_REST),
+        (Company.NONE, turns.SHORT_PAUSE, turns.SHORT_PAUSE),
+        (Company.LATELY, turns.REST_FACTOR * 0.002, turns.MAX_REST),
         (Company.NOW, turns.YIELD, turns.MAX_REST),
     ],
 )

@@ -250,12 +250,12 @@ def test_without_a_place_a_poll_is_turned_away() -> None:
 
 def test_who_would_ask_again_at_once_is_held_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     """SQS 7: in a small reserve; it is woken as others are, in vain it is answered soon, and beyond it at once."""
-    monkeypatch.setattr(waiting, "PAUSE", 0.05)
+    monkeypatch.setattr(waiting, "RESERVE_WAIT", 0.05)
     scene = Scene(most=1)
     running = scene.start()
     again = partial(poll, scene.waiters, OTHER, LONG, lambda: None, bool, takes=True, paused=True)
     assert again() == Polled(None)
-    monkeypatch.setattr(waiting, "PAUSE", float(LONG))
+    monkeypatch.setattr(waiting, "RESERVE_WAIT", float(LONG))
     held = scene.pool.submit(poll, scene.waiters, OTHER, LONG, scene.shelf.take, bool, takes=True, paused=True)
     wait_for(lambda: scene.shelf.asked > 1, SOON, "the one in the reserve has asked")
     assert again() == Polled(None, turned_away=True)

@@ -25,7 +25,7 @@ def _projects() -> Json:
     named = query("project", IDS, "The project.", required=True)
     one = {200: answer("The project.", "Project")}
     paging = [
-        query("marker", TEXT, "Where the page before has ended."),
+        query("marker", TEXT, "Marker of the page, from the link to it."),
         query("limit", integer(1, 100, default=20), "Most projects of the page."),
     ]
     return {

@@ -13,7 +13,7 @@ from zq.core.quotas import Quotas
 from zq.core.removal import Removal
 from zq.errors import InvalidBody, InvalidParameter
 from zq.http import query
-from zq.http.quota import built, usage
+from zq.http.quota import require_quotas, usage
 from zq.http.tenant import Audience
 from zq.limits import project_id
 from zq.model.quotas import Project, State, checked
@@ -36,7 +36,7 @@ class _Projects:
 
     @property
     def _quotas(self) -> Quotas:
-        return built(self._optional_quotas)
+        return require_quotas(self._optional_quotas)
 
     def _representation(self, project: str, stored: Project) -> dict[str, Any]:
         return {"project": project} | structs.asdict(stored) | usage(self._quotas, project)

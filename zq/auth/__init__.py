@@ -44,11 +44,11 @@ def open_tokens(
     if options.bootstrap_token_file:
         text = _bootstrap_token(options.bootstrap_token_file)
         if tokens.adopt(text, ADMIN):
-            LOG.info("The token of [auth] bootstrap_token_file is an administrator's from now on.")
+            LOG.info("The token of [auth] bootstrap_token_file is now an administrator's token.")
             object, why = f"token {text.split('_')[1]}", "[auth] bootstrap_token_file"
             audit.did(Entry(project=ADMIN, method="START", object=object, outcome="done", why=why))
         elif tokens.was_revoked(text):
-            LOG.warning("The token of [auth] bootstrap_token_file was revoked, and stays so.")
+            LOG.warning("The token of [auth] bootstrap_token_file was revoked and is not accepted again.")
     return tokens
 
 
@@ -57,7 +57,7 @@ def _bootstrap_token(path: str) -> str:
     option = "[auth] bootstrap_token_file"
     text = read_private(option, path).decode("ascii", "replace").strip()
     if parse(text) is None:
-        raise StartRefused(f"{option} must hold a token, as zq-server token create prints one: {path} does not.")
+        raise StartRefused(f"{option} must contain a token as printed by zq-server token create; {path} does not.")
     return text
 
 
@@ -65,7 +65,7 @@ def _keystone(path: str | None, clock: Clock) -> "Keystone":
     try:
         from zq.auth.keystone import Keystone
     except ImportError as error:
-        raise StartRefused("auth_strategy = keystone needs an extra: pip install 'zq-queue[keystone]'.") from error
+        raise StartRefused("auth_strategy = keystone requires an extra: pip install 'zq-queue[keystone]'.") from error
     return Keystone(path, clock)
 
 
@@ -74,7 +74,7 @@ def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clo
         from zq.auth.jwks import KeySet
         from zq.auth.jwt import JwtVerifier
     except ImportError as error:
-        raise StartRefused("auth_strategy = jwt needs an extra: pip install 'zq-queue[jwt]'.") from error
+        raise StartRefused("auth_strategy = jwt requires an extra: pip install 'zq-queue[jwt]'.") from error
     return JwtVerifier(options, KeySet(options.jwks, options.max_stale), documents, clock)
 
 
@@ -94,7 +94,7 @@ def check_jwt(options: JwtOptions) -> None:
     """Raise ``StartRefused`` for invalid or missing options of JSON Web Tokens."""
     for name in ("issuer", "audience", "jwks"):
         if not getattr(options, name):
-            raise StartRefused(f"[auth] jwt_{name} must be set: auth_strategy = jwt needs it.")
+            raise StartRefused(f"[auth] jwt_{name} must be set for auth_strategy = jwt.")
     wrong = [name for name in options.algorithms if name not in ALGORITHMS]
     if wrong or not options.algorithms:
         raise StartRefused(

@@ -26,7 +26,7 @@ OPTION: Final = "[auth] certificates"
 
 
 class Holder(Struct, frozen=True, forbid_unknown_fields=True):
-    """The rights of a subject. Without ``scopes`` it may access the whole project."""
+    """The identity of a certificate subject. Without ``scopes``, it may access the whole project."""
 
     project: str
     roles: tuple[str, ...] = (MEMBER,)
@@ -45,7 +45,7 @@ class Certificates:
         self._holders = read_holders(path())
 
     def reload(self) -> None:
-        """Read the file again. Raises ``StartRefused``; then the former content stays in use."""
+        """Read the file again. Raises ``StartRefused``, and keeps the former content in that case."""
         self._holders = read_holders(self._path())
 
     def identity(self, env: Mapping[str, Any]) -> Identity | None:
@@ -66,14 +66,14 @@ def read_holders(path: str) -> dict[str, Identity]:
     except OSError as error:
         raise StartRefused(f"{OPTION} cannot be read: {path}: {error.strerror}.") from error
     except (ValueError, Invalid) as error:
-        raise StartRefused(f"{OPTION} must say of each subject its project and scopes: {path}: {error}") from error
+        raise StartRefused(f"{OPTION} must define the project of each subject: {path}: {error}") from error
 
 
 def _identity(subject: str, holder: Holder) -> Identity:
     project_id(holder.project)
     chosen = None if holder.scopes is None else tuple(holder.scopes)
     if chosen == ():
-        raise ValueError("scopes must not be empty: leave them out for all of the project.")
+        raise ValueError("scopes must not be empty: omit them to allow the whole project.")
     scopes.parse(chosen)
     return Identity(
         project=holder.project,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bearer credentials: extraction from requests, caching of look-ups, and a limit of failures per address."""
+"""Bearer credentials: extraction from requests, caching of lookups, and a limit on failures per address."""
 
 import math
 import threading
@@ -15,27 +15,27 @@ from zq.auth.certificates import Certificates
 from zq.errors import NotAuthenticated, TooManyRequests, Unavailable
 from zq.model.identity import Identity
 
-# Maximum number of credentials, and of addresses, in a cache; the oldest entries are dropped.
+# Maximum number of credentials, and of addresses, in a cache. The oldest entries are evicted.
 CACHE_SIZE: Final = 10_000
 # Seconds for which an invalid credential is cached.
 NEGATIVE: Final = 1.0
-# Failures per second of one address above which its credentials are not looked up.
+# Failures per second of one address above which its credentials are no longer looked up.
 FAILURES: Final = 10.0
 # Failures allowed in a burst.
 BURST: Final = 50
 BEARER: Final = "bearer "
 CHALLENGE: Final = 'Bearer realm="zq"'
 NOT_VALID: Final = 'Bearer realm="zq", error="invalid_token"'
-NEEDED: Final = "A credential is needed: Authorization: Bearer <token>."
+NEEDED: Final = "A credential is required: Authorization: Bearer <token>."
 
 
 class Known(Struct, frozen=True):
-    """The cached result of a look-up.
+    """The cached result of a credential lookup.
 
     Attributes:
         identity: The identity; ``None`` if the credential is not valid.
-        until: Expiry of the cache entry on the monotonic clock.
-        why: Why the credential is not valid.
+        until: Monotonic time at which the entry expires.
+        why: Reason why the credential is not valid.
     """
 
     identity: Identity | None
@@ -44,14 +44,14 @@ class Known(Struct, frozen=True):
 
 
 class Verifier(Protocol):
-    """The verification of credentials of one form."""
+    """The verifier of one form of credential."""
 
     def takes(self, text: str) -> bool:
         """Return whether the text has the form of this verifier's credentials."""
         ...
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Return the identity and the seconds for which to cache it; or, for the audit log, why it is not valid.
+        """Return the identity and its cache time in seconds, or a reason for the audit log why the text is not valid.
 
         Raises ``Unavailable``.
         """
@@ -59,12 +59,12 @@ class Verifier(Protocol):
 
 
 class FailureLimit:
-    """A limit of failures per address: ``FAILURES`` a second, with a burst of ``BURST``."""
+    """A limit on failures per address: ``FAILURES`` per second, with a burst of ``BURST``."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # The time at which the failures of an address are paid off (GCRA).
+        # Monotonic time up to which an address has paid for its failures (GCRA).
         self._debts: FIFOCache[str, float] = FIFOCache(CACHE_SIZE)
 
     def exceeded(self, peer: str) -> bool:
@@ -74,7 +74,7 @@ class FailureLimit:
     def check(self, peer: str) -> None:
         """Raise ``TooManyRequests`` if the address has exceeded the limit."""
         if self.exceeded(peer):
-            raise TooManyRequests("Too many requests without a valid credential came from this address.")
+            raise TooManyRequests("This address has sent too many requests without a valid credential.")
 
     def count(self, peer: str) -> None:
         """Count a failure of the address."""
@@ -84,10 +84,11 @@ class FailureLimit:
 
 
 class Bearers:
-    """The strategies ``token``, ``jwt`` and both: the first verifier that accepts the credential's form decides.
+    """The strategies ``token``, ``jwt`` and both. The first verifier that accepts the credential's form decides.
 
-    ``bare``: whether ``X-Auth-Token`` may contain the credential, as OpenStack clients send it. If a request has no
-    credential, its client certificate counts if ``certificates`` are given.
+    Args:
+        bare: Whether ``X-Auth-Token`` may contain the credential, as OpenStack clients send it.
+        certificates: Client certificates, used for requests without a credential.
     """
 
     def __init__(
@@ -103,8 +104,9 @@ class Bearers:
         self._monotonic = monotonic
         self._failures = FailureLimit(monotonic)
         self._lock = threading.Lock()
-        # Keys are digests, so that no secret is kept. A plain dictionary, because every request reads it. Expired
-        # entries stay: a credential that was valid is looked up again even if its address exceeded the limit.
+        # Keys are digests, so that no secret is kept. A plain dictionary is fast, because every request reads it.
+        # Expired entries stay: a formerly valid credential is looked up again even if its address has exceeded the
+        # limit.
         self._valid: dict[bytes, Known] = {}
         self._invalid: FIFOCache[bytes, Known] = FIFOCache(CACHE_SIZE)
 
@@ -127,9 +129,9 @@ class Bearers:
         return identity
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether ``authenticate`` would succeed, or ``None`` if the store must be read.
+        """Return whether ``authenticate`` would succeed; ``None`` if that requires a read of the store.
 
-        Does not count as an attempt.
+        The call does not count as an authentication attempt.
         """
         value: str | None = env.get("HTTP_AUTHORIZATION") or (env.get("HTTP_X_AUTH_TOKEN") if self._bare else None)
         if not value:
@@ -146,7 +148,7 @@ class Bearers:
         return None if any(each.takes(text) for each in self._verifiers) else False
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Look the credential up in the store; return None if the store does not answer."""
+        """Look up the credential in the store. Return ``None`` if the store is unavailable."""
         value: str = env.get("HTTP_AUTHORIZATION") or env.get("HTTP_X_AUTH_TOKEN", "")
         try:
             found = self._look_up(blake2b(value.encode()).digest(), self._text(env, value), peer)
@@ -157,14 +159,14 @@ class Bearers:
         return found.identity is not None
 
     def forget(self, credentials: Collection[str]) -> None:
-        """Look the credentials with these names up again on their next use."""
+        """Invalidate the cached credentials with these names."""
         with self._lock:
             for key, known in list(self._valid.items()):
                 if known.identity is not None and known.identity.credential in credentials:
                     self._valid[key] = structs.replace(known, until=-math.inf)
 
     def _text(self, env: Mapping[str, Any], value: str) -> str:
-        """Return the credential in the header's value; "" if the scheme is not ``Bearer``."""
+        """Return the credential in a header value; "" if the scheme is not ``Bearer``."""
         if "HTTP_AUTHORIZATION" not in env or not env["HTTP_AUTHORIZATION"]:
             return value
         return value[len(BEARER) :].strip() if value[: len(BEARER)].lower() == BEARER else ""
@@ -181,7 +183,7 @@ class Bearers:
         known: Known | None = self._invalid.get(key)
         if known is not None and now < known.until:
             return known
-        found = next((each.verify(text) for each in self._verifiers if each.takes(text)), "It is of no known form.")
+        found = next((each.verify(text) for each in self._verifiers if each.takes(text)), "Its form is unknown.")
         with self._lock:
             if isinstance(found, str):
                 self._valid.pop(key, None)

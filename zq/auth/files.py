@@ -22,5 +22,7 @@ def read_private(option: str, path: str) -> bytes:
     except OSError as error:
         raise StartRefused(f"{option} cannot be read: {path}: {error.strerror}.") from error
     if mode not in MODES:
-        raise StartRefused(f"{option} must be readable by its owner alone, mode 0600 or 0640: {path} is {mode:04o}.")
+        raise StartRefused(
+            f"{option} must be readable only by its owner, with mode 0600 or 0640; {path} has {mode:04o}."
+        )
     return content

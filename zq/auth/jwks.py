@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key sets (JWKS) of issuers of JSON Web Tokens, read from a file or fetched by HTTPS in the background.
-
-A fetch connects only to public addresses, resolves the name once, and follows no redirects (attack E1): the URL comes
-from the operator, but the DNS name may be under the control of others.
-"""
+"""Key sets (JWKS) of JSON Web Token issuers, read from a file or fetched over HTTPS in the background."""
 
 import json
 import logging
@@ -24,7 +20,7 @@ from zq.errors import StartRefused, Unavailable
 from zq.model.addresses import is_public
 
 LOG = logging.getLogger(__name__)
-# Maximum bytes of a key set.
+# Maximum size of a key set in bytes.
 MAX_SIZE: Final = 262_144
 # Timeout of a fetch in seconds.
 TIMEOUT: Final = 5.0
@@ -32,9 +28,9 @@ TIMEOUT: Final = 5.0
 REFRESH: Final = 600.0
 # Minimum seconds between fetches after a failure or for an unknown key.
 HURRY: Final = 60.0
-# Minimum bits of an RSA key.
+# Minimum size of an RSA key in bits.
 MIN_RSA: Final = 2048
-# The key type and curves that each algorithm needs.
+# Key type and curves that each algorithm requires.
 FITS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", ())),
     "ES256": ("EC", ("P-256",)),
@@ -45,7 +41,7 @@ FITS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 class Key(Struct, frozen=True):
-    """One key of a set. ``algorithm``: the only algorithm that the key may be used with; "" = any that fits."""
+    """A key of a set. ``algorithm`` is the only algorithm for which the key is valid; "" = any matching one."""
 
     id: str
     kind: str
@@ -60,10 +56,10 @@ class Key(Struct, frozen=True):
 
 
 def parse(raw: bytes) -> list[Key]:
-    """Return the keys of a set that can verify signatures, without others. Raises ``ValueError`` for an invalid set."""
+    """Return the keys of a set that can verify signatures. Raises ``ValueError`` for an invalid set."""
     document = json.loads(raw)
     if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
-        raise ValueError("it is no JSON Web Key Set")
+        raise ValueError("it is not a JSON Web Key Set")
     return [key for given in document["keys"] if isinstance(given, dict) and (key := _key(given)) is not None]
 
 
@@ -86,7 +82,7 @@ def _reading_algorithm(given: dict[str, Any]) -> str:
 
 
 class KeySet:
-    """The keys of one issuer, as last read. ``source``: a file or an https URL. Raises ``StartRefused``."""
+    """The keys of one issuer, as last read from ``source``, a file or https URL. Raises ``StartRefused``."""
 
     def __init__(
         self,
@@ -107,41 +103,42 @@ class KeySet:
         if self._remote and not source.startswith("https://"):
             raise StartRefused("[auth] jwt_jwks must be a file or an https URL.")
         if not self._remote and not self.refresh():
-            raise StartRefused(f"[auth] jwt_jwks must be a file with a JSON Web Key Set: {source} is none.")
+            raise StartRefused(f"[auth] jwt_jwks must be a file with a JSON Web Key Set; {source} is not.")
 
     def start(self) -> None:
-        """Start refreshing the set in the background."""
+        """Start to refresh the key set in the background."""
         threading.Thread(target=self._run, name="zq-jwks", daemon=True).start()
 
     def find(self, id: str, algorithm: str) -> list[Key]:
-        """Return the keys that may have made a signature; without ``id``, all that fit the algorithm.
+        """Return the keys that may have made a signature; without ``id``, all keys that match the algorithm.
 
-        Raises ``Unavailable`` if the set is older than allowed.
+        Raises ``Unavailable`` if the key set is older than allowed.
         """
         if self._had is None or self._monotonic() - self._had > REFRESH + self._max_stale:
             self._wanted.set()
-            raise Unavailable("The keys of the issuer cannot be had now. Try again later.")
+            raise Unavailable("The keys of the issuer are temporarily unavailable. Try again later.")
         found = [key for key in self._keys if key.fits(algorithm) and id in ("", key.id)]
         if not found and id not in {key.id for key in self._keys}:
             self._wanted.set()
         return found
 
     def refresh(self) -> bool:
-        """Read the set again. Return ``False``, and keep the former set, if that fails."""
+        """Read the key set again. Return ``False``, and keep the former one, if that fails."""
         self._asked = self._monotonic()
         self._wanted.clear()
         try:
             keys = parse(self._fetch(self._source))
         except (OSError, HTTPException, ValueError, RecursionError) as error:
-            LOG.warning("The keys at %s cannot be had: %s", self._source, error)
+            LOG.warning("The keys at %s cannot be fetched: %s", self._source, error)
             return False
         self._keys, self._had = keys, self._monotonic()
         return True
 
     def pause(self, had: bool) -> float:
-        """Return the seconds until the next refresh. ``had``: whether the last one succeeded.
+        """Return the seconds until the next refresh: ``HURRY`` after a failure or for an unknown key, else ``REFRESH``.
 
-        The interval is ``HURRY`` after a failure and for an unknown key, else ``REFRESH``.
+        Args:
+            had: Whether the last refresh succeeded.
         """
         hurried = self._wanted.is_set() or not had
         return max(0.0, self._asked + (HURRY if hurried else REFRESH) - self._monotonic())
@@ -164,10 +161,10 @@ def _read(path: str) -> bytes:
 
 
 def fetched(url: str) -> bytes:
-    """Return the content of an https URL. Raises ``OSError``, ``HTTPException``, ``ValueError``."""
+    """Fetch an https URL and return its content. Raises ``OSError``, ``HTTPException``, ``ValueError``."""
     parts = urlsplit(url)
     if parts.username is not None or not parts.hostname:
-        raise ValueError("the URL must name a host, and no user")
+        raise ValueError("the URL must have a host and no user")
     deadline = time.monotonic() + TIMEOUT
     connection = _Pinned(parts.hostname, parts.port or 443, timeout=TIMEOUT, context=ssl.create_default_context())
     watch = threading.Timer(TIMEOUT, connection.hang_up)  # a socket's timeout applies to each read separately
@@ -178,7 +175,7 @@ def fetched(url: str) -> bytes:
         connection.request("GET", f"{target}?{parts.query}" if parts.query else target, headers={"Accept": "*/*"})
         reply = connection.getresponse()
         if reply.status != 200:
-            raise ValueError(f"status {reply.status}")  # redirects, too
+            raise ValueError(f"status {reply.status}")  # includes redirects
         return _whole(reply, connection, deadline)
     except (OSError, HTTPException) as error:
         if time.monotonic() >= deadline:
@@ -206,7 +203,7 @@ def _whole(reply: Any, connection: HTTPSConnection, deadline: float) -> bytes:
 
 
 class _Pinned(HTTPSConnection):
-    """A connection to the address that was checked: the name is resolved only once."""
+    """A connection to the verified address. The host name is resolved only once."""
 
     def connect(self) -> None:
         addresses = [each[4][0] for each in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)]
@@ -219,7 +216,7 @@ class _Pinned(HTTPSConnection):
         self.sock.do_handshake()
 
     def hang_up(self) -> None:
-        """Shut the socket down, which ends a blocking read in another thread."""
+        """Shut down the socket, which ends a blocking read in another thread."""
         if self.sock is not None:
             with suppress(OSError):
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)

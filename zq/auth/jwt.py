@@ -23,8 +23,8 @@ LOG = logging.getLogger(__name__)
 POSITIVE: Final = 300.0
 # Seconds between two reads of the list of revoked tokens.
 DENIED_EVERY: Final = 5.0
-# Revoked tokens read at a time.
-STEP: Final = 500
+# Number of revoked tokens read at a time.
+PAGE_SIZE: Final = 500
 # Maximum number of keys tried for a token without a key id.
 MAX_TRIED: Final = 10
 # Maximum number of characters of a token id or user.
@@ -44,11 +44,11 @@ class JwtVerifier:
         self._forget: list[Callable[[Collection[str]], object]] = []
 
     def listen(self, forget: Callable[[Collection[str]], object]) -> None:
-        """Call ``forget`` with the names of the revoked credentials each time they are read."""
+        """Register ``forget``, which is called with the names of revoked credentials after each read."""
         self._forget.append(forget)
 
     def start(self) -> None:
-        """Start refreshing the keys and the revocations in the background."""
+        """Start to refresh the keys and the revoked tokens in the background."""
         self._keys.start()
         threading.Thread(target=self._run, name="zq-jwt", daemon=True).start()
 
@@ -57,9 +57,9 @@ class JwtVerifier:
         return text.count(".") == 2
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Return the identity and the seconds for which to cache it; or, as text, why the token is not valid.
+        """Return the identity and its cache time in seconds, or a reason for the audit log why the token is not valid.
 
-        Raises ``Unavailable`` if the keys or the revocations are not available.
+        Raises ``Unavailable`` if the keys or the revoked tokens are not available.
         """
         if self._denied is None:
             self.read_denied()
@@ -69,14 +69,14 @@ class JwtVerifier:
             return f"{type(error).__name__}: {str(error)[:MAX_TEXT]}"
 
     def read_denied(self) -> None:
-        """Read the revoked tokens, and drop them from caches. Raises ``Unavailable``.
+        """Read the revoked tokens and evict them from caches. Raises ``Unavailable``.
 
-        They are dropped on each read, because a token may have been verified with the former list and cached
+        They are evicted after each read, because a token may have been verified with the former list and cached
         afterwards.
         """
         found: set[str] = set()
         after, now = "", self._clock.now()
-        while (page := self._documents.list("", DENIED, "", after, STEP, now)).next is not None:
+        while (page := self._documents.list("", DENIED, "", after, PAGE_SIZE, now)).next is not None:
             found.update(document.ref.name for document in page.items)
             after = page.next
         self._denied = frozenset(found)
@@ -94,13 +94,13 @@ class JwtVerifier:
         if algorithm not in options.algorithms or "crit" in header or "cty" in header or "enc" in header:
             raise ValueError("alg is not allowed, or the header has crit, cty or enc")
         if options.type and kind.lower().removeprefix("application/") != options.type.lower():
-            raise ValueError("typ is another one")
+            raise ValueError("typ is not the required one")
         for key in self._keys.find(str(header.get("kid", "")), algorithm)[:MAX_TRIED]:
             try:
                 return self._decoded(text, key.key, algorithm)
             except jwt.InvalidSignatureError:
                 continue
-        raise ValueError("no key of the issuer has signed it")
+        raise ValueError("it is not signed by a key of the issuer")
 
     def _decoded(self, text: str, key: Any, algorithm: str) -> Mapping[str, Any]:
         options = self._options
@@ -125,15 +125,15 @@ class JwtVerifier:
         if expires + options.leeway <= now or max(begins, issued) > now + options.leeway:
             raise ValueError("it has expired, or is not valid yet")
         if expires - issued > options.max_age:
-            raise ValueError("it lives too long")
+            raise ValueError("its lifetime is too long")
         id, project = claims.get("jti"), at_path(claims, options.project_claim)
         if not isinstance(project, str) or PROJECT_ID.fullmatch(project) is None:
-            raise ValueError("it names no project")
+            raise ValueError("it has no project")
         if id in (self._denied or ()):
             raise ValueError("it was revoked")
         scopes = _words(at_path(claims, options.scope_claim))
         if scopes is not None and parse(scopes) is None:
-            raise ValueError("its scopes are none")
+            raise ValueError("its scopes are not valid")
         roles = _words(at_path(claims, options.roles_claim))
         user = str(claims.get("sub", ""))[:MAX_TEXT]
         identity = Identity(
@@ -151,9 +151,9 @@ class JwtVerifier:
             try:
                 self.read_denied()
             except ZqError as error:
-                LOG.debug("Which tokens were revoked cannot be read now: %s", error)
-            except Exception:  # the thread must go on, otherwise revocations would no longer take effect
-                LOG.exception("Which tokens were revoked cannot be read now.")
+                LOG.debug("The list of revoked tokens cannot be read: %s", error)
+            except Exception:  # the thread must survive, otherwise revocations would no longer take effect
+                LOG.exception("The list of revoked tokens cannot be read.")
             time.sleep(DENIED_EVERY)
 
 
@@ -175,14 +175,14 @@ def at_path(claims: Mapping[str, Any], path: str) -> Any:
 
 
 def _time(value: Any) -> float:
-    """Return a time claim as seconds. Raises ``ValueError``."""
+    """Convert a time claim to seconds. Raises ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
         raise ValueError("no moment")
     return float(value)
 
 
 def _words(value: Any) -> list[str] | None:
-    """Return a claim's list of words, or the words of a text separated by spaces; ``None`` if it is absent.
+    """Return the words of a claim that is a list or a space-separated string; ``None`` if it is absent.
 
     Raises ``ValueError``.
     """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy ``keystone``: keystonemiddleware in front of the application, configured by ``[keystone_authtoken]``.
+"""The strategy ``keystone``: keystonemiddleware in front of the application, configured in ``[keystone_authtoken]``.
 
-The middleware passes the identity in headers. Such headers of a client are removed before the middleware; the
-middleware's own headers are converted to an ``Identity`` and removed after it.
+The middleware passes the identity in headers. A client's own headers of this kind are removed before the middleware
+runs. The middleware's headers are converted to an ``Identity`` and removed after it.
 """
 
 import logging
@@ -25,9 +25,9 @@ from zq.model.identity import MEMBER, Identity
 
 LOG = logging.getLogger(__name__)
 # Environment key of the middleware's result: an identity or an error.
-FOUND: Final = "zq.keystone"
+RESULT_KEY: Final = "zq.keystone"
 # Environment key that is set once the application has read the result.
-ASKED: Final = "zq.keystone.asked"
+READ_KEY: Final = "zq.keystone.asked"
 # Paths that need no token.
 OPEN: Final = frozenset({"/", "/healthz", "/readyz"})
 # Maximum seconds for which the middleware may cache a token.
@@ -42,7 +42,7 @@ Application = Callable[..., Iterable[bytes]]
 
 
 class Keystone:
-    """The adapter around the middleware: ``wrapped`` is in front of it, ``authenticate`` behind it.
+    """The adapter of the middleware: ``wrapped`` runs in front of it, ``authenticate`` after it.
 
     Raises ``StartRefused``.
     """
@@ -52,7 +52,7 @@ class Keystone:
         self._clock = clock
         self._failures = FailureLimit()
         self._lock = threading.Lock()
-        # Digests of tokens that the middleware accepted when it last checked them.
+        # Digests of the tokens that the middleware accepted at its last check.
         self._valid: FIFOCache[bytes, None] = FIFOCache(CACHE_SIZE)
         self._app: Application = lambda _, __: ()
         self._refused: Callable[[Mapping[str, Any], str], None] = lambda _, __: None
@@ -60,7 +60,7 @@ class Keystone:
         try:
             self._middleware = AuthProtocol(self._behind, conf)
             cached = self._middleware._conf.get("token_cache_time")
-        except Exception as error:  # it loads a plugin named in the file, which may raise anything
+        except Exception as error:  # the middleware loads a plugin named in the file, which may raise anything
             raise StartRefused(f"[keystone_authtoken] cannot be used: {error}.") from error
         if not 0 <= cached <= MAX_CACHED:
             raise StartRefused(f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED}; it is {cached}.")
@@ -95,10 +95,10 @@ class Keystone:
                     self._failures.check(peer)
                 return self._middleware(environ, self._counting(environ, start_response, peer))  # type: ignore[no-any-return]
             except TooManyRequests as error:
-                environ[FOUND] = error
+                environ[RESULT_KEY] = error
             except ClientException as error:
-                environ[FOUND] = Unavailable("Keystone cannot be asked now. Try again later.")
-                environ[FOUND].__cause__ = error
+                environ[RESULT_KEY] = Unavailable("Keystone is temporarily unavailable. Try again later.")
+                environ[RESULT_KEY].__cause__ = error
             return app(environ, start_response)
 
         return call
@@ -109,45 +109,44 @@ class Keystone:
         return self._middleware
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
-        """Return the identity that the middleware found.
+        """Return the identity that the middleware has found.
 
-        Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``.
-
-        For a long-running request, the middleware validates the token again on each call.
+        Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``. For a long-running request, the middleware
+        validates the token again on each call.
         """
-        found = env.get(FOUND)
+        found = env.get(RESULT_KEY)
         if isinstance(found, ZqError):
             raise found
         if not isinstance(found, Identity) or (found.expires is not None and found.expires <= self._clock.now()):
             raise NotAuthenticated(None, CHALLENGE)
-        if ASKED in env:
+        if READ_KEY in env:
             # The middleware reads the token from the same headers.
             self._validate_again(env.get("HTTP_X_AUTH_TOKEN") or env.get("HTTP_X_STORAGE_TOKEN", ""))
         elif isinstance(env, MutableMapping):
-            env[ASKED] = True
+            env[READ_KEY] = True
         return found
 
     def _validate_again(self, token: str) -> None:
-        """Raise ``NotAuthenticated`` if the token is no longer valid, as soon as the middleware knows that.
+        """Raise ``NotAuthenticated`` once the middleware knows that the token is no longer valid.
 
-        While Keystone is unavailable, the token counts as valid.
+        While Keystone is unavailable, the token is treated as valid.
         """
         try:
             self._middleware.fetch_token(token)
         except ksm_exceptions.InvalidToken as error:
             raise NotAuthenticated(None, CHALLENGE) from error
         except (ClientException, HTTPException) as error:
-            LOG.debug("A token is taken for valid, since Keystone cannot be asked: %r", error)
+            LOG.debug("A token is treated as valid because Keystone is unavailable: %r", error)
 
     def known(self, _env: Mapping[str, Any], _peer: str) -> bool:
-        """Return ``True``, because the middleware in front of the application has already checked the token."""
+        """Return ``True``, because the middleware has already validated the token."""
         return True
 
     look_up = known
 
     def _behind(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Run the application for a request with a valid token. The middleware calls this."""
-        environ[FOUND] = identity(environ)
+        """Run the application for a request with a valid token. Called by the middleware."""
+        environ[RESULT_KEY] = identity(environ)
         with self._lock:
             self._valid[_digest(environ)] = None
         for name in [name for name in environ if name.startswith(IDENTITY_HEADERS)]:
@@ -160,7 +159,7 @@ class Keystone:
         """Wrap ``start_response``: count failures, and close the connection if the middleware leaves a body unread."""
 
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
-            if status.startswith(("401", "503")) and FOUND not in environ:
+            if status.startswith(("401", "503")) and RESULT_KEY not in environ:
                 if status.startswith("401"):
                     with self._lock:
                         self._valid.pop(_digest(environ), None)
@@ -174,7 +173,7 @@ class Keystone:
 
 
 def _digest(environ: Mapping[str, Any]) -> bytes:
-    """Return the digest of the request's token, so that no secret is kept."""
+    """Return a digest of the request's token, so that the secret is not kept."""
     token: str = environ.get("HTTP_X_AUTH_TOKEN") or environ.get("HTTP_X_STORAGE_TOKEN", "")
     return blake2b(token.encode()).digest()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key files: master keys, which encrypt the data keys of bodies (contract 7.9) and secrets that the store keeps."""
+"""Key files: master keys that encrypt data keys (contract 7.9) and other stored secrets."""
 
 import binascii
 import re
@@ -11,16 +11,16 @@ from typing import Final
 from zq.auth.files import read_private
 from zq.errors import StartRefused
 
-# The option that names the file.
+# Name of the option with the path of the file.
 OPTION: Final = "[transport] message_encryption_key_file"
-# Bytes of a key.
-SIZE: Final = 32
-# A key's id.
+# Key length in bytes.
+KEY_SIZE: Final = 32
+# The id of a key.
 ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}", re.ASCII)
 
 
 class MasterKeys:
-    """A key file; ``use`` is called with its keys whenever it is read."""
+    """A key file. ``use`` is called with the keys after each read."""
 
     def __init__(self, path: str, use: Callable[[Mapping[str, bytes]], object], option: str = OPTION) -> None:
         self._path = path
@@ -28,12 +28,12 @@ class MasterKeys:
         self._option = option
 
     def reload(self) -> None:
-        """Read the file again. Raises ``StartRefused``; then the former keys stay in use."""
+        """Read the file again. Raises ``StartRefused``, and keeps the former keys in that case."""
         self._use(read_keys(self._path, self._option))
 
 
 def read_keys(path: str, option: str = OPTION) -> dict[str, bytes]:
-    """Return the keys of the file by id, in the file's order; none if ``path`` is "". Raises ``StartRefused``.
+    """Return the keys of the file by id, in file order; empty if ``path`` is "". Raises ``StartRefused``.
 
     Each line has an id, a space and 32 bytes in base64. Blank lines and lines that begin with # are ignored.
     """
@@ -45,13 +45,13 @@ def read_keys(path: str, option: str = OPTION) -> dict[str, bytes]:
             continue
         id, key = _read(line)
         if key is None or id in keys:
-            fault = "names an id again" if key else "must be an id and 32 bytes in base64"
+            fault = "repeats an id" if key else "must be an id and 32 bytes in base64"
             raise StartRefused(f"{option} cannot be used: line {number} of {path} {fault}.")
         keys[id] = key
     if find_spec("cryptography") is None:
-        raise StartRefused(f"{option} needs an extra: pip install 'zq-queue[encryption]'.")
+        raise StartRefused(f"{option} requires an extra: pip install 'zq-queue[encryption]'.")
     if not keys:
-        raise StartRefused(f"{option} cannot be used: {path} holds no key.")
+        raise StartRefused(f"{option} cannot be used: {path} contains no key.")
     return keys
 
 
@@ -63,4 +63,4 @@ def _read(line: str) -> tuple[str, bytes | None]:
         key = b64decode(parts[1], validate=True)
     except (binascii.Error, ValueError):
         return "", None
-    return parts[0], key if len(key) == SIZE else None
+    return parts[0], key if len(key) == KEY_SIZE else None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The roles that each rule requires (tenancy 4): a table, or a file of oslo.policy instead.
+"""The roles that each rule requires (tenancy 4), from a table or an oslo.policy file.
 
-``oslo.policy`` silently accepts files that it cannot use: an unparsable rule denies, an unknown rule is ignored. So a
-file is first validated here, and refused as a whole. The library is imported only for a file.
+oslo.policy silently accepts invalid files: it denies an unparsable rule and ignores an unknown one. A file is therefore
+validated here first, and refused as a whole. The library is imported only if a file is configured.
 """
 
 import logging
@@ -30,10 +30,10 @@ class Rule(Struct, frozen=True):
     """The requirements of a rule.
 
     Attributes:
-        check: The roles, in the syntax of oslo.policy.
-        verb: The scope verb that a scoped credential needs; ``None`` = none, or several, which the resource checks.
-        everywhere: Whether the scope must cover the whole project rather than one name.
-        most: The greatest of several verbs. ``/v2/me`` lists the rule only for callers that have it.
+        check: The roles, in oslo.policy syntax.
+        verb: Scope verb that a scoped credential requires. ``None`` = none, or several, which the resource checks.
+        everywhere: Whether the scope must cover the whole project instead of one name.
+        most: The strongest of several verbs. ``/v2/me`` lists the rule only for callers that have it.
     """
 
     check: str = EVERYONE
@@ -80,10 +80,10 @@ RULES: Final[dict[str, Rule]] = {
     **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete", "admin:rekey"),
     **_administration("admin:tokens", "admin:server", "admin:sqs_keys"),
 }
-"""Every rule that a route may name. Rules that are not listed are denied.
+"""All rules that routes may name. Other rules are denied.
 
-The rules of features are listed, too: a policy file is checked as a whole before any feature exists, and a file that
-names the rule of a feature is valid for a server without it.
+The rules of features are included, because a policy file is validated before features exist. A file may also name rules
+of features that the server does not have.
 """
 
 # Attributes of a caller that a check may use.
@@ -91,14 +91,17 @@ CREDENTIALS: Final = frozenset({"project_id", "user_id"})
 _TARGET: Final = re.compile(r"%\((\w*)\)s")
 _CHECKS: Final = frozenset({"TrueCheck", "FalseCheck", "AndCheck", "OrCheck", "NotCheck", "RoleCheck", "RuleCheck"})
 
-# Decides by rule, roles, user and project whether a request is allowed.
+# Decides from rule, roles, user and project whether a request is permitted.
 Decide = Callable[[str, frozenset[str], str, str], bool]
 
 
 class Policy:
-    """The decision whether a caller's roles allow a rule.
+    """The policy that decides whether a caller's roles permit a rule.
 
-    ``path``: a policy file; "" = the table. Raises ``StartRefused``.
+    Args:
+        path: Path of a policy file; "" = the table.
+
+    Raises ``StartRefused``.
     """
 
     def __init__(self, path: str = "") -> None:
@@ -107,13 +110,13 @@ class Policy:
         self.load(path)
 
     def listen(self, changed: Callable[[], object]) -> None:
-        """Call ``changed`` whenever the rules change."""
+        """Register ``changed``, which is called after each change of the rules."""
         self._listeners.append(changed)
 
     def load(self, path: str) -> bool:
         """Load the file and return whether its rules differ from the former ones.
 
-        Raises ``StartRefused`` for an invalid file; then nothing changes.
+        Raises ``StartRefused`` for an invalid file, and keeps the former rules in that case.
         """
         texts = _read(path) if path else None
         decide = _by_table if texts is None else _by_file(path, texts)
@@ -124,11 +127,11 @@ class Policy:
         return former != texts
 
     def reload(self, path: str, audit: Audit) -> None:
-        """Load the file again. If it is invalid, nothing changes, and the logs say why."""
+        """Load the file again. If it is not valid, keep the former rules and log the reason."""
         try:
             changed = self.load(path)
         except StartRefused as refusal:
-            LOG.error("The policy stays as it was: %s", refusal)
+            LOG.error("The former policy stays in use: %s", refusal)
             audit.did(Entry(method="HUP", object="policy", outcome="refused", why=str(refusal)))
         else:
             if changed:
@@ -150,7 +153,7 @@ def _by_file(path: str, given: Mapping[str, str]) -> Decide:
         from oslo_policy.policy import Enforcer, Rules
     except ImportError as error:
         raise _missing() from error
-    # With all rules given, the library neither reads nor watches a file.
+    # If it gets all rules, the library neither reads nor watches a file.
     enforcer = Enforcer(ConfigOpts(), rules=Rules(checks), use_conf=False)
 
     def decide(rule: str, roles: frozenset[str], user: str, project: str) -> bool:
@@ -161,11 +164,11 @@ def _by_file(path: str, given: Mapping[str, str]) -> Decide:
 
 
 def _missing() -> StartRefused:
-    return StartRefused("[oslo_policy] policy_file needs oslo.policy: pip install 'zq-queue[policy]' brings it.")
+    return StartRefused("[oslo_policy] policy_file requires oslo.policy: pip install 'zq-queue[policy]'.")
 
 
 def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return every rule's check, from the file or else from the table. Raises ``StartRefused``."""
+    """Return the check of every rule, from the file or the table. Raises ``StartRefused``."""
     texts = {name: rule.check for name, rule in RULES.items()} | dict(given)
     try:
         from oslo_policy.policy import RuleDefault
@@ -189,30 +192,30 @@ def _read(path: str) -> dict[str, str]:
     except (OSError, ValueError) as error:
         raise _refusal(path, " ".join(str(error).split())) from error
     if not isinstance(given, dict):
-        raise _refusal(path, "it must map names of rules to checks")
+        raise _refusal(path, "it must map rule names to checks")
     for name, text in given.items():
         if name not in RULES:
-            raise _refusal(path, f"{str(name)[:80]!r} is no rule; api-ref/policy.md lists them")
+            raise _refusal(path, f"{str(name)[:80]!r} is not a rule; api-ref/policy.md lists all rules")
         if not isinstance(text, str):
-            raise _refusal(path, f"the rule {name} must be a text in quotes")
+            raise _refusal(path, f"the rule {name} must be a quoted string")
     return given
 
 
 def _faults(check: Any, text: str) -> Iterator[str]:
-    """Yield the errors of a check that oslo.policy parsed from a text."""
+    """Yield the errors of a check that oslo.policy has parsed from ``text``."""
     parts = list(_parts(check))
     kinds = [type(part).__name__ for part in parts]
     if kinds.count("FalseCheck") != text.split().count("!"):
-        yield f"{text[:80]!r} cannot be read as a check"
+        yield f"{text[:80]!r} cannot be parsed as a check"
     for part, kind in zip(parts, kinds, strict=True):
         if kind == "RuleCheck" and part.match not in RULES:
-            yield f"it refers to {part.match[:80]!r}, which is no rule"
+            yield f"it refers to {part.match[:80]!r}, which is not a rule"
         elif kind == "GenericCheck" and not (part.kind in CREDENTIALS or part.kind[:1] in "'\"TF0123456789"):
-            yield f"{part.kind[:80]!r} is nothing that a caller has: role, user_id and project_id are"
+            yield f"{part.kind[:80]!r} is not an attribute of callers; use role, user_id or project_id"
         elif kind not in _CHECKS and kind != "GenericCheck":
-            yield f"{text[:80]!r} asks another server, which is not supported"
+            yield f"{text[:80]!r} queries another server, which is not supported"
         if (named := _TARGET.findall(getattr(part, "match", ""))) and set(named) != {"project_id"}:
-            yield f"{part.match[:80]!r} is no target: %(project_id)s is the only one"
+            yield f"{part.match[:80]!r} is not a target; only %(project_id)s is"
 
 
 def _parts(check: Any) -> Iterator[Any]:

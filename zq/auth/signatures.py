@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pre-signed URLs: credentials for some paths of one queue, for clients without an account (contract 10).
 
-The signed text joins paths, methods, project and expiry. Parts that contain a separator are refused, because the text
-would be ambiguous. The store holds only the number of a project's revocations, from which the key is derived: a
-revocation invalidates all earlier signatures, on every server within five seconds.
+The signed text consists of paths, methods, project and expiry. Parts that contain a separator are refused, because the
+text would be ambiguous. The store holds only each project's revocation count, from which the key is derived. A
+revocation therefore invalidates all earlier signatures, on every server within five seconds.
 """
 
 import hmac
@@ -40,23 +40,23 @@ METHODS: Final = {
     "PATCH": (Verb.CONSUME,),
     "DELETE": (Verb.CONSUME, Verb.MANAGE),
 }
-# Kind of the documents that count the revocations of a project.
-KIND: Final = "share-epoch"
-# Seconds for which signatures and numbers of revocations are cached.
+# Kind of the documents with the revocation counts of projects.
+REVOCATIONS_KIND: Final = "share-epoch"
+# Seconds for which signatures and revocation counts are cached.
 CACHE_TTL: Final = 5.0
 # Maximum number of signatures, and of projects, in a cache.
 CACHE_SIZE: Final = 10_000
 # The signed text. The separator is a backslash and an n, as in Zaqar.
-TEXT: Final = "\\n".join(["{paths}", "{methods}", "{project}", "{expires}"])
+SIGNED_TEXT: Final = "\\n".join(["{paths}", "{methods}", "{project}", "{expires}"])
 _PATH: Final = re.compile(rf"/v2/queues/({limits.LONG_QUEUE_NAME.pattern})/(?:{'|'.join(PATHS)})", re.ASCII)
-# The path that confirms a subscription; its signature covers nothing else.
+# The path that confirms a subscription. Its signature covers nothing else.
 _CONFIRM: Final = re.compile(
     rf"/v2/(?:queue|topic)s/{limits.LONG_QUEUE_NAME.pattern}/subscriptions/[0-9a-f]{{32}}/confirm", re.ASCII
 )
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
-# Environment keys of the parts.
+# Environment keys of the signed parts.
 FIELDS: Final = ("HTTP_URL_SIGNATURE", "HTTP_URL_PATHS", "HTTP_URL_METHODS", "HTTP_URL_EXPIRES")
-# Replaces malformed parts, so that checking them takes as long as checking valid ones.
+# Replaces malformed parts, so that their verification takes as long as that of valid ones.
 NOTHING: Final = ("-", ("/v2/queues/-/messages",), frozenset({"GET"}), 0.0)
 
 
@@ -67,22 +67,22 @@ def scope_of(queue: str, methods: Iterable[str]) -> str:
 
 
 def moment(text: str) -> Seconds:
-    """Parse an ISO 8601 date and time to the second; without a zone it is UTC.
+    """Parse an ISO 8601 date and time to the second, in UTC by default.
 
-    Raises ``ValueError``, also for a time outside the years 1 to 9999 of UTC, which ``shown`` cannot format.
+    Raises ``ValueError``, even for a time outside the years 1 to 9999 in UTC, which ``shown`` cannot format.
     """
     if _MOMENT.fullmatch(text) is None:
-        raise ValueError("no date and time")
+        raise ValueError("not a date and time")
     parsed = datetime.fromisoformat(text.replace(",", "."))
     aware = (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).replace(microsecond=0)
     try:
         return aware.astimezone(UTC).timestamp()
     except OverflowError:
-        raise ValueError("no year from 1 to 9999 in UTC") from None
+        raise ValueError("the year must be 1 to 9999 in UTC") from None
 
 
 def shown(expires: Seconds) -> str:
-    """Return the time in the signed format."""
+    """Format a time as in the signed text."""
     return datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
@@ -94,14 +94,14 @@ def derived(secret: bytes, label: str) -> bytes:
 
 def signature(key: bytes, paths: Iterable[str], methods: Iterable[str], project: str, expires: str) -> str:
     """Return the signature of contract 10.2 in lower-case hex."""
-    text = TEXT.format(
+    text = SIGNED_TEXT.format(
         paths=",".join(sorted(paths)), methods=",".join(sorted(methods)), project=project, expires=expires
     )
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
 class Share(Struct, frozen=True):
-    """A valid signature. ``until``: time of the monotonic clock after which it is verified again."""
+    """A valid signature. ``until`` is the monotonic time at which it must be verified again."""
 
     identity: Identity
     paths: tuple[str, ...]
@@ -110,7 +110,7 @@ class Share(Struct, frozen=True):
     until: float
 
     def covers(self, method: str, path: str) -> bool:
-        """Return whether the signature permits the request: a signed path or one below it.
+        """Return whether the signature permits the request, which must be for a signed path or a path below it.
 
         A path that confirms a subscription must be signed itself.
         """
@@ -124,7 +124,8 @@ class Share(Struct, frozen=True):
 class Signatures:
     """Signing and verification of URLs for all projects.
 
-    ``options`` is called for each operation, because the keys may change.
+    Args:
+        options: Returns the current options; called for each operation, because the secrets may change.
     """
 
     def __init__(
@@ -141,19 +142,19 @@ class Signatures:
         self._failures = FailureLimit(monotonic)
         self._lock = threading.Lock()
         self._shares: FIFOCache[tuple[str, ...], Share] = FIFOCache(CACHE_SIZE)
-        # By project: the number of its revocations, and the expiry of this cache entry.
+        # Revocation count and expiry of the cache entry, by project.
         self._epochs: FIFOCache[str, tuple[int, float]] = FIFOCache(CACHE_SIZE)
 
     def sign(self, project: str, paths: Iterable[str], methods: Iterable[str], expires: Seconds) -> str:
-        """Return the signature made with the first key. Raises ``Invalid`` if there is no key, ``Unavailable``."""
+        """Sign with the first secret and return the signature. Raises ``Invalid`` without a secret, ``Unavailable``."""
         secrets = self.options().secrets
         if not secrets:
-            raise Invalid("No URL can be signed here: [signed_url] secret_key is not set.")
+            raise Invalid("This server cannot sign URLs: [signed_url] secret_key is not set.")
         key = key_of(secrets[0], project, self._epoch(project)[0])
         return signature(key, paths, methods, project, shown(expires))
 
     def sign_confirmation(self, project: str, path: str, expires: Seconds) -> str:
-        """Return a signature for PUT on the path that confirms a subscription; "" without a key.
+        """Return a signature for PUT on a path that confirms a subscription; "" without a secret.
 
         Raises ``Unavailable``.
         """
@@ -171,7 +172,7 @@ class Signatures:
         values = (project, *[env.get(name, "") for name in FIELDS])
         share = self._fresh(values)
         if share is None:
-            # A signature that was valid is verified again even if its address exceeded the limit.
+            # A formerly valid signature is verified again even if its address has exceeded the limit.
             if values not in self._shares:
                 self._failures.check(peer)
             share = self._verified(values)
@@ -181,9 +182,9 @@ class Signatures:
         return share.identity
 
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether ``authenticate`` would succeed, or ``None`` if the store must be read.
+        """Return whether ``authenticate`` would succeed; ``None`` if that requires a read of the store.
 
-        Does not count as an attempt.
+        The call does not count as an authentication attempt.
         """
         values = (project, *[env.get(name, "") for name in FIELDS])
         share = self._fresh(values)
@@ -200,8 +201,8 @@ class Signatures:
             return None
 
     def revoke(self, project: str) -> None:
-        """Invalidate all signatures made for the project so far. Raises ``MetadataConflict``, ``Unavailable``."""
-        ref = DocumentRef("", KIND, project)
+        """Invalidate all existing signatures of the project. Raises ``MetadataConflict``, ``Unavailable``."""
+        ref = DocumentRef("", REVOCATIONS_KIND, project)
         for _ in range(10):
             now = self.clock.now()
             document = self._documents.get(ref, now)
@@ -209,10 +210,10 @@ class Signatures:
             if self._documents.put(ref, epoch, now, expected=document.version if document else ""):
                 self.forget()
                 return
-        raise MetadataConflict("Others revoke what the project has signed at the same time. Try again.")
+        raise MetadataConflict("The project's signed URLs were revoked concurrently. Try again.")
 
     def forget(self) -> None:
-        """Verify all signatures, and read all numbers of revocations, again on their next use."""
+        """Invalidate all cached signatures and revocation counts."""
         with self._lock:
             self._epochs.clear()
             for values, share in list(self._shares.items()):
@@ -230,7 +231,7 @@ class Signatures:
         )
 
     def _verified(self, values: tuple[str, ...]) -> Share | None:
-        """Verify a signature. A refusal takes the same time for every reason."""
+        """Verify a signature. A refusal takes equally long for every reason."""
         project, given, *_ = values
         parts = _read(values)
         named, paths, methods, expires = parts or NOTHING
@@ -255,19 +256,19 @@ class Signatures:
         return share
 
     def _epoch(self, project: str) -> tuple[int, float]:
-        """Return the project's number of revocations, and the expiry of the cache entry."""
+        """Return the project's revocation count, and the expiry of the cache entry."""
         known: tuple[int, float] | None = self._epochs.get(project)
         if known is not None and known[1] > self._monotonic():
             return known
         until = self._monotonic() + CACHE_TTL
-        document = self._documents.get(DocumentRef("", KIND, project), self.clock.now())
+        document = self._documents.get(DocumentRef("", REVOCATIONS_KIND, project), self.clock.now())
         with self._lock:
             self._epochs[project] = known = (int(document.value) if document else 0, until)
         return known
 
 
 def key_of(secret: str, project: str, epoch: int) -> bytes:
-    """Return the key of a project's signatures. Until its first revocation this is the secret itself, as in Zaqar."""
+    """Return the key of a project's signatures. Before the first revocation, it is the secret itself, as in Zaqar."""
     return derived(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
 
 

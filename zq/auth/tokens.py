@@ -54,14 +54,14 @@ POSITIVE: Final = 5.0
 USE_INTERVAL: Final = 3600.0
 # Seconds after which a rotated token expires.
 ROTATED: Final = 86400
-# Seconds of a day.
+# Seconds in a day.
 DAY: Final = 86400
 # Default lifetime of a token in days.
 DEFAULT_DAYS: Final = 90
 # Default maximum of live tokens of a project, and maximum of administrators' tokens.
 MAX_TOKENS: Final = 100
-# Administrators' tokens read at a time.
-STEP: Final = 100
+# Number of administrator tokens read at a time.
+PAGE_SIZE: Final = 100
 
 
 class Stored(Struct, frozen=True):
@@ -84,7 +84,7 @@ class Stored(Struct, frozen=True):
 
 
 class Token(NamedTuple):
-    """A token as shown. ``used``: time of the last use to the hour; ``None`` = never."""
+    """A token as shown. ``used`` is the hour of the last use; ``None`` = never used."""
 
     id: str
     stored: Stored
@@ -102,7 +102,7 @@ class Grant(Struct, frozen=True, kw_only=True):
     """The terms of a new token.
 
     Attributes:
-        roles: If empty, the role of a member.
+        roles: Roles of the token; empty = the member role.
         expires: Latest expiry, in addition to ``days``.
     """
 
@@ -132,7 +132,7 @@ def write(id: str, secret: str) -> str:
 
 
 def parse(text: str) -> tuple[str, str] | None:
-    """Return id and secret of a token's text; ``None`` if its form or checksum is wrong."""
+    """Return the id and secret in a token's text; ``None`` if its form or checksum is not valid."""
     found = FORM.fullmatch(text)
     if found is None or encode(zlib.crc32(found[1].encode()), CRC_LENGTH) != found[4]:
         return None
@@ -140,24 +140,24 @@ def parse(text: str) -> tuple[str, str] | None:
 
 
 def digest(secret: str) -> str:
-    """Return the stored form of a secret."""
+    """Return the digest of a secret, as stored."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def default_bound(_project: str) -> int:
-    """Return the maximum number of live tokens of a project on a server without quotas."""
+    """Return the token limit of a project on a server without quotas."""
     return MAX_TOKENS
 
 
 class Tokens:
     """The tokens of all projects.
 
-    A token with the role of an administrator belongs to no project, whichever project it gives access to: it is not
-    listed for a project and does not count towards its quota.
+    A token with the administrator role belongs to no project, regardless of the project that it may access. It is not
+    listed for a project and does not count against its quota.
 
     Args:
         denied_for: Maximum lifetime of a JSON Web Token in seconds.
-        most: Returns the maximum number of live tokens of a project; called for each creation; 0 = no limit.
+        most: Returns the token limit of a project (0 = none); called for each creation.
     """
 
     def __init__(
@@ -173,11 +173,14 @@ class Tokens:
         self._max_live = most
         self._denied_for = denied_for
         self._creating = threading.Lock()
-        """Held while a token is counted and stored, so that creations in one process do not refuse each other."""
+        """Serializes counting and storing, so that concurrent creations in one process do not refuse each other."""
         self.max_days = max_days
 
     def create(self, grant: Grant, secret: str = "", id: str = "") -> Made:
-        """Create a token. ``id`` and ``secret``: those of a token made elsewhere. Raises ``QuotaExceeded``."""
+        """Create a token. Raises ``QuotaExceeded``.
+
+        ``id`` and ``secret`` may be those of a token that was created elsewhere.
+        """
         now = self._clock.now()
         id = id or encode(int.from_bytes(os.urandom(16)), ID_LENGTH)
         secret = secret or encode(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
@@ -198,27 +201,27 @@ class Tokens:
         return Made(Token(id, stored), write(id, secret))
 
     def get(self, id: str, project: str | None = None) -> Token:
-        """Return the token if it belongs to the project (``None`` = any project). Raises ``NotFound``."""
+        """Return the token if it belongs to the project (``None`` = any). Raises ``NotFound``."""
         now = self._clock.now()
         stored = self._read(id, now)
         if stored is None or not _is_of(stored, project):
-            raise NotFound("There is no token of this id in the project.")
+            raise NotFound("There is no token with this id in the project.")
         used = self._documents.get(DocumentRef("", USED, id), now)
         return Token(id, stored, None if used is None else msgspec.json.decode(used.value, type=float))
 
     def list(self, project: str, after: str, limit: int) -> Page[Token]:
-        """Return a page of the project's tokens ("" = all tokens) with ids greater than ``after``."""
+        """Return a page of tokens of the project ("" = all projects) with ids greater than ``after``."""
         page = self._documents.list(project, KIND, "", after, limit, self._clock.now())
         tokens = []
         for entry in page.items:
             try:
                 tokens.append(self.get(entry.ref.name, project or None))
-            except NotFound:  # an index entry whose token was not written yet, or was deleted
+            except NotFound:  # the token of the index entry is not written yet, or was deleted
                 continue
         return Page(tokens, page.next)
 
     def revoke(self, id: str, project: str | None = None) -> bool:
-        """Delete the token; it is refused on every server within seconds. Return ``False`` if it does not exist."""
+        """Delete the token, so that all servers refuse it within seconds. Return ``False`` if it does not exist."""
         now = self._clock.now()
         stored = self._read(id, now)
         if stored is None or not _is_of(stored, project):
@@ -229,12 +232,12 @@ class Tokens:
         return True
 
     def deny(self, jti: str) -> None:
-        """Refuse a JSON Web Token by its id, on every server within seconds, until it must have expired."""
+        """Deny a JSON Web Token by its id on all servers within seconds, for its maximum lifetime."""
         now = self._clock.now()
         self._documents.put(DocumentRef("", DENIED, jti), b"{}", now, expires=now + self._denied_for)
 
     def rotate(self, id: str, project: str | None = None, by: str = "", expires: Seconds | None = None) -> Made:
-        """Create a successor with the same lifetime (at most until ``expires``). The old token ends within a day.
+        """Create a replacement with the same lifetime, at most until ``expires``. The old token expires within a day.
 
         Raises ``NotFound``, ``QuotaExceeded``.
         """
@@ -256,7 +259,7 @@ class Tokens:
         return twin
 
     def _shorten(self, id: str) -> None:
-        """Let the token end within a day, unless it is revoked at the same time."""
+        """Let the token expire within a day, unless it is revoked concurrently."""
         ref = DocumentRef("", KIND, id)
         now = self._clock.now()
         while (document := self._documents.get(ref, now)) is not None:
@@ -268,34 +271,33 @@ class Tokens:
                 return
 
     def _remember_end(self, id: str, stored: Stored, now: Seconds) -> None:
-        """Record the end of an administrator's token, so that no later start adopts it again."""
+        """Record the end of an administrator token, so that no later start adopts it again."""
         if ADMIN in stored.roles:
             self._documents.put(DocumentRef("", REVOKED, id), b"{}", now)
 
     def was_revoked(self, text: str) -> bool:
-        """Return whether this is an administrator's token that was revoked or rotated."""
+        """Return whether the text is an administrator token that was revoked or rotated."""
         parts = parse(text)
         return (
             parts is not None and self._documents.get(DocumentRef("", REVOKED, parts[0]), self._clock.now()) is not None
         )
 
     def has_admin(self) -> bool:
-        """Return whether an administrator's token exists."""
+        """Return whether an administrator token exists."""
         after: str | None = ""
         while after is not None:
             now = self._clock.now()
-            page = self._documents.list("", ADMINS, "", after, STEP, now)
+            page = self._documents.list("", ADMINS, "", after, PAGE_SIZE, now)
             if any(self._read(entry.ref.name, now) is not None for entry in page.items):
                 return True
             after = page.next
         return False
 
     def adopt(self, text: str, project: str) -> bool:
-        """Store a token made elsewhere as an administrator's, unless one exists or it was revoked.
+        """Store a token that was created elsewhere as an administrator token. Return whether it was stored.
 
-        Return whether it was stored.
-
-        Raises ``ValueError`` if the text is not a token.
+        It is not stored if an administrator token exists or it was revoked. Raises ``ValueError`` if the text is not a
+        token.
         """
         parts = parse(text)
         if parts is None:
@@ -315,14 +317,14 @@ class Tokens:
     def _put(self, id: str, stored: Stored, now: Seconds) -> None:
         """Store the token. Raises ``QuotaExceeded``.
 
-        Tokens are counted again after the index entry was written, and the entry is deleted if there is one too many.
-        So two servers that create a token at once never exceed the limit, but both may be refused.
+        Tokens are counted again after the index entry was written. If there are too many, the entry is deleted. Two
+        servers that create tokens concurrently therefore never exceed the limit, but both may be refused.
         """
         index, most = _index(id, stored), MAX_TOKENS
-        refusal = QuotaExceeded(f"There may be {most} tokens of administrators; revoke one first.")
+        refusal = QuotaExceeded(f"There may be at most {most} administrator tokens. Revoke one first.")
         if index.project:
             most = self._max_live(stored.project)
-            refusal = QuotaExceeded(f"The project may have {most} tokens; revoke one first.")
+            refusal = QuotaExceeded(f"The project may have at most {most} tokens. Revoke one first.")
         if most and self._count(index, most, now) >= most:
             raise refusal
         if index.project:
@@ -334,7 +336,7 @@ class Tokens:
         self._documents.put(DocumentRef("", KIND, id), msgspec.json.encode(stored), now, expires=stored.expires)
 
     def _count(self, index: DocumentRef, most: int, now: Seconds) -> int:
-        """Return the number of live tokens in this entry's index, up to ``most``."""
+        """Return the number of live tokens in the index of this entry, up to ``most``."""
         return len(self._documents.list(index.project, index.kind, "", "", most, now).items)
 
 
@@ -344,7 +346,7 @@ def _is_of(stored: Stored, project: str | None) -> bool:
 
 
 def _index(id: str, stored: Stored) -> DocumentRef:
-    """Return the token's index entry, which listings use."""
+    """Return the token's index entry for listings."""
     return DocumentRef("", ADMINS, id) if ADMIN in stored.roles else DocumentRef(stored.project, KIND, id)
 
 
@@ -362,21 +364,21 @@ class TokenVerifier:
         self._clock = clock
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # By id: the time of the monotonic clock after which the next use is recorded.
+        # Monotonic time after which the next use is recorded, by token id.
         self._noted: FIFOCache[str, float] = FIFOCache(10_000)
 
     def takes(self, text: str) -> bool:
-        """Return whether the text looks like a token of zq."""
+        """Return whether the text has the form of a zq token."""
         return text.startswith("zq_")
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Return the identity and the seconds for which to cache it; or, as text, why the token is not valid.
+        """Return the identity and its cache time in seconds, or a reason for the audit log why the token is not valid.
 
         Raises ``Unavailable``.
         """
         parts = parse(text)
         if parts is None:
-            return "Its form or its checksum does not fit."
+            return "Its form or checksum is not valid."
         id, secret = parts
         now = self._clock.now()
         document = self._documents.get(DocumentRef("", KIND, id), now)
@@ -384,7 +386,7 @@ class TokenVerifier:
             return f"The token {id} is unknown, revoked or expired."
         stored = _stored(document)
         if not compare_digest(digest(secret), stored.hash) or stored.expires <= now:
-            return f"The token {id} has another secret, or is expired."
+            return f"The token {id} has another secret or has expired."
         self._record_use(id, stored, now)
         identity = Identity(
             project=stored.project,

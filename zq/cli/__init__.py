@@ -7,7 +7,7 @@ import sys
 
 
 def main() -> None:
-    """Run it with the arguments of this process."""
+    """Run the command line with the arguments of this process."""
     try:
         open_streams()
         try:

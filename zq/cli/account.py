@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who the caller is: ``zq login``, ``logout`` and ``whoami``; the tokens of the project, and what it may use.
+"""Credentials: ``zq login``, ``logout``, ``whoami``, ``token``, ``quota`` and ``share``.
 
-The token of a login is in a file of its own beside the configuration, by profile and for one server alone.
+The token of a login is stored in a separate file next to the configuration, per profile and for one server only.
 """
 
 import sys
@@ -19,18 +19,19 @@ from zq.cli.session import Command, Group, Session, pass_session
 from zq.client import Client, Retries
 from zq.errors import NotFound
 
-# The columns of a table of tokens.
+# Columns of the token table.
 COLUMNS: Final = ("id", "name", "roles", "scopes", "expires", "last_used")
 
-token_group = Group("token", help="Tokens of the project, for whoever may manage everything of it.")
+token_group = Group("token", help="Manage the project's tokens, for callers that may manage the whole project.")
 
 
 @click.command("login", cls=Command)
 @pass_session
 def login(session: Session) -> None:
-    """Store a token for the context: it is read from standard input, or asked for without an echo.
+    """Store a token for the context.
 
-    It is checked first, and goes from then on to the server that checked it, and to no other.
+    The token is read from standard input, or from a prompt without echo. The server checks it first, and it is later
+    sent to this server only.
     """
     profile, path = named_profile(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
     place = connection(
@@ -38,18 +39,18 @@ def login(session: Session) -> None:
     )
     text = click.prompt("Token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not (text := text.strip()):
-        raise click.UsageError("No token was given on standard input.")
+        raise click.UsageError("Standard input has no token.")
     with Client(place.url, place.project, token=text, retries=Retries(deadline=session.retry_for)) as client:
         project = client.whoami()["project"]
     stored = {**logins(path), profile: Login(url=place.url, token=text, project=project)}
     write_logins(path, stored)
-    note(f"The token is in {path} and goes to {place.shown_url} alone.")
+    note(f"The token is stored in {path} and sent only to {place.shown_url}.")
 
 
 @click.command("logout", cls=Command)
 @pass_session
 def logout(session: Session) -> None:
-    """Forget the token of the context. It stays valid: zq token revoke ends one."""
+    """Delete the stored token of the context. It stays valid; use zq token revoke to revoke it."""
     profile, path = named_profile(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
     stored = logins(path)
     if stored.pop(profile, None) is None:
@@ -58,19 +59,19 @@ def logout(session: Session) -> None:
 
 
 @click.command("whoami", cls=Command)
-@click.option("--rules", is_flag=True, help="Also the rules that allow something, and what the server is.")
+@click.option("--rules", is_flag=True, help="Also show the permitted rules, and properties of the server.")
 @pass_session
 def whoami(session: Session, rules: bool) -> None:
-    """Show whose token is in force: project, user, roles, scopes and the end of it."""
+    """Show the current identity: project, user, roles, scopes and expiry."""
     more = session.client.me() if rules else {}
     session.out.result({"url": session.connection.shown_url, **session.client.whoami(), **more})
 
 
 @click.command("console", cls=Command)
-@click.option("--print", "printed", is_flag=True, help="Only print the address.")
+@click.option("--print", "printed", is_flag=True, help="Only print the URL.")
 @pass_session
 def console(session: Session, printed: bool) -> None:
-    """Open the server's web console, at the project, in the browser. It passes no token on: sign in there."""
+    """Open the server's web console in the browser, at the project. Sign in there; no token is passed on."""
     place = session.connection
     project = f"#/p/{quote(place.project, safe='')}" if place.project else ""
     address = f"{place.shown_url.rstrip('/')}/console/{project}"
@@ -79,15 +80,15 @@ def console(session: Session, printed: bool) -> None:
 
 
 @token_group.command("create")
-@click.option("--name", default="", help="What it is for.")
+@click.option("--name", default="", help="Name of the token.")
 @click.option(
-    "--scope", "scopes", multiple=True, metavar="SCOPE", help="What it may do, as produce:orders.*; repeatable."
+    "--scope", "scopes", multiple=True, metavar="SCOPE", help="A scope, such as produce:orders.*; repeatable."
 )
 @click.option("--role", "roles", multiple=True, metavar="ROLE", help="A role; repeatable.")
-@click.option("--days", type=Count(1), help="How many days it lives; 90.")
+@click.option("--days", type=Count(1), help="Days until the token expires (default 90).")
 @pass_session
 def create(session: Session, name: str, scopes: tuple[str, ...], roles: tuple[str, ...], days: int | None) -> None:
-    """Make a token and show it, this once."""
+    """Create a token and show its secret, which is not shown again."""
     made = session.client.create_token(name=name, scopes=scopes or None, roles=roles, days=days)
     session.out.result(made)
 
@@ -111,7 +112,7 @@ def show(session: Session, id: str) -> None:
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @pass_session
 def revoke(session: Session, ids: tuple[str, ...]) -> None:
-    """End tokens: every server refuses them within five seconds."""
+    """Revoke tokens. All servers refuse them within five seconds."""
     for id in ids:
         session.client.revoke_token(id)
 
@@ -120,14 +121,14 @@ def revoke(session: Session, ids: tuple[str, ...]) -> None:
 @click.argument("id")
 @pass_session
 def rotate(session: Session, id: str) -> None:
-    """Make a twin of a token and show it, this once; the old one ends within a day."""
+    """Replace a token and show the new secret, which is not shown again. The old token expires within a day."""
     session.out.result(session.client.rotate_token(id))
 
 
 @click.command("quota", cls=Command)
 @pass_session
 def quota(session: Session) -> None:
-    """Show what the project may use, and what it uses; 0 means without bound."""
+    """Show the project's quotas and usage; 0 = no limit."""
     found = session.client.quota()
     used = found["used"]
     rows = [{"name": name, "limit": limit, "used": used.get(name)} for name, limit in found["limits"].items()]
@@ -136,10 +137,12 @@ def quota(session: Session) -> None:
 
 @click.command("share", cls=Command)
 @click.argument("queue", required=False)
-@click.option("--path", "paths", multiple=True, default=("messages",), help="messages or claims; repeatable.")
-@click.option("--method", "methods", multiple=True, default=("GET",), help="GET, POST and so on; repeatable.")
-@click.option("--expires", type=click.DateTime(), metavar="MOMENT", help="Until when, in UTC; a day from now.")
-@click.option("--revoke", is_flag=True, help="End all that was signed for the project instead.")
+@click.option(
+    "--path", "paths", multiple=True, default=("messages",), help="messages or claims; repeatable (default messages)."
+)
+@click.option("--method", "methods", multiple=True, default=("GET",), help="GET, POST, …; repeatable (default GET).")
+@click.option("--expires", type=click.DateTime(), metavar="MOMENT", help="Expiry time in UTC (default: in one day).")
+@click.option("--revoke", is_flag=True, help="Revoke all signed URLs of the project instead.")
 @pass_session
 def share(
     session: Session,
@@ -149,9 +152,9 @@ def share(
     expires: datetime | None,
     revoke: bool,
 ) -> None:
-    """Sign a URL of a queue for those who have no account, and show what they are to send along."""
+    """Create a pre-signed URL of a queue, for callers without an account, and show the headers to send with it."""
     if revoke == (queue is not None):
-        raise click.UsageError("Name a queue, or --revoke.")
+        raise click.UsageError("Give either a queue or --revoke.")
     if queue is None:
         session.client.revoke_shares()
         return
@@ -160,5 +163,5 @@ def share(
 
 
 def cell(value: object) -> object:
-    """Lists as words; no scopes are the whole project."""
+    """Return a list as words, and "everything" for absent scopes."""
     return " ".join(value) if isinstance(value, list) else "everything" if value is None else value

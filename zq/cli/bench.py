@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq bench``: how quickly a server posts, claims and deletes."""
+"""``zq bench``: measures how fast a server posts, claims and deletes."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,22 +15,24 @@ from zq.cli.progress import progress_bar
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Queue
 
-# Percentiles of a row.
+# Percentiles in a row of the table.
 PERCENTILES: Final = (50, 90, 99, 100)
 # Columns of the table.
 COLUMNS: Final = ("verb", "requests", "messages", "rate", *(f"p{part}" for part in PERCENTILES))
 
 
 @click.command("bench", cls=Command)
-@click.option("--messages", "count", type=Count(1, 10_000_000), default=2000, help="In all; 2,000.")
-@click.option("--batch", type=Count(1, 10_000), default=1, help="Messages in a request; 1.")
-@click.option("--concurrency", type=Count(1, 100), default=4, help="Requests at once; 4.")
-@click.option("--size", type=Count(0, 100_000_000), default=256, metavar="BYTES", help="Of a body; 256.")
+@click.option(
+    "--messages", "count", type=Count(1, 10_000_000), default=2000, help="Total number of messages (default 2,000)."
+)
+@click.option("--batch", type=Count(1, 10_000), default=1, help="Messages per request (default 1).")
+@click.option("--concurrency", type=Count(1, 100), default=4, help="Concurrent requests (default 4).")
+@click.option("--size", type=Count(0, 100_000_000), default=256, metavar="BYTES", help="Body size (default 256).")
 @pass_session
 def bench(session: Session, count: int, batch: int, concurrency: int, size: int) -> None:
-    """Post, claim and delete in a queue made for it, which is deleted in the end.
+    """Measure posts, claims and deletions in a temporary queue.
 
-    Rates are messages per second; p50 … p100: milliseconds within which so many percent of the requests were answered.
+    Rates are messages per second. p50 … p100 are percentiles of the response time in milliseconds.
     """
     queue = session.queue(f"zq-bench-{uuid4().hex[:12]}")
     limits = session.client.limits()
@@ -51,12 +53,12 @@ def bench(session: Session, count: int, batch: int, concurrency: int, size: int)
 
 
 def post(queue: Queue, body: str, count: int) -> int:
-    """How many messages were posted."""
+    """Post messages and return their number."""
     return len(queue.post_batch([body] * count))
 
 
 def claim(queue: Queue, limit: int, claims: list[tuple[str, list[str]]]) -> int:
-    """How many messages there were."""
+    """Claim messages and return their number."""
     claimed = queue.claim(limit)
     if claimed.messages:
         claims.append((claimed.id, [message.id for message in claimed.messages]))
@@ -64,12 +66,12 @@ def claim(queue: Queue, limit: int, claims: list[tuple[str, list[str]]]) -> int:
 
 
 def delete(queue: Queue, name: str, messages: list[str]) -> int:
-    """How many messages were deleted."""
+    """Delete messages and return their number."""
     return queue.settle(name, delete=messages).deleted
 
 
 def measured(verb: str, requests: Sequence[Callable[[], int]], concurrency: int) -> dict[str, Any]:
-    """A row of the table: the requests are timed, so many at the same time."""
+    """Run requests concurrently and return a row of the table with their timing."""
     begun = time.perf_counter()
     with progress_bar(verb, len(requests)) as bar, ThreadPoolExecutor(concurrency, "zq-bench") as pool:
         answers = list(reported(bar, pool.map(timed, requests)))
@@ -81,7 +83,7 @@ def measured(verb: str, requests: Sequence[Callable[[], int]], concurrency: int)
 
 
 def reported(bar: Callable[[float, int], None], answers: Iterator[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """The answers; the bar is updated with each."""
+    """Yield the answers and update the progress bar with each."""
     messages = 0
     for number, answer in enumerate(answers, 1):
         messages += answer[0]
@@ -90,12 +92,12 @@ def reported(bar: Callable[[float, int], None], answers: Iterator[tuple[int, flo
 
 
 def timed(request: Callable[[], int]) -> tuple[int, float]:
-    """Messages, and seconds."""
+    """Return the request's number of messages and its duration in seconds."""
     begun = time.perf_counter()
     count = request()
     return count, time.perf_counter() - begun
 
 
 def percentile(spans: list[float], part: int) -> float:
-    """The span within which so many percent of those sorted were; 0 if there are none."""
+    """Return a percentile of sorted durations; 0 if there are none."""
     return spans[max(0, -(-len(spans) * part // 100) - 1)] if spans else 0.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of the user that work on messages: their words, how they run, and how a second signal ends them."""
+"""User commands that process messages: parsing, execution, and termination on a second signal."""
 
 import os
 import re
@@ -16,24 +16,24 @@ import click
 from zq.cli.output import note
 from zq.client.stopping import SIGNALS
 
-# The flag that makes a process group on Windows.
+# Creation flag of process groups on Windows.
 OWN_GROUP: Final[int] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 
 
-# The parts of a line that a shell takes as they stand.
+# Parts of a line that a shell takes literally.
 LITERAL: Final = re.compile(r"\\.|'[^']*'", re.DOTALL)
 # Words in double quotes.
 QUOTED: Final = re.compile(r'"([^"]*)"')
-# Names of shells, which read syntax on purpose.
+# Names of shells, which interpret shell syntax themselves.
 SHELL: Final = re.compile(r"(.*/)?(ba|da|fi|k|z)?sh")
-# Whatever means something to a shell.
+# Anything that a shell would interpret.
 SYNTAX: Final = re.compile(r"&&|\|\||[|&;<>$`*]|(?<!\S)~")
-# Letters that mean nothing between double quotes.
+# Characters that a shell does not interpret between double quotes.
 IN_QUOTES: Final = re.compile(r"[^$`]")
 
 
 class RunningCommands:
-    """The commands that run, each in a process group of its own: Ctrl-C reaches zq alone, which lets them end."""
+    """The running commands, each in its own process group, so that Ctrl-C reaches only zq."""
 
     def __init__(self) -> None:
         self.killed = False
@@ -42,9 +42,9 @@ class RunningCommands:
     def run(
         self, words: Sequence[str], stdin: bytes, often: float | None = None, then: Callable[[], None] = lambda: None
     ) -> int:
-        """Run a command; its exit code. ``then`` is called every ``often`` seconds. Raises ``OSError``."""
+        """Run a command and return its exit code. ``then`` is called every ``often`` seconds. Raises ``OSError``."""
         rest: bytes | None = stdin
-        # The command is the user's own, as a list of words: no shell reads it.
+        # The command is the user's own, passed as a list of words without a shell.
         with subprocess.Popen(  # noqa: S603
             words, stdin=subprocess.PIPE, process_group=0, creationflags=OWN_GROUP
         ) as process:
@@ -63,7 +63,7 @@ class RunningCommands:
                 self._running.discard(process)
 
     def kill(self) -> None:
-        """Kill all that run. Raises ``KeyboardInterrupt`` if none does."""
+        """Kill all running commands. Raises ``KeyboardInterrupt`` if there are none."""
         if not self._running:
             raise KeyboardInterrupt
         self.killed = True
@@ -72,7 +72,7 @@ class RunningCommands:
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process with all that it has started, where the system can do that; on Windows the process alone."""
+    """Kill a process with all its children; on Windows, only the process."""
     with suppress(ProcessLookupError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -82,7 +82,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
-    """Calls ``act`` at the second SIGTERM or Ctrl-C. The first stops the loop inside; the third ends the program."""
+    """Call ``act`` on the second SIGTERM or Ctrl-C. The first one stops the loop; the third one ends the program."""
 
     def on_signal(_number: int, _frame: object) -> None:
         for number in before:
@@ -99,28 +99,28 @@ def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
 
 
 def command_words(line: str, shell: bool) -> list[str]:
-    """The command with its arguments; ``{}`` in one stands for the name of what it works on.
+    """Parse a command with its arguments, in which ``{}`` is a placeholder for an id.
 
-    Raises ``UsageError`` if there is no such command.
+    Raises ``UsageError`` if the command does not exist.
     """
     if shell and line.strip():
-        # The name is an argument of the shell, and no part of what it reads.
+        # The id is an argument of the shell, so the shell does not interpret it.
         return ["/bin/sh", "-c", line.replace("{}", '"$1"'), "zq", "{}"]
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise click.UsageError(f"--exec cannot be read: {error}.") from error
+        raise click.UsageError(f"--exec cannot be parsed: {error}.") from error
     syntax = shell_syntax(line) if words and not SHELL.fullmatch(words[0]) else ""
     if not words or shutil.which(words[0]) is None:
-        remedy = " With --shell a shell reads CMD." if syntax else ""
+        remedy = " Use --shell to run CMD through a shell." if syntax else ""
         raise click.UsageError(f"There is no command {words[0] if words else line!r}.{remedy}")
     if syntax:
-        note(f"CMD gets {syntax} as it stands, since no shell reads it; with --shell one does.")
+        note(f"CMD gets {syntax} unchanged because it is not run through a shell; use --shell for that.")
     return words
 
 
 def shell_syntax(line: str) -> str:
-    """The first thing in a line that would mean something to a shell; "" if nothing does."""
+    """Return the first part of a line that a shell would interpret; "" if there is none."""
     read = QUOTED.sub(lambda found: IN_QUOTES.sub("", found[1]), LITERAL.sub("", line))
     found = SYNTAX.search(read)
     return found[0] if found else ""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq consume``: messages to commands, or to standard output, each deleted when its work has succeeded.
+"""``zq consume``: passes messages to commands or standard output, and deletes each after success.
 
-What was written into a pipe may never be read: there a message is done when its reader has it, as far as can be seen.
+A reader may never read what was written to a pipe. A message written to a pipe is therefore complete only when its
+reader has read it, as far as that can be detected.
 """
 
 import os
@@ -37,40 +38,59 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# Bytes of the smallest pipe.
+# Size in bytes of the smallest pipe.
 PAGE: Final = 4096
-# Milliseconds between two checks whether a wait is still wanted.
+# Milliseconds between two checks whether to end a wait.
 POLL_MS: Final = 500
-# Seconds between two checks of a pipe that could not be made small.
-PAUSE: Final = 0.001
+# Seconds between two checks of a pipe that could not be reduced to one page.
+PIPE_POLL_PAUSE: Final = 0.001
 
 
 @click.command("consume", cls=Command)
 @queue_argument
-@click.option("--exec", "line", metavar="CMD", help="Run for each message, body on standard input, {} is its id.")
-@click.option("--shell", is_flag=True, help='CMD is a line that /bin/sh reads; {} stands for its "$1".')
-@click.option("--batch", "whole", is_flag=True, help="CMD gets whole claims as JSON lines; {} is the claim.")
-@click.option("--count", type=Count(1), help="End after so many messages, and claim no more of them.")
-@click.option("--concurrency", type=Count(1, 256), default=4, help="Commands at once; 4.")
-@click.option("--limit", type=Count(1), help="Messages in a claim; 10, with --batch and without CMD 1,000.")
-@click.option("--ttl", type=CLAIM_TTL, default=300, metavar="SECONDS", help="Of a claim; it is renewed; 300.")
-@click.option("--wait", type=Count(0), metavar="SECONDS", help="How long a claim waits; 20, --until-empty 1.")
-@click.option("--backoff", type=DELAY, default=5, metavar="SECONDS", help="After a failure, doubling; 5.")
-@click.option("--max-failures", type=Count(0), default=20, help="End when CMD fails so often in a row; 20, 0 = never.")
-@click.option("--until-empty", is_flag=True, help="End when nothing is left.")
+@click.option(
+    "--exec",
+    "line",
+    metavar="CMD",
+    help="Command to run for each message, with the body on standard input and {} replaced by the id.",
+)
+@click.option("--shell", is_flag=True, help='Run CMD through /bin/sh; {} is replaced by "$1".')
+@click.option(
+    "--batch", "whole", is_flag=True, help="Pass whole claims to CMD as JSON lines; {} is replaced by the claim's id."
+)
+@click.option("--count", type=Count(1), help="Maximum number of messages, after which the command ends.")
+@click.option("--concurrency", type=Count(1, 256), default=4, help="Concurrent commands (default 4).")
+@click.option("--limit", type=Count(1), help="Messages per claim (default 10; 1,000 with --batch or without --exec).")
+@click.option("--ttl", type=CLAIM_TTL, default=300, metavar="SECONDS", help="Ttl of claims, renewed (default 300).")
+@click.option(
+    "--wait",
+    type=Count(0),
+    metavar="SECONDS",
+    help="Seconds that a claim waits for messages (default 20; 1 with --until-empty).",
+)
+@click.option(
+    "--backoff", type=DELAY, default=5, metavar="SECONDS", help="Delay after a failure, doubled each time (default 5)."
+)
+@click.option(
+    "--max-failures",
+    type=Count(0),
+    default=20,
+    help="Consecutive failures of CMD after which the command ends (default 20; 0 = no limit).",
+)
+@click.option("--until-empty", is_flag=True, help="End when the queue is empty.")
 @pass_session
 def consume(session: Session, /, queue: str, **chosen: Any) -> None:
     """Run a command for each message.
 
-    If CMD exits with 0 the message is deleted, else it is given back for a while.
+    A message is deleted if CMD exits with 0, and released with a back-off otherwise. CMD is not run through a shell
+    unless you pass --shell. Without --exec, messages are written to standard output as JSON lines.
 
-    CMD is no line of a shell, unless --shell says so. Without --exec messages go to standard output as JSON lines.
-    SIGTERM ends it after the work in hand. With --until-empty or --count the exit code is 1 if a message was not done
-    in the end.
+    SIGTERM ends the command after the current messages. With --until-empty or --count, the exit code is 1 if a message
+    was not completed.
     """
     options = ConsumeOptions(**chosen)
     if options.line is None and (options.whole or options.shell):
-        raise click.UsageError("--batch and --shell need --exec.")
+        raise click.UsageError("--batch and --shell require --exec.")
     session.configure(patient=True)
     words = command_words(options.line, options.shell) if options.line is not None else []
     if not options.until_empty and not session.queue(queue).exists():
@@ -85,7 +105,12 @@ def consume(session: Session, /, queue: str, **chosen: Any) -> None:
 
 
 class ConsumeOptions(Struct, frozen=True):
-    """The options of ``zq consume``; ``line``: the command, ``whole``: it gets whole claims."""
+    """The options of ``zq consume``.
+
+    Attributes:
+        line: The command.
+        whole: Whether the command gets whole claims.
+    """
 
     line: str | None
     shell: bool
@@ -101,15 +126,15 @@ class ConsumeOptions(Struct, frozen=True):
 
     @property
     def waiting(self) -> int:
-        """Seconds that a claim waits."""
+        """Seconds for which a claim waits."""
         return self.wait if self.wait is not None else 1 if self.until_empty else 20
 
     def batch(self, words: list[str]) -> int:
-        """Messages of a claim."""
+        """Return the maximum number of messages per claim."""
         return self.limit or (10 if words and not self.whole else 1000)
 
     def consuming(self, words: list[str]) -> Consuming:
-        """The same as options of ``Queue.consume``."""
+        """Return the options for ``Queue.consume``."""
         return Consuming(
             batch=self.batch(words),
             ttl=self.ttl,
@@ -121,7 +146,7 @@ class ConsumeOptions(Struct, frozen=True):
         )
 
     def whole_claims(self, words: list[str], limits: Mapping[str, int]) -> BatchOptions:
-        """The same for whole claims, as far as a server with these limits allows."""
+        """Return the options for whole claims, reduced to the server's limits."""
         return BatchOptions(
             words,
             min(self.batch(words), limits["max_messages_per_claim_or_pop"]),
@@ -135,7 +160,7 @@ class ConsumeOptions(Struct, frozen=True):
 
 
 def run_commands(session: Session, queue: str, words: list[str], options: ConsumeOptions, counts: WorkCounts) -> None:
-    """Run the command for each message or each claim, and end with the exit code for what was done."""
+    """Run the command for each message or claim, and end with the exit code of the outcome."""
     handle, commands = session.queue(queue), RunningCommands()
     if options.whole:
         worker = BatchWorker(handle, options.whole_claims(words, session.client.limits()), commands, counts)
@@ -150,11 +175,11 @@ def run_commands(session: Session, queue: str, words: list[str], options: Consum
 
 
 def finish(counts: WorkCounts, commands: RunningCommands) -> None:
-    """Say how much was done, and end with the exit code for that."""
+    """Report the counts and end with the corresponding exit code."""
     if counts.undone and commands.killed:
         raise Failure(str(counts), INTERRUPTED)
     if counts.failed_too_often and not commands.killed:
-        raise Failure(f"CMD failed {counts.failures:,} times in a row, so this ends (--max-failures): {counts}")
+        raise Failure(f"CMD failed {counts.failures:,} times in a row, which is the limit (--max-failures): {counts}")
     if counts.undone:
         raise Failure(str(counts))
     note(str(counts))
@@ -177,13 +202,13 @@ def work_on_messages(
             if counts.failed_too_often:
                 consumer.stop()
         if code:
-            raise Failure(f"The command ended with {code}.")
+            raise Failure(f"The command exited with {code}.")
 
     counts.give_back(consumer.work(handler, options.concurrency).unstarted)
 
 
 def print_messages(session: Session, queue: Queue, options: Consuming, counts: WorkCounts) -> None:
-    """Print messages; each is done when it has been written and, as far as that can be seen, read."""
+    """Print messages. Each one is complete when it was written and, as far as detectable, read."""
     consumer = queue.consume(**options)
     live = live_line(counts, wanted=not sys.stdout.isatty())
     with reader_of_output(consumer.stop) as reader, live, consumer as messages:
@@ -197,30 +222,33 @@ def print_messages(session: Session, queue: Queue, options: Consuming, counts: W
 
 
 class OutputReader:
-    """The reader of a pipe; without a pipe all that was written counts as read."""
+    """The reader of a pipe. Without a pipe, written data counts as read."""
 
     def __init__(self, pipe: int | None) -> None:
         self._pipe = pipe
 
     def has_all(self, stopped: Callable[[], bool]) -> bool:
-        """Waits until all that was written has been read; False if the reader is gone, or ``stopped`` says so."""
+        """Wait until all written data was read.
+
+        Return ``False`` if the reader is gone or ``stopped`` returns ``True``.
+        """
         while self._pipe is not None and unread(self._pipe):
             room = select.poll()
             room.register(self._pipe, select.POLLOUT)
-            # A pipe of one page has room again when the page has been read.
+            # A pipe of one page has room again when the page was read.
             events = dict(room.poll(POLL_MS)).get(self._pipe, 0)
             if events & select.POLLERR or stopped():
                 return not unread(self._pipe)
             if events:
-                time.sleep(PAUSE)
+                time.sleep(PIPE_POLL_PAUSE)
         return True
 
 
 @contextmanager
 def reader_of_output(gone: Callable[[], object]) -> Generator[OutputReader, None, None]:
-    """The reader of standard output; ``gone`` is called when it goes away, even if nothing is written meanwhile.
+    """Return the reader of standard output. ``gone`` is called when the reader closes the pipe, even without a write.
 
-    The pipe has a single page meanwhile, so that the reader is seen to take each line.
+    In the meantime the pipe is reduced to a single page, so that reading is detected line by line.
     """
     pipe, ended = output_pipe(), threading.Event()
     if pipe is None:
@@ -240,7 +268,7 @@ def reader_of_output(gone: Callable[[], object]) -> Generator[OutputReader, None
 
 
 def watch_reader(pipe: int, gone: Callable[[], object], ended: threading.Event) -> None:
-    """Waits until the reader of a pipe is gone, which the kernel signals as an error."""
+    """Wait until the reader of a pipe is gone, which the kernel reports as an error."""
     errors = select.poll()
     errors.register(pipe, 0)
     while not ended.is_set():
@@ -250,7 +278,7 @@ def watch_reader(pipe: int, gone: Callable[[], object], ended: threading.Event) 
 
 
 def output_pipe() -> int | None:
-    """The file descriptor of standard output, if it is a pipe whose unread bytes can be counted: on Linux alone."""
+    """Return the descriptor of standard output if it is a pipe whose unread bytes can be counted (Linux only)."""
     with suppress(OSError, UnsupportedOperation):
         output = sys.stdout.fileno()
         if fcntl and sys.platform == "linux" and stat.S_ISFIFO(os.fstat(output).st_mode):
@@ -260,6 +288,6 @@ def output_pipe() -> int | None:
 
 
 def unread(pipe: int) -> int:
-    """Bytes that were written and not read."""
+    """Return the number of bytes that were written but not read."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
     return int(count)

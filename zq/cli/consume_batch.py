@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq consume --batch``: whole claims to one command each."""
+"""``zq consume --batch``: passes whole claims to commands."""
 
 import threading
 import time
@@ -19,12 +19,18 @@ from zq.client import Claim, Message, Queue
 from zq.client.stopping import stop_on_signals
 from zq.errors import ClaimNotFound, ZqError
 
-# Seconds that one request waits for messages at most: a stop is noticed no later.
+# Maximum seconds for which one request waits for messages. A stop takes effect within this time.
 MAX_CLAIM_WAIT: Final = 5
 
 
 class BatchOptions(Struct, frozen=True):
-    """How whole claims are worked on; ``most_delay`` bounds the back-off. Seconds, but ``limit`` and ``count``."""
+    """The options for whole claims. Times are in seconds.
+
+    Attributes:
+        limit: Maximum number of messages per claim.
+        most_delay: Maximum back-off.
+        count: Maximum number of messages in total.
+    """
 
     words: list[str]
     limit: int
@@ -37,7 +43,7 @@ class BatchOptions(Struct, frozen=True):
 
 
 class MessageBudget:
-    """How many messages several loops may still claim; any number without a ``count``."""
+    """The number of messages that concurrent loops may still claim; unlimited without a ``count``."""
 
     def __init__(self, count: int | None) -> None:
         self._left: float = inf if count is None else count
@@ -45,9 +51,9 @@ class MessageBudget:
         self._changed = threading.Condition()
 
     def claim(self, most: int, stopped: threading.Event, ask: Callable[[int], Claim]) -> Claim | None:
-        """Claim so many messages, or as many as may still be claimed; None if none may be.
+        """Claim up to ``most`` messages within the budget; ``None`` if the budget is used up.
 
-        While other loops have asked for the rest, it waits for what they do not get.
+        While other loops have reserved the rest of the budget, wait for what they do not use.
         """
         with self._changed:
             while not self._left and self._asked and not stopped.is_set():
@@ -70,17 +76,17 @@ class MessageBudget:
 
 
 def fill_placeholder(words: Sequence[str], name: str) -> list[str]:
-    """The command with the name of what it works on in place of ``{}``."""
+    """Return the command with ``{}`` replaced by the id."""
     return [word.replace("{}", name) for word in words]
 
 
 def note_lost(lost: Sequence[Message]) -> None:
-    """Say that other consumers may work on these messages, too."""
-    note(f"The claim of {len(lost)} messages was over before they were settled; they may be worked on twice.")
+    """Report that other consumers may process these messages, too."""
+    note(f"The claim of {len(lost)} messages expired before they were settled; they may be processed twice.")
 
 
 class BatchWorker:
-    """Claims messages of a queue, and runs one command for each claim."""
+    """A worker that claims messages of a queue and runs one command per claim."""
 
     def __init__(self, queue: Queue, options: BatchOptions, commands: RunningCommands, counts: WorkCounts) -> None:
         self._queue = queue
@@ -91,7 +97,7 @@ class BatchWorker:
         self._budget = MessageBudget(options.count)
 
     def run(self, concurrency: int) -> None:
-        """Run so many loops concurrently, until a signal stops them or nothing is left."""
+        """Run concurrent loops until a signal stops them or the queue is empty."""
         with stop_on_signals(self._stopped.set), ThreadPoolExecutor(concurrency, "zq-work") as pool:
             loops = [pool.submit(self._loop) for _ in range(concurrency)]
             try:
@@ -101,7 +107,7 @@ class BatchWorker:
                 self._stopped.set()
 
     def _loop(self) -> None:
-        """Claim, run, settle."""
+        """Claim, run the command and settle, repeatedly."""
         options, stopped, idle = self._options, self._stopped, 0
         while not stopped.is_set():
             wait = min(MAX_CLAIM_WAIT, options.wait - idle if options.until_empty else options.wait)
@@ -123,23 +129,23 @@ class BatchWorker:
             if options.until_empty and idle >= options.wait:
                 return
             if time.monotonic() - begun < wait / 2 or not wait:
-                stopped.wait(1)  # the server has no slot for a waiting claim
+                stopped.wait(1)  # the server has no slot for a long poll
 
     def _work(self, claim: Claim) -> None:
-        """Run the command once, and renew the claim meanwhile."""
+        """Run the command once and renew the claim in the meantime."""
         lines = b"".join(msgspec.json.encode(message) + b"\n" for message in claim.messages)
         words, code = fill_placeholder(self._options.words, claim.id), None
         try:
             code = self._commands.run(words, lines, self._options.ttl / 3, partial(self._renew, claim))
         finally:
             self._counts.add(claim.messages, done=code == 0)
-            if code is None:  # it cannot be started
+            if code is None:  # it could not be started
                 self._queue.release(claim.id)
         try:
             if code == 0:
                 self._queue.settle(claim.id, delete="*")
                 return
-            note(f"The command ended with {code}; {len(claim.messages)} messages go back.")
+            note(f"The command exited with {code}; {len(claim.messages)} messages are released.")
             self._queue.release(claim.id, delay=self._backoff(claim))
         except ClaimNotFound:
             note_lost(claim.messages)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The content of a file or of standard input: inflated if it is gzip, and cut into bodies by lines or rows of CSV.
+"""Input from a file or standard input: decompressed if it is gzip, and split into bodies by lines or CSV rows.
 
-A piece, a line or an item may be None: nothing came for a while. Positions are those of the inflated content.
+``None`` instead of a piece, line or item means that no input arrived for a while. Positions refer to decompressed
+content.
 """
 
 import csv
@@ -22,39 +23,39 @@ from zq.cli.output import note
 from zq.errors import InvalidBody
 from zq.wire.numbers import check_numbers
 
-# Bytes that are read, or inflated, at once.
-PIECE: Final = 65_536
-# Bytes of a line at most: far more than any server takes in a post, and few enough for the memory.
+# Number of bytes read or decompressed at a time.
+PIECE_SIZE: Final = 65_536
+# Maximum line size in bytes: more than any server accepts in a post, and small enough for memory.
 MAX_LINE: Final = 1 << 26
-# The first bytes of gzip.
+# The first bytes of gzip data.
 MAGIC: Final = b"\x1f\x8b"
-# The argument that makes zlib expect the header and the checksum of gzip.
+# Makes zlib expect the header and checksum of gzip.
 GZIP: Final = 16 + zlib.MAX_WBITS
-# The mark of UTF-8 that some programs put in front of a file.
+# Byte order mark of UTF-8, which some programs write at the start of a file.
 BOM: Final = b"\xef\xbb\xbf"
-# Seconds without a line after which those before it are sent; a stop is noticed no later.
+# Seconds without a line after which the lines before it are sent. A stop takes effect within this time.
 POLL: Final = 0.2
-# Polls without a line after which a note says what is awaited, if the user did not ask for standard input.
+# Number of polls without input after which a note explains the wait, unless the user requested standard input.
 SILENT_POLLS: Final = 10
 
 
 class Stopped(Exception):
-    """A signal has come: an unfinished line does not count."""
+    """A signal has arrived: an incomplete line is discarded."""
 
 
 class TornLine(InvalidBody):
-    """A line that cannot be a message, or content that ends in the middle; nothing from there on is sent."""
+    """A line that is not a valid message, or truncated content. Nothing after it is sent."""
 
 
 class Form(Struct, frozen=True):
-    """How content becomes bodies: rows of CSV if there is a delimiter, else lines, which are texts or JSON."""
+    """The input format: CSV rows if there is a delimiter, otherwise lines of text or JSON."""
 
     text: bool = False
     delimiter: str = ""
 
 
 class Item(NamedTuple):
-    """A line or a row: the number of its last line, and the offset behind it; no body if it is blank or a header."""
+    """A line or row, with its last line number and end offset. ``body`` is ``None`` for blank lines and headers."""
 
     body: Raw | None
     line: int
@@ -62,15 +63,15 @@ class Item(NamedTuple):
 
 
 def content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
-    """The content of a file that can be sought, from an offset on. Raises ``TornLine`` if it is damaged gzip."""
+    """Return the content of a seekable file from an offset on. Raises ``TornLine`` if it is damaged gzip."""
     head = file.read(len(MAGIC))
     file.seek(0 if head == MAGIC else offset)
-    pieces = iter(lambda: file.read(PIECE), b"")
+    pieces = iter(lambda: file.read(PIECE_SIZE), b"")
     return skip(inflated(pieces), offset) if head == MAGIC else pieces
 
 
 def skip(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
-    """The pieces without their first bytes, so many."""
+    """Yield the pieces without their first ``offset`` bytes."""
     for piece in filter(None, pieces):
         if len(piece) > offset:
             yield piece[offset:]
@@ -78,7 +79,7 @@ def skip(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
 
 
 def inflated_if_gzip(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
-    """As the pieces, or inflated if they begin as gzip does. Raises ``TornLine`` if it is damaged."""
+    """Yield the pieces, decompressed if they are gzip. Raises ``TornLine`` if they are damaged."""
     head = b""
     for piece in pieces:
         head += piece or b""
@@ -90,7 +91,7 @@ def inflated_if_gzip(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
 
 
 def inflated(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
-    """The content of one gzip stream or several. Raises ``TornLine`` if it is damaged or ends too early."""
+    """Decompress one or several gzip streams. Raises ``TornLine`` if they are damaged or truncated."""
     member = zlib.decompressobj(GZIP)
     for piece in pieces:
         if piece is None:
@@ -101,18 +102,18 @@ def inflated(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
                 member = zlib.decompressobj(GZIP) if piece else member
                 continue
             try:
-                data = member.decompress(piece, PIECE)
+                data = member.decompress(piece, PIECE_SIZE)
             except zlib.error as error:
                 raise TornLine("The gzip data is damaged.") from error
             if data:
                 yield data
             piece = member.unused_data or member.unconsumed_tail
     if not member.eof:
-        raise TornLine("The gzip data ends too early: the end of the file is missing.")
+        raise TornLine("The gzip data is truncated: the end of the file is missing.")
 
 
 def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
-    """Lines with their ends. Raises ``TornLine`` for one that is too long."""
+    """Yield lines with their line ends. Raises ``TornLine`` if a line is too long."""
     begun = bytearray()
     for piece in pieces:
         if piece is None:
@@ -133,7 +134,10 @@ def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
 def items(
     pieces: Iterable[bytes | None], form: Form, line: int = 0, offset: int = 0, header: list[str] | None = None
 ) -> Iterator[Item | None]:
-    """The items behind a line and an offset; of CSV without ``header`` the first row is it. Raises ``TornLine``."""
+    """Yield the items after a line and offset. Without ``header``, the first CSV row is the header.
+
+    Raises ``TornLine``.
+    """
     if form.delimiter:
         yield from Rows(lines(pieces), form.delimiter, line, offset, header)
         return
@@ -146,12 +150,12 @@ def items(
 
 
 def without_bom(found: bytes, line: int) -> bytes:
-    """A line, the first one of a file without the mark of UTF-8."""
+    """Return a line; the first line of a file is returned without its byte order mark."""
     return found.removeprefix(BOM) if line == 1 else found
 
 
 def line_body(line: bytes, number: int, text: bool) -> Raw | None:
-    """The message of a line; None if it is blank. Raises ``TornLine``."""
+    """Return the body of a line; ``None`` if it is blank. Raises ``TornLine``."""
     line = line.strip() if not text else line.rstrip(b"\r\n")
     if not line:
         return None
@@ -167,12 +171,12 @@ def line_body(line: bytes, number: int, text: bool) -> Raw | None:
     except InvalidBody as error:
         raise TornLine(f"Line {number}: {error}") from error
     except (msgspec.DecodeError, RecursionError) as error:
-        hint = "There is one JSON value to a line (NDJSON); with --text each line is a text."
+        hint = "Each line must be one JSON value (NDJSON); use --text to post lines as text."
         raise TornLine(f"Line {number} is not JSON: {error}. {hint}") from error
 
 
 def csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
-    """The first row of a file of CSV; None if it has none."""
+    """Return the first row of a CSV file; ``None`` if it is empty."""
     rows = Rows(lines(content(file)), delimiter)
     for _ in rows:
         if rows.header is not None:
@@ -181,7 +185,7 @@ def csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
 
 
 class Rows:
-    """The rows of CSV, each as one JSON object of texts, whose keys are those of the header. Raises ``TornLine``."""
+    """The rows of CSV, each as a JSON object of strings with the header's keys. Raises ``TornLine``."""
 
     def __init__(
         self,
@@ -221,13 +225,11 @@ class Rows:
             self.header = row
             return None
         if len(row) != len(self.header):
-            raise TornLine(
-                f"The fields of line {begun} do not fit the header: {len(row)} instead of {len(self.header)}."
-            )
+            raise TornLine(f"Line {begun} has {len(row)} fields, but the header has {len(self.header)}.")
         return Raw(msgspec.json.encode(dict(zip(self.header, row, strict=True))))
 
     def _texts(self) -> Iterator[str]:
-        """The lines for the CSV reader: the current one, then those behind it that belong to the same row."""
+        """Yield the current line, then the following lines of the same row, for the CSV reader."""
         while True:
             text, self._first = self._first, None
             if text is None:
@@ -246,7 +248,10 @@ class Rows:
 
 
 def stdin_bodies(form: Form, stopped: Callable[[], bool], asked: bool = True) -> Iterator[Raw | None]:
-    """The bodies in standard input, and None whenever nothing comes for a while. Raises ``InvalidBody``."""
+    """Yield the bodies of standard input, and ``None`` whenever no input arrives for a while.
+
+    Raises ``InvalidBody``.
+    """
     with suppress(Stopped):
         for item in items(inflated_if_gzip(stdin_pieces(stopped, asked)), form):
             if item is None:
@@ -256,16 +261,16 @@ def stdin_bodies(form: Form, stopped: Callable[[], bool], asked: bool = True) ->
 
 
 def stdin_pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | None]:
-    """Pieces of standard input, and None whenever nothing comes for a while. Raises ``Stopped``."""
+    """Yield pieces of standard input, and ``None`` whenever no input arrives for a while. Raises ``Stopped``."""
     source, empty = sys.stdin.buffer, 0
     while not stopped():
         if not stdin_ready():
             empty += 1
             if empty == SILENT_POLLS and not asked:
-                note("Waiting for lines of standard input, since neither BODY nor --file is given.")
+                note("Waiting for lines on standard input, because neither BODY nor --file was given.")
             yield None
             continue
-        data = source.read1(PIECE)  # type: ignore[union-attr]  # files in memory have it, too
+        data = source.read1(PIECE_SIZE)  # type: ignore[union-attr]  # files in memory have it, too
         if not data:
             return
         asked = True
@@ -274,8 +279,8 @@ def stdin_pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | N
 
 
 def stdin_ready() -> bool:
-    """Whether standard input has something, or ends, within a poll."""
+    """Return whether standard input has data or ends within one poll."""
     try:
         return bool(select([sys.stdin.buffer], [], [], POLL)[0])
-    except UnsupportedOperation:  # a file in memory, which has
+    except UnsupportedOperation:  # a file in memory always has data
         return True

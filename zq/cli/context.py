@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq context``: the profiles of the file, which of them is in force, and where each value comes from."""
+"""``zq context``: lists, shows and changes the profiles of the configuration file."""
 
 import os
 import sys
@@ -28,16 +28,18 @@ from zq.cli.session import Group, Session, given, pass_session
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
-# Characters of a token that are shown.
-TAIL: Final = 4
-# Characters of a token that is long enough for that.
-LONG: Final = 16
+# Number of characters of a token that are shown.
+SHOWN_CHARACTERS: Final = 4
+# Minimum length of a token of which characters are shown.
+MIN_SHOWN_LENGTH: Final = 16
 
-context_group = Group("context", help="Contexts: profiles of the configuration file, each a server and a project.")
+context_group = Group(
+    "context", help="Manage contexts: profiles of the configuration file with a server and a project."
+)
 
 
 def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Names of profiles; none if the file cannot be read."""
+    """Complete profile names; offer none if the file cannot be read."""
     try:
         document = read_profiles(given(context).get("config") or config_file())
     except click.UsageError:
@@ -48,7 +50,7 @@ def complete(context: click.Context, _parameter: click.Parameter, begun: str) ->
 @context_group.command("list")
 @pass_session
 def list_contexts(session: Session) -> None:
-    """List the profiles of the file."""
+    """List the profiles of the configuration file."""
     document = read_profiles(session.profiles) or ProfileFile()
     current = in_force(session, document)
     found = {name: members(document, name, session.profiles) for name in document.profiles}
@@ -57,7 +59,7 @@ def list_contexts(session: Session) -> None:
 
 
 def cells(row: Mapping[str, Any]) -> list[object]:
-    """A row of a profile; a star for the one in force."""
+    """Return the table row of a profile, with a star for the active one."""
     return ["*" if row["in_force"] else "", row["name"], *(row[member] for member in MEMBERS)]
 
 
@@ -65,7 +67,7 @@ def cells(row: Mapping[str, Any]) -> list[object]:
 @click.argument("name", required=False, shell_complete=complete)
 @pass_session
 def show(session: Session, name: str | None) -> None:
-    """Show what is in force, or would be with the profile NAME, and where each value comes from."""
+    """Show the active settings, or those of the profile NAME, and the source of each value."""
     path = session.profiles
     document = read_profiles(path) or ProfileFile()
     profile = name or in_force(session, document)
@@ -86,7 +88,7 @@ def show(session: Session, name: str | None) -> None:
 @click.argument("name", shell_complete=complete)
 @pass_session
 def use(session: Session, name: str) -> None:
-    """Have a profile count where none is named: the file says so from now on."""
+    """Make a profile the default of the configuration file."""
     members(read_profiles(session.profiles) or ProfileFile(), name, session.profiles)
 
     def named(document: "TOMLDocument") -> None:
@@ -101,9 +103,10 @@ def use(session: Session, name: str) -> None:
 @click.argument("values", nargs=-1, required=True, metavar="MEMBER=VALUE...")
 @pass_session
 def change(session: Session, name: str, values: tuple[str, ...]) -> None:
-    """Make a profile, or change members of it: url, project, token, client_id.
+    """Create a profile or change its members: url, project, token, client_id.
 
-    MEMBER= removes one; token=- reads the token from standard input. The first profile of a file is in force at once.
+    MEMBER= removes a member; token=- reads the token from standard input. The first profile of a file becomes the
+    default.
     """
     path = session.profiles
     before = read_profiles(path) or ProfileFile()
@@ -127,38 +130,38 @@ def change(session: Session, name: str, values: tuple[str, ...]) -> None:
 
 
 def in_force(session: Session, document: ProfileFile) -> str:
-    """The profile in force; "" = none."""
+    """Return the active profile; "" if there is none."""
     own = "default" if "default" in document.profiles else ""
     return str(session.chosen.get("profile") or document.profile or own)
 
 
 def pair(text: str) -> tuple[str, str]:
-    """A member and its value. Raises ``UsageError``."""
+    """Parse a member and its value. Raises ``UsageError``."""
     member, equals, value = text.partition("=")
     if not equals or member not in MEMBERS:
-        raise click.UsageError(f"{member} is none of {', '.join(MEMBERS)}: give MEMBER=VALUE.")
+        raise click.UsageError(f"{member} is not one of {', '.join(MEMBERS)}. Give MEMBER=VALUE.")
     return member, sys.stdin.readline().rstrip("\n") if (member, value) == ("token", "-") else value
 
 
 def shown(found: Mapping[str, str]) -> dict[str, str | None]:
-    """Members as they may be shown: of a token the end, of a URL no password."""
+    """Return the members with the token truncated and the URL without its password."""
     token = found.get("token", "")
-    hidden = "…" + (token[-TAIL:] if len(token) >= LONG else "")
+    hidden = "…" + (token[-SHOWN_CHARACTERS:] if len(token) >= MIN_SHOWN_LENGTH else "")
     own = {**found, "url": without_user(found.get("url", "")), "token": hidden if token else ""}
     return {member: own.get(member) or None for member in MEMBERS}
 
 
 def show_profile(session: Session, name: str) -> None:
-    """Show a profile, and say if another one is in force all the same."""
+    """Show a profile, and report if another one is active nevertheless."""
     document = read_profiles(session.profiles) or ProfileFile()
     current = in_force(session, document)
     if current != name and "profile" in session.origins:
-        note(f"{session.origins['profile']} names {current}, which wins over the file.")
+        note(f"{session.origins['profile']} selects {current}, which overrides the file.")
     session.out.result({"name": name, "in_force": name == current, **shown(members(document, name, session.profiles))})
 
 
 def rewrite(path: Path, change: Callable[["TOMLDocument"], None]) -> None:
-    """Change the file in one step; comments stay. Only its owner may read it afterwards."""
+    """Change the file atomically and keep its comments. Afterwards only its owner may read it."""
     import tomlkit
 
     path = path.resolve()

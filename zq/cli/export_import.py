@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``zq export`` and ``zq import``: a project as JSON lines.
 
-First each queue and topic with its metadata, then their messages in order. A batch's key comes from the messages' ids:
-an import that is repeated stores none twice, as long as the server remembers keys.
+The lines of all queues and topics come first, then their messages in order. The idempotency key of a batch is derived
+from the ids of its messages, so a repeated import stores no message twice while the server remembers keys.
 """
 
 import hashlib
@@ -29,22 +29,22 @@ from zq.client import Client, Draft, Listed, Message, Queue, Topic
 from zq.client.handles import visible_metadata
 from zq.errors import Conflict, Invalid, InvalidBody, QuotaExceeded
 
-# The shortest ttl of an exported message, in seconds.
+# Minimum ttl of an exported message in seconds.
 MIN_TTL: Final = 60
-# Bytes of a batch, unless its queue or topic accepts fewer.
+# Maximum batch size in bytes, unless the queue or topic accepts less.
 BATCH_BYTES: Final = 200_000
-# Metadata that forbid what an import does next, so that an import applies them last.
+# Metadata keys that restrict posts. An import applies them last.
 RESTRICTIONS: Final = ("_paused", "_max_messages_post_size")
-# Refusals of a batch after which the import goes on.
+# Errors of a batch after which the import continues.
 LEFT_OUT: Final = (Conflict, QuotaExceeded)
-# Members of a message that an import restores, or sets anew as each post does. All others are lost.
+# Members of a message that an import restores, or that each post sets again. All others are lost.
 RESTORED: Final = frozenset({"raw", "ttl", "age", "expires", "available_at", "group"})
 RENEWED: Final = frozenset({"id", "href", "checksum", "sequence", "created", "body_start", "body_bytes"})
 Kind = Literal["queue", "topic"]
 
 
 class ResourceLine(Struct, tag="named", tag_field="is"):
-    """The line of a queue or a topic."""
+    """The line of a queue or topic."""
 
     of: Kind
     name: str
@@ -52,7 +52,12 @@ class ResourceLine(Struct, tag="named", tag_field="is"):
 
 
 class MessageLine(Struct, tag="message", tag_field="is"):
-    """The line of a message; ``ttl`` and ``delay``: seconds that were left. None: those of the queue or topic."""
+    """The line of a message.
+
+    Attributes:
+        ttl: Remaining seconds; ``None`` = the default of the queue or topic.
+        delay: Remaining seconds; ``None`` = the default of the queue.
+    """
 
     of: Kind
     name: str
@@ -69,13 +74,15 @@ _decoder: Final = msgspec.json.Decoder(Line)
 
 
 @click.command("export", cls=Command)
-@click.option("--to", "path", type=click.Path(dir_okay=False, path_type=Path), help="A file; else standard output.")
+@click.option(
+    "--to", "path", type=click.Path(dir_okay=False, path_type=Path), help="Output file (default: standard output)."
+)
 @pass_session
 def export(session: Session, path: Path | None) -> None:
-    """Write all queues and topics with their messages as JSON lines.
+    """Export all queues and topics with their messages as JSON lines.
 
-    Claimed and delayed messages are among them, claims and history are not. If messages have members that an import
-    cannot restore, such as claim counts, standard error names those members, and the exit code is 1.
+    Claimed and delayed messages are included; claims and history are not. If messages have members that an import
+    cannot restore, such as claim counts, standard error lists these members, and the exit code is 1.
     """
     session.configure(patient=True)
     count, unread, losses = 0, Unread(), Losses()
@@ -95,7 +102,7 @@ def export(session: Session, path: Path | None) -> None:
 
 @contextmanager
 def complete(path: Path) -> Generator[BinaryIO, None, None]:
-    """Open a file for writing that replaces the one at this path when the block ends; a device is written directly."""
+    """Open a file that atomically replaces the one at this path when the block ends; a device is written directly."""
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
@@ -111,31 +118,31 @@ def complete(path: Path) -> Generator[BinaryIO, None, None]:
 
 
 class Losses:
-    """Messages with members that an import cannot restore, by resource."""
+    """Messages with members that an import cannot restore, by queue or topic."""
 
     def __init__(self) -> None:
         self._counts: Counter[ResourceKey] = Counter()
         self._members: dict[ResourceKey, set[str]] = {}
 
     def add(self, key: ResourceKey, message: Message) -> None:
-        """Count a message if it has such members."""
+        """Count the message if it has such members."""
         if members := lost_members(message):
             self._counts[key] += 1
             self._members.setdefault(key, set()).update(members)
 
     def report(self) -> None:
-        """Name each resource with its count and its members on standard error."""
+        """Report each queue or topic with its count and members on standard error."""
         for (of, name), count in self._counts.items():
-            note(f"{count:,} messages of {of} {name} are without {', '.join(sorted(self._members[of, name]))}.")
+            note(f"{count:,} messages of {of} {name} lose {', '.join(sorted(self._members[of, name]))}.")
 
     def check(self) -> None:
-        """Raise ``Failure`` if there are any."""
+        """Raise ``Failure`` if there are such messages."""
         if count := self._counts.total():
             raise Failure(f"{count:,} messages have members that an import cannot restore.")
 
 
 def lost_members(message: Message) -> list[str]:
-    """Return the members that are set and that an import cannot restore."""
+    """Return the members that are set but cannot be restored by an import."""
     kept = RESTORED | RENEWED
     return [member for member in message.__struct_fields__ if member not in kept and getattr(message, member)]
 
@@ -143,7 +150,8 @@ def lost_members(message: Message) -> list[str]:
 def exported(client: Client, unread: Unread, losses: Losses) -> Iterator[Line]:
     """Yield all lines of a project.
 
-    ``unread`` collects the resources that cannot be read to their end, ``losses`` the messages that lose members.
+    ``unread`` collects queues and topics that cannot be read completely; ``losses`` collects messages that lose
+    members.
     """
     page = client.limits()["max_messages_per_page"]
     queues = [*client.queues(detailed=True)]
@@ -165,7 +173,7 @@ def exported(client: Client, unread: Unread, losses: Losses) -> Iterator[Line]:
 
 
 def messages(client: Client, key: ResourceKey, page: int, losses: Losses) -> Iterator[MessageLine]:
-    """Yield the lines of a resource's messages."""
+    """Yield the lines of the messages of a queue or topic."""
     resource = resource_of(client, key)
     if isinstance(resource, Queue):
         found = resource.list(claimed=True, delayed=True, page=page)
@@ -177,7 +185,7 @@ def messages(client: Client, key: ResourceKey, page: int, losses: Losses) -> Ite
 
 
 def message_line(of: Kind, name: str, message: Message) -> MessageLine:
-    """Return the line of a message. Claimed messages are exported as ready."""
+    """Return the line of a message. A claimed message is exported as ready."""
     delay = 0
     if message.created and message.available_at and not message.claim:
         now = message.created + timedelta(seconds=message.age)
@@ -190,11 +198,11 @@ def message_line(of: Kind, name: str, message: Message) -> MessageLine:
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @pass_session
 def import_file(session: Session, path: Path) -> None:
-    """Restore an export in a project.
+    """Import an export into a project.
 
-    Queues and topics get the metadata of FILE ("-" is standard input), and its messages. A second import of the same
-    file adds nothing. Messages that cannot be stored, or that lose their ttl or delay, are named; the exit code is then
-    1.
+    Queues and topics get the metadata in FILE ("-" = standard input), and its messages. A repeated import of the same
+    file adds nothing. Messages that cannot be stored, or that lose their ttl or delay, are reported, and the exit code
+    is 1.
     """
     session.configure(patient=True, check_delays=False)
     client, messages, lost, refused, importer = session.client, 0, 0, 0, Importer(session.client)
@@ -215,7 +223,7 @@ def import_file(session: Session, path: Path) -> None:
                     messages += stored
                     bar(lines.offset, messages)
     finally:
-        # An import that stops early leaves no paused queue open, either.
+        # An interrupted import applies the restrictions, too, so that paused queues stay paused.
         refused += sum(not applied(restrict, client, line) for line in named)
     session.out.result({"queues and topics": len(named), "messages": messages})
     importer.report()
@@ -226,7 +234,7 @@ def import_file(session: Session, path: Path) -> None:
 
 
 class Lines:
-    """The lines of an export, once; ``offset``: the number of bytes read. Raises ``InvalidBody``."""
+    """The lines of an export, for one iteration. ``offset`` is the number of bytes read. Raises ``InvalidBody``."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.offset = 0
@@ -238,16 +246,16 @@ class Lines:
             try:
                 yield _decoder.decode(text)
             except (msgspec.MsgspecError, RecursionError) as error:
-                raise InvalidBody(f"Line {number} is none of an export: {error}.") from error
+                raise InvalidBody(f"Line {number} does not belong to an export: {error}.") from error
 
 
 def resource_of(client: Client, key: ResourceKey) -> Queue | Topic:
-    """Return the queue or topic."""
+    """Return the queue or topic of a key."""
     return client.queue(key[1]) if key[0] == "queue" else client.topic(key[1])
 
 
 def applied(change: Callable[[Client, ResourceLine], None], client: Client, line: ResourceLine) -> bool:
-    """Apply a change to a queue or a topic. If it is refused, name it on standard error and return False."""
+    """Apply a change to a queue or topic. If it is refused, report it on standard error and return ``False``."""
     try:
         change(client, line)
     except UNREADABLE as error:
@@ -257,7 +265,7 @@ def applied(change: Callable[[Client, ResourceLine], None], client: Client, line
 
 
 def restore(client: Client, line: ResourceLine) -> None:
-    """Create or update a queue or a topic with all metadata that do not forbid posts."""
+    """Create or update a queue or topic with all metadata that does not restrict posts."""
     resource = resource_of(client, (line.of, line.name))
     metadata = {key: value for key, value in line.metadata.items() if key not in RESTRICTIONS}
     if line.metadata.get("_paused") in ("claims", "all"):
@@ -268,18 +276,18 @@ def restore(client: Client, line: ResourceLine) -> None:
 
 
 def restrict(client: Client, line: ResourceLine) -> None:
-    """Apply the metadata that forbid posts."""
+    """Apply the metadata that restricts posts."""
     if metadata := restrictions(line):
         resource_of(client, (line.of, line.name)).update(metadata)
 
 
 def restrictions(line: ResourceLine) -> dict[str, object]:
-    """Return the metadata that forbid posts."""
+    """Return the metadata that restricts posts."""
     return {key: line.metadata[key] for key in RESTRICTIONS if key in line.metadata}
 
 
 def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
-    """Yield the lines, with consecutive messages in batches, which depend on nothing but the file."""
+    """Yield the lines, with consecutive messages in batches that depend only on the file."""
     bounds: dict[ResourceKey, int] = {}
     batch: list[MessageLine] = []
     filled = 0
@@ -302,7 +310,7 @@ def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
 
 
 class Importer:
-    """Posts the messages of an import, and counts those that are stored without their ttl or delay."""
+    """Posts the messages of an import and counts those that lose their ttl or delay."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -311,11 +319,11 @@ class Importer:
         self._ignores_delays: dict[str, bool] = {}
 
     def send(self, batch: list[MessageLine]) -> int:
-        """Post a batch once; return how many of its messages the server accepts, together or in parts."""
+        """Post a batch once, in parts if necessary. Return the number of accepted messages."""
         try:
             self._post(batch)
         except LEFT_OUT as error:
-            note(f"{len(batch):,} messages of {batch[0].of} {batch[0].name} are left out: {error}")
+            note(f"{len(batch):,} messages of {batch[0].of} {batch[0].name} are skipped: {error}")
             return 0
         except Invalid as error:
             if len(batch) == 1:
@@ -325,7 +333,7 @@ class Importer:
         return len(batch)
 
     def report(self) -> None:
-        """Name each queue that ignores delays of its messages on standard error."""
+        """Report each queue that ignores delays of its messages on standard error."""
         for name, count in self._undelayed.items():
             note(
                 f"{count:,} delayed messages of queue {name} are ready at once: it ignores delays, since it has no "
@@ -333,24 +341,24 @@ class Importer:
             )
 
     def check(self) -> None:
-        """Raise ``Failure`` if messages are stored without their ttl or delay."""
+        """Raise ``Failure`` if messages lost their ttl or delay."""
         if count := self._changed + self._undelayed.total():
-            raise Failure(f"{count:,} messages are without their ttl or delay.")
+            raise Failure(f"{count:,} messages lost their ttl or delay.")
 
     def _send_bare(self, message: MessageLine, refused: Invalid) -> int:
-        """Post a refused message without its ttl and delay, which take room; return 0 if this is refused, too."""
+        """Post a refused message without its ttl and delay, which add to its size. Return 0 if it is refused again."""
         name = f"Message {message.id} of {message.of} {message.name}"
         try:
             self._post([replace(message, ttl=None, delay=None)])
         except (Invalid, *LEFT_OUT) as error:
-            note(f"{name} is left out: {refused if isinstance(error, Invalid) else error}")
+            note(f"{name} is skipped: {refused if isinstance(error, Invalid) else error}")
             return 0
         note(f"{name} gets the default ttl and delay: {refused}")
         self._changed += 1
         return 1
 
     def _post(self, batch: list[MessageLine]) -> None:
-        """Post a batch under a key of its own."""
+        """Post a batch under its own idempotency key."""
         of, name = batch[0].of, batch[0].name
         ids = "\n".join(f"{one.id} {one.ttl} {one.delay}" for one in batch)
         key = "import." + hashlib.sha256(f"{of} {name}\n{ids}".encode()).hexdigest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failures as the shell sees them: one sentence on standard error, and an exit code."""
+"""Failures: one error sentence on standard error, and an exit code."""
 
 import sys
 from collections.abc import Callable
@@ -11,28 +11,28 @@ from zq import errors
 from zq.cli.output import note
 from zq.logs import without_secrets
 
-# The exit code of each error class and its subclasses, and its meaning.
+# Exit code of each error class and its subclasses, with its meaning.
 EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
     click.UsageError: (2, "the command line or the configuration is wrong"),
-    errors.NotFound: (3, "what was named does not exist"),
-    errors.Invalid: (4, "the server refuses the request as invalid"),
-    errors.NotAuthorized: (5, "the caller may not do this"),
-    errors.Conflict: (6, "somebody else was faster: a message is claimed, a claim was lost, a key was used before"),
+    errors.NotFound: (3, "an object does not exist"),
+    errors.Invalid: (4, "the request is not valid"),
+    errors.NotAuthorized: (5, "the caller lacks permission"),
+    errors.Conflict: (6, "conflict: a message is claimed, a claim has expired, or a key was reused"),
     errors.MessageClaimed: (6, ""),
     errors.MetadataConflict: (6, ""),
     errors.KeyReused: (6, ""),
-    errors.Unavailable: (7, "the server or its store cannot be reached, or has no place left"),
+    errors.Unavailable: (7, "the server or its store is unavailable or overloaded"),
     errors.Crowded: (7, ""),
     errors.TooManyRequests: (7, ""),
 }
-# Errors of one resource that say nothing about the others.
+# Errors that affect only one queue or topic.
 UNREADABLE: Final = (errors.Invalid, errors.NotFound, errors.NotAuthorized, errors.Conflict, errors.StoreDamaged)
 # The exit code after Ctrl-C.
 INTERRUPTED: Final = 130
 
 
 class Failure(click.ClickException):
-    """Ends the program with a sentence and a code."""
+    """An error that ends the program with a sentence and an exit code."""
 
     def __init__(self, sentence: str, code: int = 1) -> None:
         super().__init__(sentence)
@@ -40,12 +40,12 @@ class Failure(click.ClickException):
 
 
 def failure(error: Exception) -> Failure:
-    """What to show of an error."""
+    """Return the failure to show for an error."""
     return Failure(sentence(error), exit_code(error))
 
 
 def exit_code(error: BaseException) -> int:
-    """The code of an error; one that only says where work stopped has the code of its cause."""
+    """Return the exit code of an error, or of its cause if the error only says where work stopped."""
     for kind in type(error).__mro__:
         if kind in EXIT_CODES:
             return EXIT_CODES[kind][0]
@@ -53,7 +53,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def sentence(error: Exception) -> str:
-    """One sentence, with the file's name if it is about a file, and the cause if that says why."""
+    """Return the sentence of an error, with the file name of an ``OSError`` and the cause of a chained error."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror or error}."
     if isinstance(error.__cause__, errors.ZqError):
@@ -62,19 +62,19 @@ def sentence(error: Exception) -> str:
 
 
 class Unread:
-    """The resources that a walk through a project could not read. The walk names each and goes on."""
+    """The queues and topics that could not be read. Each is reported once, and the command continues."""
 
     def __init__(self) -> None:
         self._errors: dict[str, errors.ZqError] = {}
 
     def add(self, name: str, error: errors.ZqError) -> None:
-        """Name a resource on standard error, once."""
+        """Report a queue or topic on standard error, once."""
         if name not in self._errors:
             note(f"{name} could not be read: {error}")
         self._errors[name] = error
 
     def check(self) -> None:
-        """Raise ``Failure`` with the code of the first error if there is one."""
+        """Raise ``Failure`` with the exit code of the first error, if there was one."""
         if self._errors:
             names = ", ".join(self._errors)
             raise Failure(
@@ -83,7 +83,7 @@ class Unread:
 
 
 def run_to_exit(run: Callable[[], Any]) -> NoReturn:
-    """Run a command and exit: what goes wrong on purpose ends with a sentence and a code."""
+    """Run a command and exit; expected errors are shown as a sentence and set the exit code."""
     try:
         code = run()
     except click.Abort:

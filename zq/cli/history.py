@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq dlq``, ``zq history``, ``zq replay``: what has finished or failed, and bringing it back. ``zq audit``: who has
-changed what."""
+"""``zq dlq``, ``zq history``, ``zq replay`` and ``zq audit``: dead letters, finished messages and the audit trail."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -21,22 +20,24 @@ from zq.cli.session import Command, Group, Session, pass_session
 from zq.client import Finished, Message, Queue
 from zq.errors import NotFound
 
-# Dead letters of one request; progress is shown after each.
+# Number of dead letters moved per request. Progress is shown after each request.
 REDRIVE_BATCH: Final = 1000
-# The forms of a moment on the command line.
+# Time formats of the command line.
 MOMENT: Final = Moment(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
-since_option = click.option("--since", type=MOMENT, help="Finished then or later; local time unless it says +00:00.")
-until_option = click.option("--until", type=MOMENT, help="Finished before.")
-# Entries of the audit in one request.
+since_option = click.option(
+    "--since", type=MOMENT, help="Earliest finish time; local time unless it has an offset such as +00:00."
+)
+until_option = click.option("--until", type=MOMENT, help="Latest finish time (exclusive).")
+# Number of audit entries per request.
 AUDIT_PAGE: Final = 100
-# What a table has of an entry.
+# Columns of the audit table.
 AUDITED: Final = ("time", "project", "credential", "method", "route", "object", "messages", "outcome", "request_id")
 
-dlq_group = Group("dlq", help="Dead letters: messages that failed too often, or were buried.")
+dlq_group = Group("dlq", help="Manage dead letters: messages that failed too often or were buried.")
 
 
 def dead_letters(session: Session, queue: str) -> Queue:
-    """The dead letter queue of a queue, or itself if it is one. Raises ``NotFound`` if it is neither."""
+    """Return the dead-letter queue of a queue, or the queue itself if it is one. Raises ``NotFound`` otherwise."""
     handle = session.queue(queue)
     named = handle.metadata().get("_dead_letter_queue")
     if isinstance(named, str):
@@ -45,12 +46,12 @@ def dead_letters(session: Session, queue: str) -> Queue:
     if (some is not None and some.origin) or any(session.client.queues(_dead_letter_queue=queue)):
         return handle
     session.check_exists(queue)
-    raise NotFound(f"{queue} has no dead letter queue, and is none.")
+    raise NotFound(f"{queue} has no dead-letter queue and is not one.")
 
 
 @dlq_group.command("list")
 @name_argument("queue", "queues", required=False)
-@limit_option(100, " (0 = all)")
+@limit_option(100, ", 0 = all")
 @pass_session
 def list_dead(session: Session, queue: str | None, limit: int) -> None:
     """List the dead letters of QUEUE, or count those of all queues."""
@@ -66,12 +67,12 @@ def list_dead(session: Session, queue: str | None, limit: int) -> None:
 
 
 def dead_cells(message: Message) -> list[object]:
-    """A row of a dead letter."""
+    """Return the table row of a dead letter."""
     return [message.id, message.origin, message.origin_claim_count, message.reason, body(message)]
 
 
 def figures(session: Session, unread: Unread) -> Iterator[dict[str, Any]]:
-    """Yield figures of each queue that has dead letters; ``unread`` collects those that could not be read."""
+    """Yield the message counts of each dead-letter queue; ``unread`` collects those that cannot be read."""
     for listed in session.client.queues(detailed=True):
         dead = (listed.metadata or {}).get("_dead_letter_queue")
         if not isinstance(dead, str):
@@ -86,13 +87,13 @@ def figures(session: Session, unread: Unread) -> Iterator[dict[str, Any]]:
 
 @dlq_group.command("redrive")
 @queue_argument
-@click.option("--to", "target", metavar="QUEUE", help="The queue that gets them; else each its origin.")
-@click.option("--limit", type=Count(1), help="At most so many; else all that were there at the start.")
-@click.option("--id", "ids", multiple=True, metavar="ID", help="This message alone; may be given again.")
-@click.option("--dry-run", is_flag=True, help="Only tell what would move, by origin.")
+@click.option("--to", "target", metavar="QUEUE", help="Target queue (default: the origin of each message).")
+@click.option("--limit", type=Count(1), help="Maximum number of messages (default: all that exist at the start).")
+@click.option("--id", "ids", multiple=True, metavar="ID", help="Id of a message to move; repeatable.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be moved, by origin.")
 @pass_session
 def redrive(session: Session, queue: str, target: str | None, limit: int | None, ids: Ids, dry_run: bool) -> None:
-    """Move the dead letters of QUEUE back to where they came from."""
+    """Move the dead letters of QUEUE back to their origin queues."""
     if ids and limit:
         raise click.UsageError("Give either --id or --limit.")
     dead = dead_letters(session, queue)
@@ -110,7 +111,7 @@ def redrive(session: Session, queue: str, target: str | None, limit: int | None,
 
 
 def _redrive_oldest(session: Session, queue: str, dead: Queue, target: str | None, limit: int | None) -> None:
-    """Request by request, with progress."""
+    """Redrive in several requests and show the progress."""
     total = dead.stats().free
     total = min(total, limit or total)
     moved = 0
@@ -128,13 +129,13 @@ def _redrive_oldest(session: Session, queue: str, dead: Queue, target: str | Non
 @queue_argument
 @since_option
 @until_option
-@click.option("--living", is_flag=True, help="Those that live, too, in the order of posting.")
-@limit_option(100, " (0 = all)")
+@click.option("--living", is_flag=True, help="Include live messages, in the order of posting.")
+@limit_option(100, ", 0 = all")
 @pass_session
 def history(
     session: Session, queue: str, since: datetime | None, until: datetime | None, living: bool, limit: int
 ) -> None:
-    """List what has finished in a queue that keeps a history."""
+    """List the finished messages of a queue that keeps a history."""
     found = session.queue(queue).history(since=since, until=until, living=living)
     session.out.rows(
         ("id", "finished", "outcome", "body"), not_missing(session, queue, islice(found, limit or None)), finished_cells
@@ -142,7 +143,7 @@ def history(
 
 
 def finished_cells(message: Finished) -> list[object]:
-    """A row of history."""
+    """Return the table row of a finished message."""
     finished = f"{message.finished.astimezone():%Y-%m-%d %H:%M:%S}" if message.finished else ""
     return [message.id, finished, message.outcome, body(message)]
 
@@ -152,8 +153,8 @@ def finished_cells(message: Finished) -> list[object]:
 @click.argument("messages", nargs=-1, metavar="[ID]...")
 @since_option
 @until_option
-@click.option("--limit", type=Count(1), help="At most so many.")
-@click.option("--dry-run", is_flag=True, help="Only tell how many copies there would be.")
+@click.option("--limit", type=Count(1), help="Maximum number of messages.")
+@click.option("--dry-run", is_flag=True, help="Only show how many copies would be posted.")
 @pass_session
 def replay(
     session: Session,
@@ -164,7 +165,7 @@ def replay(
     limit: int | None,
     dry_run: bool,
 ) -> None:
-    """Post copies of finished messages: those named, or those of a time."""
+    """Post copies of finished messages, selected by id or by time."""
     if bool(messages) == bool(since or until):
         raise click.UsageError("Give either IDs, or --since or --until.")
     handle = session.queue(queue)
@@ -179,16 +180,18 @@ def replay(
 
 
 @click.command("audit", cls=Command)
-@click.option("--since", type=MOMENT, help="Changed then or later; local time unless it says +00:00.")
-@limit_option(100, " (0 = all)")
+@click.option(
+    "--since", type=MOMENT, help="Earliest time of a change; local time unless it has an offset such as +00:00."
+)
+@limit_option(100, ", 0 = all")
 @pass_session
 def audit(session: Session, since: datetime | None, limit: int) -> None:
-    """List what was changed or destroyed, the latest first, and by whom."""
+    """List changes and deletions with the credentials that made them, latest first."""
     found = session.client.audit(since=since, page=min(limit or AUDIT_PAGE, AUDIT_PAGE))
     session.out.rows(AUDITED, islice(found, limit or None), changed_cells)
 
 
 def changed_cells(entry: dict[str, Any]) -> list[object]:
-    """A row of the audit, in local time."""
+    """Return the table row of an audit entry, in local time."""
     local = f"{datetime.fromisoformat(entry['time']).astimezone():%Y-%m-%d %H:%M:%S}"
     return [local, *(entry.get(name) for name in AUDITED[1:])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq jobs``: what batch jobs have under way, and dropping what one has left behind."""
+"""``zq jobs``: lists the stages, fences and commits of batch jobs, and deletes stages."""
 
 import sys
 from typing import Final
@@ -9,16 +9,16 @@ import click
 from zq.cli.resources import yes_option
 from zq.cli.session import Group, Session, pass_session
 
-# Entries that one request asks for.
+# Number of entries per request.
 PAGE: Final = 100
 
-jobs_group = Group("jobs", help="Batch jobs: their stages, fences and last commits.")
+jobs_group = Group("jobs", help="Show stages, fences and commits of batch jobs.")
 
 
 @jobs_group.command("stages")
 @pass_session
 def stages(session: Session) -> None:
-    """List staged messages that wait for a commit, and when they are dropped."""
+    """List stages that wait for a commit, and when they are dropped."""
     columns = ("name", "messages", "bytes", "dropped in")
     found = session.client.stages(page=PAGE)
     session.out.rows(columns, found, lambda one: [one.name, one.messages, one.bytes, one.dropped_in])
@@ -27,7 +27,7 @@ def stages(session: Session) -> None:
 @jobs_group.command("fences")
 @pass_session
 def fences(session: Session) -> None:
-    """List fences with their last epoch, and since when a job has it."""
+    """List fences with their last epoch and its age."""
     found = session.client.fences(page=PAGE)
     session.out.rows(("name", "epoch", "age"), found, lambda one: [one.name, one.epoch, one.age])
 
@@ -35,7 +35,7 @@ def fences(session: Session) -> None:
 @jobs_group.command("commits")
 @pass_session
 def commits(session: Session) -> None:
-    """List the last batch of each producer, and what it did."""
+    """List the last batch of each producer, and its effect."""
     columns = ("producer", "batch", "published", "deleted", "open", "age")
     found = session.client.commits(page=PAGE)
     session.out.rows(
@@ -48,9 +48,9 @@ def commits(session: Session) -> None:
 @yes_option
 @pass_session
 def drop(session: Session, names: tuple[str, ...], yes: bool) -> None:
-    """Drop staged messages. One that is not there is fine; one that a commit carries out stays."""
+    """Drop stages. Unknown stages are ignored; a stage that a commit publishes is kept."""
     if not yes and sys.stdin.isatty():
-        click.confirm(f"Drop what is staged as {', '.join(names)}?", abort=True, err=True)
+        click.confirm(f"Drop the stages {', '.join(names)}?", abort=True, err=True)
     for name in names:
         session.client.drop_stage(name)
         session.out.result({"name": name, "dropped": True})

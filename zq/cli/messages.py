@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq list``, ``get``, ``pop``, ``claim``, ``settle``, ``move``, ``release``: messages by hand."""
+"""``zq list``, ``find``, ``get``, ``pop``, ``claim``, ``settle``, ``move`` and ``release``."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -20,48 +20,50 @@ from zq.errors import MessageNotFound
 
 queue_argument = name_argument("queue", "queues")
 claim_argument = click.argument("claim")
-ttl_option = click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="How long it lives.")
-delay_option = click.option("--delay", type=DELAY, metavar="SECONDS", help="How long it stays away.")
-wait_option = click.option("--wait", type=WAIT, default=0, metavar="SECONDS", help="How long to wait for the first.")
+ttl_option = click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Ttl of the message.")
+delay_option = click.option("--delay", type=DELAY, metavar="SECONDS", help="Seconds until the message can be claimed.")
+wait_option = click.option(
+    "--wait", type=WAIT, default=0, metavar="SECONDS", help="Seconds to wait for a first message."
+)
 Ids = tuple[str, ...]
 
 
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
-    """The option for how many messages."""
-    text = f"At most so many{more}; {default}."
+    """Return the option that limits the number of messages."""
+    text = f"Maximum number{more} (default {default})."
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
 
 
 def as_json(text: str, never: bool = False) -> Raw:
-    """A body from the command line: JSON, or else a text. Raises ``UsageError`` for what only begins like JSON."""
+    """Parse a body as JSON, or as text if it is not JSON. Raises ``UsageError`` for malformed JSON."""
     if not never:
         try:
             return msgspec.json.decode(text, type=Raw)
         except msgspec.DecodeError as error:
             if text.lstrip().startswith(("{", "[")):
-                sentence = f"The body begins like JSON and is none: {error}. With --text it is a text."
+                sentence = f"The body looks like JSON but does not parse: {error}. Use --text to post it as text."
                 raise click.UsageError(sentence) from error
     return Raw(msgspec.json.encode(text))
 
 
 @click.command("list", cls=Command)
 @queue_argument
-@limit_option(100, " (0 = all)")
-@click.option("--claimed", is_flag=True, help="Claimed ones too.")
-@click.option("--delayed", is_flag=True, help="Delayed ones too.")
+@limit_option(100, ", 0 = all")
+@click.option("--claimed", is_flag=True, help="Include claimed messages.")
+@click.option("--delayed", is_flag=True, help="Include delayed messages.")
 @click.option(
     "--state",
     type=click.Choice(["ready", "delayed", "claimed"]),
-    help="Those of the state alone, in the order of claims.",
+    help="List only messages in this state, in the order of claims.",
 )
-@click.option("--starts", is_flag=True, help="Only where bodies begin.")
+@click.option("--starts", is_flag=True, help="Show only the start of each body.")
 @pass_session
 def list_messages(
     session: Session, queue: str, limit: int, claimed: bool, delayed: bool, state: Any, starts: bool
 ) -> None:
     """List the messages of a queue in the order of posting."""
     if state is not None and (claimed or delayed):
-        raise click.UsageError("--claimed and --delayed do not go with --state.")
+        raise click.UsageError("--claimed and --delayed cannot be combined with --state.")
     bodies: Literal["start", "whole"] = "start" if starts else "whole"
     found = session.queue(queue).list(claimed=claimed, delayed=delayed, state=state, bodies=bodies)
     session.out.messages(not_missing(session, queue, islice(found, limit or None)))
@@ -71,7 +73,7 @@ def list_messages(
 @click.argument("message", metavar="ID")
 @pass_session
 def find(session: Session, message: str) -> None:
-    """Tell where in the project a message is, or what became of it."""
+    """Find a message in the project by id, or its latest history entry."""
     located = session.client.find(message)
     try:
         members = as_builtins(located.message)
@@ -85,12 +87,12 @@ def find(session: Session, message: str) -> None:
 @click.argument("messages", nargs=-1, required=True, metavar="ID...")
 @pass_session
 def get(session: Session, queue: str, messages: Ids) -> None:
-    """Show messages by their ids."""
+    """Show messages by id."""
     handle = session.queue(queue)
     found = [handle.get(messages[0])] if len(messages) == 1 else handle.get_many(messages)
     session.out.messages(found, full=True)
     if missing := sorted({*messages} - {message.id for message in found}):
-        raise MessageNotFound(f"{queue} has no such message: {', '.join(missing)}.")
+        raise MessageNotFound(f"{queue} does not have these messages: {', '.join(missing)}.")
 
 
 @click.command("pop", cls=Command)
@@ -99,32 +101,34 @@ def get(session: Session, queue: str, messages: Ids) -> None:
 @wait_option
 @pass_session
 def pop(session: Session, queue: str, limit: int, wait: int) -> None:
-    """Take messages and delete them in one step."""
+    """Pop messages: claim and delete them in one step."""
     session.out.messages(not_missing(session, queue, session.queue(queue).pop(limit, wait=wait)), full=True)
 
 
 @click.command("claim", cls=Command)
 @queue_argument
 @limit_option(10)
-@click.option("--ttl", type=CLAIM_TTL, metavar="SECONDS", help="How long the claim lives.")
-@click.option("--grace", type=GRACE, metavar="SECONDS", help="How long messages outlive the claim.")
+@click.option("--ttl", type=CLAIM_TTL, metavar="SECONDS", help="Ttl of the claim.")
+@click.option("--grace", type=GRACE, metavar="SECONDS", help="Seconds for which messages outlive the claim.")
 @wait_option
-@click.option("--name", metavar="NAME", help="The claim's name, with a dot in it; the same name finds the same claim.")
+@click.option(
+    "--name", metavar="NAME", help="Name of the claim, which must contain a dot; the same name returns the same claim."
+)
 @pass_session
 def claim(
     session: Session, queue: str, limit: int, ttl: int | None, grace: int | None, wait: int, name: str | None
 ) -> None:
-    """Claim messages to work on; then settle, move or release them."""
+    """Claim messages; then settle, move or release them."""
     claimed = session.queue(queue).claim(limit, ttl=ttl, grace=grace, wait=wait, name=name)
     session.out.messages(not_missing(session, queue, claimed.messages), claim=claimed.id)
 
 
 @click.command("claims", cls=Command)
 @name_argument("queue", "queues", required=False)
-@limit_option(100, " (0 = all)")
+@limit_option(100, ", 0 = all")
 @pass_session
 def list_claims(session: Session, queue: str | None, limit: int) -> None:
-    """List live claims of a queue, or of all, and who holds them."""
+    """List the live claims of a queue, or of all queues, with their holders."""
     found = session.client.claims() if queue is None else session.queue(queue).claims()
     shown = islice(found, limit or None)
 
@@ -139,12 +143,20 @@ def list_claims(session: Session, queue: str | None, limit: int) -> None:
 @click.command("settle", cls=Command)
 @queue_argument
 @claim_argument
-@click.option("--all", "everything", is_flag=True, help="Delete all that are not named otherwise.")
-@click.option("--delete", multiple=True, metavar="ID", help="Delete a message: its work is done.")
-@click.option("--release", "released", multiple=True, metavar="ID", help="Give a message back, after --delay.")
-@click.option("--bury", "buried", multiple=True, metavar="ID", help="Send a message to the dead letters.")
+@click.option("--all", "everything", is_flag=True, help="Delete all messages that are not named otherwise.")
+@click.option("--delete", multiple=True, metavar="ID", help="Id of a message to delete; repeatable.")
+@click.option(
+    "--release", "released", multiple=True, metavar="ID", help="Id of a message to release after --delay; repeatable."
+)
+@click.option(
+    "--bury",
+    "buried",
+    multiple=True,
+    metavar="ID",
+    help="Id of a message to move to the dead-letter queue; repeatable.",
+)
 @delay_option
-@click.option("--reason", default="buried by hand", metavar="TEXT", help="Why messages are buried.")
+@click.option("--reason", default="buried by hand", metavar="TEXT", help="Reason stored with buried messages.")
 @pass_session
 def settle(
     session: Session,
@@ -157,9 +169,9 @@ def settle(
     delay: int | None,
     reason: str,
 ) -> None:
-    """End the work on messages of a claim, in one step."""
+    """Settle messages of a claim atomically."""
     if not (everything or delete or released or buried):
-        raise click.UsageError("Name messages with --delete, --release or --bury, or all with --all.")
+        raise click.UsageError("Name messages with --delete, --release or --bury, or use --all.")
     after = UNSET if delay is None else delay
     done = session.queue(queue).settle(
         claim,
@@ -174,9 +186,9 @@ def settle(
 @queue_argument
 @claim_argument
 @click.argument("messages", nargs=-1, required=True, metavar="ID...")
-@click.option("--to", "target", required=True, metavar="QUEUE", help="The queue that gets them.")
-@click.option("--body", help="A new body: JSON, or else a text.")
-@click.option("--text", is_flag=True, help="The new body is a text, even if it looks like JSON.")
+@click.option("--to", "target", required=True, metavar="QUEUE", help="Target queue.")
+@click.option("--body", help="New body: JSON, or text if it is not JSON.")
+@click.option("--text", is_flag=True, help="Send the new body as text, even if it looks like JSON.")
 @ttl_option
 @delay_option
 @pass_session
@@ -191,7 +203,7 @@ def move(
     ttl: int | None,
     delay: int | None,
 ) -> None:
-    """Hand messages of a claim to another queue, in one step."""
+    """Move messages of a claim to another queue atomically."""
     content = UNSET if body is None else as_json(body, never=text)
     terms = (content, UNSET if ttl is None else ttl, UNSET if delay is None else delay)
     moved = [Moved(message, target, *terms) for message in messages]
@@ -205,9 +217,9 @@ def move(
 @delay_option
 @pass_session
 def release(session: Session, queue: str, claim: str, messages: Ids, delay: int | None) -> None:
-    """Give messages of a claim back, or all of them."""
+    """Release messages of a claim, or all of them."""
     if not messages:
-        session.queue(queue).held(claim)  # for a claim that is not there a release is no error
+        session.queue(queue).held(claim)  # releasing an unknown claim is not an error of the server
         session.queue(queue).release(claim, delay=delay)
         session.out.result({"claim": claim, "released": True})
         return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of queues and topics: completed by a shell, and what is said of one that does not exist."""
+"""Names of queues and topics: shell completion, and errors for missing ones."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, TypeVar
@@ -11,12 +11,12 @@ from zq.cli.session import Command, Session, given
 from zq.errors import ZqError
 
 T = TypeVar("T")
-# Names that a completion offers at most.
+# Maximum number of names that a completion offers.
 MAX_OFFERED: Final = 200
 
 
 def names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Completes names of ``queues`` or ``topics``; silently none if the server cannot be asked."""
+    """Return a function that completes names of ``queues`` or ``topics``; without a server, it offers none."""
 
     def complete(context: click.Context, _parameter: click.Parameter, prefix: str) -> list[str]:
         session = Session({**given(context), "retry": 0.0})
@@ -33,7 +33,7 @@ def names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str
 
 
 def name_argument(parameter: str, kind: str, **options: Any) -> Callable[[Any], Any]:
-    """An argument that is the name of one of the ``queues`` or ``topics``."""
+    """Return an argument for the name of a queue or topic, with completion."""
     return click.argument(parameter, shell_complete=names(kind), **options)
 
 
@@ -41,9 +41,9 @@ def name_argument(parameter: str, kind: str, **options: Any) -> Callable[[Any], 
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script that teaches a shell to complete.
+    """Print the completion script of a shell.
 
-    For bash: put eval "$(zq completion bash)" into ~/.bashrc.
+    For bash, add eval "$(zq completion bash)" to ~/.bashrc.
     """
     script = get_completion_class(shell)
     assert script is not None
@@ -51,7 +51,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def not_missing(session: Session, queue: str, found: Iterable[T]) -> Iterator[T]:
-    """Yield what was found in a queue. Raises ``NotFound`` if there is nothing and the queue does not exist."""
+    """Yield what was found in a queue. Raises ``NotFound`` if nothing was found and the queue does not exist."""
     empty = True
     for item in found:
         empty = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of commands: tables for people, JSON lines for programs; progress and notes on standard error."""
+"""The output of commands: tables for people, JSON lines for programs, progress and notes on standard error."""
 
 import os
 import sys
@@ -18,32 +18,35 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Query = Callable[[Any], Any]
-# Characters of a body in a table.
+# Maximum length of a body in a table.
 BODY_WIDTH: Final = 80
-# Columns of a table that may be wrapped; all others stand in full width, so that they can be copied.
+# Columns that may be wrapped. All others keep their full width, so that their values can be copied.
 WRAPPED: Final = ("body", "metadata", "reason", "")
-# Characters that a wrapped column has at least.
+# Minimum width of a wrapped column in characters.
 MIN_WIDTH: Final = 20
-# Characters that a wrapped column should have: below that ids are shortened.
+# Preferred width of a wrapped column in characters. If there is less room, ids are shortened.
 READABLE_WIDTH: Final = 40
 # Columns of seconds, shown as 3m 12s.
 DURATIONS: Final = ("age", "ttl", "oldest", "newest", "dropped in", "ends in")
-# Units of durations, in seconds.
+# Units of durations in seconds.
 UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
-# Colours of columns, on a terminal where ``NO_COLOR`` is not set.
+# Colours of columns on a terminal, unless ``NO_COLOR`` is set.
 COLOURS: Final = {"id": "cyan", "name": "cyan", "reason": "yellow", "dead letters": "red"}
-# Characters of an id that are left at each end.
+# Number of characters kept at each end of a shortened id.
 ID_ENDS: Final = 6
-# Characters of a line that does not go to a terminal.
+# Line width in characters if the output is not a terminal.
 PIPE_WIDTH: Final = 10_000
-# Letters that would steer a terminal, and what is shown instead.
+# Characters that would control a terminal, with their replacement.
 CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
 
 
 class Output:
-    """Where results go. ``form``: json, table or yaml; None: tables if standard output is a terminal, else JSON lines.
+    """The output of results.
 
-    ``query``: applied to each result before it is shown. ``full``: ids and bodies stand in tables whole.
+    Args:
+        form: "json", "table" or "yaml"; ``None`` = tables on a terminal, otherwise JSON lines.
+        query: Applied to each result before it is shown.
+        full: Whether tables show whole ids and bodies.
     """
 
     def __init__(self, form: str | None = None, query: Query | None = None, full: bool = False) -> None:
@@ -54,20 +57,23 @@ class Output:
 
     @property
     def for_people(self) -> bool:
-        """Whether the tables are wanted that commands draw."""
+        """Whether commands should draw their own tables."""
         return self.form == "table" and self.query is None
 
     def rows(
         self, columns: Sequence[str], items: Iterable[T], cells: Callable[[T], Sequence[object]], full: bool = False
     ) -> None:
-        """A list: each item as it comes, or all as one table or one query's; ``full``: whatever the caller chose."""
+        """Show a list: each item as it arrives, or all items as one table or one query result.
+
+        ``full`` overrides the user's choice.
+        """
         if self.for_people:
             self._table(columns, [cells(item) for item in items], full or self.full)
         else:
             self._items(items)
 
     def line(self, item: object) -> None:
-        """An item of a list without an end, written out at once: a line of JSON, or an entry of YAML."""
+        """Show an item of an endless list at once, as a JSON line or a YAML list entry."""
         if self.query is not None:
             self._write([self._queried(item, self.query)])
         elif self.form == "yaml":
@@ -76,7 +82,7 @@ class Output:
             write_line(item)
 
     def result(self, members: Mapping[str, Any]) -> None:
-        """One result with its members; several are documents of YAML."""
+        """Show one result with its members. Several results are separate YAML documents."""
         if self.for_people:
             show(members_table(members))
         elif self.query is None and self.form == "json":
@@ -91,7 +97,7 @@ class Output:
                 write(as_yaml(members))
 
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
-        """Messages; ``more``: members that each line of JSON has besides, and a table above it."""
+        """Show messages. ``more`` is added to each JSON line, and shown above a table."""
         if self.for_people:
             rows = [(*_brief(message), body(message)) for message in found]
             if more and rows:
@@ -113,10 +119,10 @@ class Output:
             self._write([])
 
     def _queried(self, result: object, query: Query) -> Any:
-        """Return what the query makes of a result.
+        """Apply the query to a result.
 
-        If the query fails, or a body cannot be decoded, show the result whole, since it may not come again, and raise
-        ``UsageError``.
+        If the query fails or a body cannot be decoded, show the whole result, because it may not be available again,
+        and raise ``UsageError``.
         """
         from jmespath.exceptions import JMESPathError
 
@@ -126,15 +132,19 @@ class Output:
             for item in result if isinstance(result, list) else [result]:
                 write_line(item)
             reason = str(error).removesuffix(".")
-            raise click.UsageError(f"--query does not fit the result, which is shown whole: {reason}.") from error
+            raise click.UsageError(
+                f"--query cannot be applied to the result, which is shown completely: {reason}."
+            ) from error
         try:
             return query(value)
         except JMESPathError as error:
             self._write(value)
-            raise click.UsageError(f"--query does not fit the result, which is shown whole: {error}.") from error
+            raise click.UsageError(
+                f"--query cannot be applied to the result, which is shown completely: {error}."
+            ) from error
 
     def _write(self, value: Any) -> None:
-        """A value in the form wanted; of a list each item for itself."""
+        """Show a value in the chosen format; of a list, each item separately."""
         if self.form == "yaml":
             write(as_yaml(value))
         elif self.form == "table":
@@ -144,32 +154,32 @@ class Output:
                 write_line(item)
 
     def _table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], full: bool, ids: bool = False) -> None:
-        """``ids``: those are needed whole to go on."""
+        """Show a table. ``ids``: whether whole ids are needed for further commands."""
         short = not full and not ids and "id" in columns and _too_wide(columns, rows)
         if short:
             index = columns.index("id")
             rows = [[*row[:index], shortened(str(row[index])), *row[index + 1 :]] for row in rows]
         show(table(columns, rows, full=full))
         if short:
-            note("Ids are shortened to fit the screen: --full shows them whole, for other commands.")
+            note("Ids are shortened to fit the screen; use --full to show whole ids.")
 
 
 def write_line(item: object) -> None:
-    """Write an item as a line of JSON."""
+    """Write an item as a JSON line."""
     write(msgspec.json.encode(item) + b"\n")
 
 
 def write(text: bytes) -> None:
-    """Write bytes to standard output at once."""
+    """Write bytes to standard output without buffering."""
     file = sys.stdout.buffer
     file.write(text)
     file.flush()
 
 
 def as_builtins(item: object) -> Any:
-    """Return an item, or each item of a list, as the objects, lists and texts of its JSON.
+    """Convert an item, or each item of a list, to objects, lists and strings of its JSON.
 
-    Raises ``UndecodableBody`` for a message with a body that Python cannot hold.
+    Raises ``UndecodableBody`` for a message with a body that Python cannot represent.
     """
     if isinstance(item, list):
         return [as_builtins(one) for one in item]
@@ -192,9 +202,9 @@ def _message_id(encoded: bytes) -> str:
 
 
 def as_yaml(item: object, entry: Literal["", "- "] = "") -> bytes:
-    """Return an item as YAML, its members in their order; ``entry`` "- ": as an entry of a list.
+    """Return an item as YAML with its members in order; with ``entry`` "- ", as a list entry.
 
-    An item that Python cannot hold is JSON, which YAML includes.
+    An item that Python cannot represent is written as JSON, which is valid YAML.
     """
     import yaml
 
@@ -208,7 +218,7 @@ def as_yaml(item: object, entry: Literal["", "- "] = "") -> bytes:
 
 
 def show_value(value: Any) -> None:
-    """A result of a query, for people: a table if it has members or items, else a line for each."""
+    """Show a query result: as a table if it has members or items, otherwise one value per line."""
     if isinstance(value, dict):
         show(members_table(value))
         return
@@ -224,24 +234,24 @@ def show_value(value: Any) -> None:
 
 
 def members_table(members: Mapping[str, Any]) -> "Table":
-    """The members of one thing."""
+    """Return a table of the members of one object."""
     return table(("", ""), [(name, tabular(value)) for name, value in members.items()], header=False)
 
 
 def tabular(value: object) -> object:
-    """A value in a table: numbers as they are."""
+    """Return a value for a table cell; numbers are unchanged."""
     return value if value is None or _is_number(value) else as_text(value)
 
 
 def console(stderr: bool = False) -> "Console":
-    """A console of rich that shows texts as they are."""
+    """Return a rich console that shows text without interpreting it."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool = True, full: bool = False) -> "Table":
-    """A table with a row each: numbers to the right, seconds as 3m 12s, bodies cut off unless ``full``."""
+    """Return a table: numbers aligned right, seconds as 3m 12s, and bodies truncated unless ``full``."""
     from rich.table import Table
     from rich.text import Text
 
@@ -266,7 +276,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool
 
 
 def show(drawn: "Table") -> None:
-    """Print a table. On a terminal that is too narrow its lines go on below."""
+    """Print a table. On a narrow terminal its lines wrap."""
     screen = console()
     least = sum((column.min_width or 0) + 1 for column in drawn.columns)
     screen.width = max(screen.width, least) if screen.is_terminal else PIPE_WIDTH
@@ -274,12 +284,12 @@ def show(drawn: "Table") -> None:
 
 
 def plain(text: str) -> str:
-    """A text without letters that would steer a terminal."""
+    """Return the text without characters that would control a terminal."""
     return text.translate(CONTROLS)
 
 
 def duration(seconds: float) -> str:
-    """The two largest units of a number of seconds, as 3m 12s."""
+    """Format seconds with their two largest units, such as 3m 12s."""
     left = int(seconds)
     parts: list[str] = []
     for unit, size in UNITS:
@@ -290,18 +300,18 @@ def duration(seconds: float) -> str:
 
 
 def shortened(text: str) -> str:
-    """Both ends of an id."""
+    """Return both ends of an id."""
     return text if len(text) <= 2 * ID_ENDS + 1 else f"{text[:ID_ENDS]}…{text[-ID_ENDS:]}"
 
 
 def note(sentence: str, error: bool = False) -> None:
-    """Print a sentence that is no result on standard error; an error in red, if the terminal shows colours."""
+    """Print a sentence on standard error; an error is red if the terminal shows colours."""
     text = f"zq: {plain(sentence)}"
     click.echo(click.style(text, fg="red") if error and not os.environ.get("NO_COLOR") else text, err=True)
 
 
 def body(message: Message) -> str:
-    """A body as it is written, or where it begins if no more was asked for."""
+    """Return the body as JSON text, or its start if only that was requested."""
     return message.content.decode() or message.body_start
 
 
@@ -326,7 +336,7 @@ def _widths(columns: Sequence[str], shown: Iterable[Sequence[str]]) -> list[int]
 
 
 def _too_wide(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
-    """Whether whole ids leave too little of a terminal to the texts."""
+    """Return whether whole ids would leave too little of the terminal's width for other columns."""
     screen = console()
     shown = [[_cell(column, cell, False) for column, cell in zip(columns, row, strict=True)] for row in rows]
     widths = zip(columns, _widths(columns, shown), strict=True)
@@ -339,5 +349,5 @@ def _brief(message: Message) -> tuple[object, ...]:
 
 
 def as_text(value: object) -> str:
-    """A text as it is, all else as JSON."""
+    """Return a string unchanged, and any other value as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameter types of options: numbers that clocks and counters can hold, and moments with a time zone.
+"""Parameter types of options: bounded numbers, times with a time zone, and JMESPath expressions.
 
-Helps name the bounds. An upper bound that is the server's is that of a server with default settings; only the server
-refuses what is beyond it.
+Help texts show the bounds. Upper bounds of the server assume default settings; only the server enforces its own.
 """
 
 from collections.abc import Callable
@@ -13,29 +12,29 @@ import click
 
 from zq.limits import MIN_TTL, Limits
 
-# The largest number of anything; as seconds, some thirty years.
+# Maximum of all numbers; as seconds, some thirty years.
 MAX_NUMBER: Final = 1_000_000_000
-# The limits of a server with default settings, which helps name.
+# The default server limits, which help texts show.
 SERVERS: Final = Limits()
 
 
 class Count(click.IntRange):
-    """A whole number."""
+    """An integer within bounds."""
 
     name = "number"
 
     def __init__(self, least: int, most: int = MAX_NUMBER, servers: int | None = None) -> None:
-        """``servers``: the server's bound, which the help names."""
+        """Initialize; ``servers`` is the server's upper bound, which the help shows."""
         super().__init__(least, most)
         self._bounds = described(least, servers or most)
         self._shown = self._bounds if least > 1 or servers or most < MAX_NUMBER else ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number."""
+        """Parse the integer."""
         try:
             return int(super().convert(value, None, None))
         except click.BadParameter:
-            self.fail(f"it must be a whole number, {self._bounds}; it is {str(value)[:40]!r}.", param, ctx)
+            self.fail(f"it must be an integer, {self._bounds}, not {str(value)[:40]!r}.", param, ctx)
 
     def _describe_range(self) -> str:
         return self._shown
@@ -51,13 +50,13 @@ class Seconds(click.FloatRange):
         self._bounds = described(least, MAX_NUMBER)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
+        """Parse the number."""
         try:
             number = float(super().convert(value, None, None))
         except click.BadParameter:
             number = -1.0
-        if not 0 <= number <= MAX_NUMBER:  # so NaN is refused, too
-            self.fail(f"it must be a number of seconds, {self._bounds}; it is {str(value)[:40]!r}.", param, ctx)
+        if not 0 <= number <= MAX_NUMBER:  # the comparison refuses NaN, too
+            self.fail(f"it must be a number of seconds, {self._bounds}, not {str(value)[:40]!r}.", param, ctx)
         return number
 
     def _describe_range(self) -> str:
@@ -65,38 +64,40 @@ class Seconds(click.FloatRange):
 
 
 def described(least: float, most: float) -> str:
-    """Bounds in words."""
+    """Return the bounds as text."""
     return f"{least:,} or more" if most == MAX_NUMBER else f"{least:,} to {most:,}"
 
 
 class Moment(click.DateTime):
-    """A day or a time; local unless it has a zone."""
+    """A date, or a time that is local unless it has a time zone."""
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """The name of the value in helps."""
+        """Return the placeholder of the value in help texts."""
         return "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """The moment, with a time zone."""
+        """Parse the time and add a time zone."""
         try:
             moment: datetime = super().convert(value, None, None)
         except click.BadParameter:
             self.fail(
-                f"{value!r} is no time, as in 2026-05-31, 2026-05-31T14:30 or 2026-05-31T14:30:00+02:00.", param, ctx
+                f"{value!r} is not a time such as 2026-05-31, 2026-05-31T14:30 or 2026-05-31T14:30:00+02:00.",
+                param,
+                ctx,
             )
         try:
             return moment.astimezone()
         except (OverflowError, ValueError):
-            self.fail(f"{value} is too far away.", param, ctx)
+            self.fail(f"{value} is out of range.", param, ctx)
 
 
 class Expression(click.ParamType[Callable[[Any], Any]]):
-    """What JMESPath makes of a value."""
+    """A JMESPath expression."""
 
     name = "expression"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Callable[[Any], Any]:
-        """A function of a result."""
+        """Return a function that applies the expression to a result."""
         import jmespath
         from jmespath.exceptions import JMESPathError
 
@@ -107,15 +108,15 @@ class Expression(click.ParamType[Callable[[Any], Any]]):
         return found
 
 
-# Seconds that a message lives.
+# Ttl of a message in seconds.
 MESSAGE_TTL: Final = Count(MIN_TTL, servers=SERVERS.max_message_ttl)
-# Seconds before a message can be claimed.
+# Delay of a message in seconds.
 DELAY: Final = Count(0, servers=SERVERS.max_message_delay)
-# Seconds that a claim lives.
+# Ttl of a claim in seconds.
 CLAIM_TTL: Final = Count(MIN_TTL, servers=SERVERS.max_claim_ttl)
-# Seconds that messages outlive their claim.
+# Seconds for which messages outlive their claim.
 GRACE: Final = Count(MIN_TTL, servers=SERVERS.max_claim_grace)
-# Seconds that a claim or pop waits.
+# Seconds for which a claim or pop waits.
 WAIT: Final = Count(0, servers=SERVERS.max_wait)
-# Messages of one claim or pop.
+# Number of messages of a claim or pop.
 BATCH: Final = Count(1, servers=SERVERS.max_messages_per_claim_or_pop)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq pipeline``: runs a job of Spark between queues. Spark is imported by the command alone."""
+"""``zq pipeline``: runs a Spark job between queues. Spark is imported only by the command itself."""
 
 import importlib.util
 import math
@@ -25,33 +25,33 @@ from zq.cli.session import Command, Group, Session, pass_session
 if TYPE_CHECKING:
     from zq.spark.pipeline import Pipeline, Totals
 
-# The name under which a job is imported.
+# Module name under which a job is imported.
 MODULE: Final = "zq_pipeline_job"
-# As ``zq.spark.session`` has it, which is not imported for a help text.
+# A copy of the value in ``zq.spark.session``, which must not be imported for help texts.
 MASTER: Final = "local[*,4]"
 
 
 @click.group("pipeline", cls=Group)
 def pipeline_group() -> None:
-    """Pipelines: Spark jobs that take from one queue and publish to others."""
+    """Run Spark jobs that consume one queue and publish to others."""
 
 
 @pipeline_group.command("run", cls=Command)
 @click.argument("job", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="JOB.PY")
-@click.option("--until-empty", is_flag=True, help="End when nothing is left.")
-@click.option("--master", default=MASTER, metavar="URL", help=f"Where Spark runs; {MASTER}.")
-@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="Of Spark's configuration; may be repeated.")
+@click.option("--until-empty", is_flag=True, help="End when the queue is empty.")
+@click.option("--master", default=MASTER, metavar="URL", help=f"Spark master (default {MASTER}).")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A Spark configuration property; repeatable.")
 @QUIET
 @pass_session
 def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple[str, ...], quiet: bool) -> None:
     """Run the pipeline that JOB.PY defines as "pipeline".
 
-    What it leaves open of url, project and token is that of the command line. SIGTERM and Ctrl-C end it after the round
-    in hand.
+    Options that the job does not set (url, project, token) are those of the command line. SIGTERM and Ctrl-C end the
+    pipeline after the current round.
     """
     settings = dict(map(_setting, conf))
     try:
-        from zq.spark.failures import SPARKS, reason
+        from zq.spark.failures import SPARK_ERRORS, reason
         from zq.spark.session import started, tasks
     except ModuleNotFoundError as error:
         raise Failure(f"The package {error.name} is missing: pip install 'zq-queue[spark]' brings it.") from error
@@ -65,20 +65,20 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
                     totals = pipeline.run(spark, until_empty, lambda done: _show_totals(progress, done))
             finally:
                 spark.stop()
-    except SPARKS as error:
+    except SPARK_ERRORS as error:
         raise failure(reason(error)) from error
     session.out.result(msgspec.to_builtins(totals))
 
 
 def _show_totals(progress: Progress, done: "Totals") -> None:
-    """Show what a run has done by the end of a round."""
+    """Show the totals at the end of a round."""
     progress.stage = f"{done.rounds:,} rounds, {done.published:,} published, {done.buried:,} buried"
     progress.add(done.taken - progress.count)
 
 
 @contextmanager
 def _warnings_as_notes() -> Generator[None, None, None]:
-    """Print warnings as notes."""
+    """Print Python warnings as notes."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: note(str(message))
         yield
@@ -92,8 +92,10 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _load(job: Path) -> "Pipeline":
-    """The pipeline of a job's file. Spark's workers get the file's functions by value, and find what lies beside
-    it."""
+    """Load the pipeline of a job file.
+
+    Spark workers get the functions of the file by value, and can import modules next to it.
+    """
     from pyspark import cloudpickle
 
     from zq.spark.pipeline import Pipeline
@@ -103,7 +105,7 @@ def _load(job: Path) -> "Pipeline":
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     spec = importlib.util.spec_from_file_location(MODULE, job)
     if spec is None or spec.loader is None:
-        raise click.UsageError(f"{job} is no file of Python.")
+        raise click.UsageError(f"{job} is not a Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[MODULE] = module
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
@@ -115,7 +117,7 @@ def _load(job: Path) -> "Pipeline":
 
 
 def _execute(module: ModuleType, loader: Any, job: Path) -> None:
-    """Run a job's file; what it raises is reported with its line."""
+    """Run a job file; an exception is reported with its line."""
     try:
         loader.exec_module(module)
     except SyntaxError as error:
@@ -128,7 +130,7 @@ def _execute(module: ModuleType, loader: Any, job: Path) -> None:
 
 
 def _completed(pipeline: "Pipeline", session: Session) -> "Pipeline":
-    """The pipeline with what its job leaves open; ``--retry`` wins over the job."""
+    """Return the pipeline with the options that its job does not set. ``--retry`` overrides the job."""
     own = {name: getattr(pipeline, name) for name in ("url", "project", "token", "client_id")}
     connection = session.connecting(own)
     return replace(

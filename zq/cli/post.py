@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq post``: one message, what standard input holds, or a file that can be resumed."""
+"""``zq post``: posts one message, the lines of standard input, or a file with support for resumption."""
 
 import os
 import sys
@@ -28,15 +28,15 @@ from zq.errors import InvalidBody, ZqError
 
 
 class Delimiter(click.ParamType[str]):
-    """One character, or "\\t" for a tabulator."""
+    """A single character, or "\\t" for a tab."""
 
     name = "character"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The character."""
+        """Parse the character."""
         found = "\t" if value == "\\t" else str(value)
         if len(found) != 1 or found in '"\r\n':
-            self.fail(f"{value!r} is not one character other than a quotation mark or the end of a line.", param, ctx)
+            self.fail(f"{value!r} must be a single character other than a quotation mark or line end.", param, ctx)
         return found
 
 
@@ -47,33 +47,37 @@ class Delimiter(click.ParamType[str]):
     "--file",
     "path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Post each line of a file, or each row of one named *.csv; run it again to go on after an interruption.",
+    help="Post each line of a file, or each row if it is named *.csv. Run again to resume after an interruption.",
 )
-@click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="How long messages live.")
+@click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Ttl of the messages.")
 @delay_option
-@click.option("--text", is_flag=True, help="Bodies are texts, even if they look like JSON.")
-@click.option("--csv", "rows", is_flag=True, help="Each row is a JSON object of texts; the first one has their keys.")
-@click.option("--delimiter", type=Delimiter(), metavar="CHAR", help='Between fields of CSV; a comma; "\\t" is a tab.')
-@click.option("--key", metavar="TEXT", help="For one BODY: a repeat under the same key stores nothing.")
-@click.option("--group", metavar="NAME", help="For one BODY: its group, in a queue with _grouped.")
-@click.option("--concurrency", type=Count(1, 32), default=1, help="Batches at once; 1 keeps the order.")
-@click.option("--force", is_flag=True, help="Post with --delay to a queue that ignores delays, too.")
-@click.option("--restart", is_flag=True, help="Forget that the file's post was interrupted.")
+@click.option("--text", is_flag=True, help="Post bodies as text, even if they look like JSON.")
+@click.option(
+    "--csv", "rows", is_flag=True, help="Read CSV: each row is a JSON object of strings; the first row has the keys."
+)
+@click.option(
+    "--delimiter", type=Delimiter(), metavar="CHAR", help='CSV field delimiter (default ","); "\\t" is a tab.'
+)
+@click.option("--key", metavar="TEXT", help="Idempotency key of a single BODY.")
+@click.option("--group", metavar="NAME", help="Message group of a single BODY, in a queue with _grouped.")
+@click.option("--concurrency", type=Count(1, 32), default=1, help="Concurrent batches; 1 keeps the order (default 1).")
+@click.option("--force", is_flag=True, help="Post with --delay even if the queue ignores delays.")
+@click.option("--restart", is_flag=True, help="Start again instead of resuming an interrupted post of the file.")
 @pass_session
 def post(session: Session, /, queue: str, body: str | None, path: Path | None, **chosen: Any) -> None:
     """Post a message, or each line or row of standard input or of a file.
 
-    BODY is JSON, or else a text; "-" is standard input, whose lines are posted as they come. Without BODY and --file
-    standard input is read, too, unless it is a terminal. What is gzip is inflated.
+    BODY is JSON, or text if it is not JSON. "-" is standard input, whose lines are posted as they arrive. Standard
+    input is also read if BODY and --file are missing and it is not a terminal. Gzip data is decompressed.
     """
     options = PostOptions(**chosen)
     session.configure(check_delays=not options.force)
     if body is not None and path is not None:
         raise click.UsageError("Give either BODY or --file.")
     if options.key is not None and body in (None, "-"):
-        raise click.UsageError("--key is for one BODY.")
+        raise click.UsageError("--key requires a single BODY.")
     if options.group is not None and body in (None, "-"):
-        raise click.UsageError("--group is for one BODY.")
+        raise click.UsageError("--group requires a single BODY.")
     form = form_of(path, options.text, options.rows, options.delimiter)
     if body is not None and body != "-":
         post_body(session, queue, body, form, options)
@@ -83,13 +87,13 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
         post_file(session, queue, path, form, options)
         return
     if body is None and sys.stdin.isatty():
-        raise click.UsageError('Nothing was given: name BODY, or --file, or "-" for lines that you type.')
+        raise click.UsageError('There is nothing to post: give BODY, --file, or "-" to read lines from the terminal.')
     handle, asked = session.queue(queue), body is not None
     send_input(session, handle, form, options.ttl, options.delay, options.concurrency, asked=asked)
 
 
 class PostOptions(Struct, frozen=True):
-    """The options of ``zq post`` but the source of bodies; ``rows``: it is CSV."""
+    """The options of ``zq post``, except for the source of bodies. ``rows``: whether the input is CSV."""
 
     ttl: int | None
     delay: int | None
@@ -104,21 +108,21 @@ class PostOptions(Struct, frozen=True):
 
 
 def form_of(path: Path | None, text: bool, rows: bool, delimiter: str | None) -> Form:
-    """How the input becomes bodies. Raises ``UsageError``."""
+    """Return the input format. Raises ``UsageError``."""
     if text and rows:
         raise click.UsageError("Give either --text or --csv.")
     named = path is not None and path.name.lower().removesuffix(".gz").endswith(".csv")
     if rows or (named and not text):
         return Form(delimiter=delimiter or ",")
     if delimiter:
-        raise click.UsageError("--delimiter is for CSV: give --csv, too.")
+        raise click.UsageError("--delimiter requires --csv.")
     return Form(text)
 
 
 def post_body(session: Session, queue: str, body: str, form: Form, options: PostOptions) -> None:
     """Post one message."""
     if form.delimiter:
-        raise click.UsageError("--csv is for --file and standard input.")
+        raise click.UsageError("--csv requires --file or standard input.")
     content = as_json(body, never=options.text)
     ttl, delay, group = options.ttl, options.delay, options.group
     posted = session.queue(queue).post(content, ttl=ttl, delay=delay, key=options.key, group=group)
@@ -126,9 +130,9 @@ def post_body(session: Session, queue: str, body: str, form: Form, options: Post
 
 
 def post_file(session: Session, queue: str, path: Path, form: Form, options: PostOptions) -> None:
-    """Post a file, or what an earlier run has left of it."""
+    """Post a file, or the rest of it after an interrupted run."""
     if not path.is_file():
-        raise click.UsageError('--file takes a regular file; for others there is "-".')
+        raise click.UsageError('--file must be a regular file; use "-" for others.')
     queue_metadata = visible_metadata(session.queue(queue))
     if options.delay:
         session.client.transport.warnings.check_delay(queue, queue_metadata)
@@ -145,7 +149,7 @@ def send_file(session: Session, file: ResumeFile, upload: Upload, concurrency: i
     """Post the lines of a file that are not stored yet."""
     queue, terms = session.queue(upload.terms.queue), upload.terms
     if upload.line:
-        note(f"Going on after line {upload.line:,}.")
+        note(f"Resuming after line {upload.line:,}.")
 
     def send_batch(batch: Batch) -> None:
         key = f"{upload.run}.{batch.first}-{batch.last}"
@@ -164,12 +168,12 @@ def send_file(session: Session, file: ResumeFile, upload: Upload, concurrency: i
 
 
 def so_far(file: ResumeFile, upload: Upload) -> str:
-    """How much of a file is posted when it stops."""
+    """Return how much of a file was posted when the command stopped."""
     if upload.line:
         posted = f"Messages posted so far: {upload.messages:,} (up to line {upload.line:,})."
-        return f"{posted} The same command goes on from there."
+        return f"{posted} Run the same command to resume."
     if file.path.exists():
-        return "Nothing is known to be posted yet; the same command posts each line once all the same."
+        return "Some lines may have been posted. Run the same command to resume; each line is posted once."
     return "Nothing was posted."
 
 
@@ -183,9 +187,9 @@ def send_input(
     *,
     asked: bool = True,
 ) -> None:
-    """Send what standard input holds until it ends. A signal ends it after what was read; a second one at once.
+    """Post the lines of standard input until it ends. The first signal stops reading; the second ends the program.
 
-    Raises ``UsageError`` if it was not ``asked`` for, and held nothing.
+    Raises ``UsageError`` if standard input was not ``asked`` for and was empty.
     """
     stopped = threading.Event()
     most = resource.transport.run(posting.BATCH_LIMITS_CALL)
@@ -204,14 +208,16 @@ def send_input(
         result = posting.PostResult(lambda count: bar(0, count))
         count = posting.post_all(resource.transport, send, source, result, concurrency)
         if not (asked or count or stopped.is_set()):
-            raise click.UsageError("Nothing was given: neither BODY nor --file, and standard input held nothing.")
+            raise click.UsageError(
+                "There is nothing to post: neither BODY nor --file was given, and standard input was empty."
+            )
         measure(count)
     if stopped.is_set():
         raise click.Abort
 
 
 def prompt_batches(packer: posting.Packer, found: Iterator[Raw | None]) -> Iterator[posting.Batch]:
-    """The bodies in batches; one that is not full goes when nothing comes, and before a line that is refused."""
+    """Yield the bodies in batches. An incomplete batch is sent when input pauses, and before an invalid line."""
     try:
         for body in found:
             if batch := packer.flush() if body is None else packer.add(body):

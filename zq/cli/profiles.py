@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which server and which project: from flags and the environment, and what they leave open from a file of profiles."""
+"""The server, project and credentials: from flags, the environment, the profile and the stored login, in this order."""
 
 import os
 import stat
@@ -21,14 +21,14 @@ from zq.client.credentials import check_private
 from zq.errors import Invalid
 from zq.logs import without_secrets
 
-# The server, unless one is given.
+# Default URL of the server.
 URL: Final = "http://localhost:8888"
-# What a profile may have.
+# The members of a profile.
 MEMBERS: Final = ("url", "project", "token", "client_id")
 
 
 class Connection(Struct, frozen=True):
-    """Where to connect, and as whom; "" = not given."""
+    """A server with the project and credentials to use; "" = not given."""
 
     url: str = URL
     project: str = ""
@@ -42,28 +42,28 @@ class Connection(Struct, frozen=True):
 
 
 class ProfileFile(Struct):
-    """The file of profiles."""
+    """The content of the configuration file."""
 
     profile: str | None = None
     profiles: dict[str, Any] = {}
 
 
 def without_user(url: str) -> str:
-    """Without a password, if there is one in it."""
+    """Return the URL without user and password."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # no URL
+    except ValueError:  # not a URL
         return without_secrets(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def config_file() -> Path:
-    """Where the file of profiles is unless one is named."""
+    """Return the default path of the configuration file."""
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "zq" / "config.toml"
 
 
 class Login(Struct, frozen=True):
-    """A token that ``zq login`` stored, for one server."""
+    """A token that ``zq login`` stored for one server."""
 
     url: str
     token: str
@@ -71,18 +71,18 @@ class Login(Struct, frozen=True):
 
 
 def token_file(path: Path) -> Path:
-    """Where the tokens of logins are: beside the file of profiles."""
+    """Return the path of the file with login tokens, next to the configuration file."""
     return path.with_suffix(".tokens")
 
 
 def named_profile(profile: str | None, path: Path) -> str:
-    """The profile in force; "" if there is none."""
+    """Return the active profile; "" if there is none."""
     document = read_profiles(path) or ProfileFile()
     return profile or document.profile or ("default" if "default" in document.profiles else "")
 
 
 def logins(path: Path) -> dict[str, Login]:
-    """The logins by profile. Raises ``UsageError`` for a file that others may read."""
+    """Return the logins by profile. Raises ``UsageError`` if other users may read the file."""
     try:
         with path.open("rb") as file:
             check_private(path, os.fstat(file.fileno()).st_mode)
@@ -94,11 +94,11 @@ def logins(path: Path) -> dict[str, Login]:
     except Invalid as error:
         raise click.UsageError(str(error)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{path} is no file of logins.") from error
+        raise click.UsageError(f"{path} is not a valid file of logins.") from error
 
 
 def write_logins(path: Path, stored: Mapping[str, Login]) -> None:
-    """Replace the file in one step; only its owner may read it."""
+    """Replace the file atomically. Only its owner may read it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as fresh:  # mode 0600
         fresh.write(msgspec.json.encode(stored))
@@ -106,7 +106,7 @@ def write_logins(path: Path, stored: Mapping[str, Login]) -> None:
 
 
 def _with_login(found: Connection, profile: str | None, path: Path) -> Connection:
-    """With the token of a login, if none was given and it is for this server."""
+    """Return the connection with a login's token, if no token was given and the login is for this server."""
     login = None if found.token else logins(token_file(path)).get(named_profile(profile, path))
     if login is None or login.url.rstrip("/") != found.url.rstrip("/"):
         return found
@@ -114,9 +114,9 @@ def _with_login(found: Connection, profile: str | None, path: Path) -> Connectio
 
 
 def connection(given: Mapping[str, Any], profile: str | None, file: Path | None, stored: bool = True) -> Connection:
-    """The members that were given, completed by the profile and the login; a token is for its own URL only.
+    """Return the given members, completed by the profile and the login. A token is used only for its own URL.
 
-    ``stored`` False: no token of a profile or a login counts. Raises ``UsageError``.
+    If ``stored`` is ``False``, tokens of profiles and logins are ignored. Raises ``UsageError``.
     """
     path = file or config_file()
     own = completing(given, read_profile(profile, file))
@@ -129,31 +129,31 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None,
 
 
 def completing(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
-    """What a profile adds to the members that were given."""
+    """Return the members that a profile adds to the given ones."""
     elsewhere = "url" in own and (given.get("url") or own["url"]).rstrip("/") != own["url"].rstrip("/")
     left = {name: value for name, value in own.items() if not given.get(name)}
     return {name: value for name, value in left.items() if not (name == "token" and elsewhere)}
 
 
 def checked(found: Connection) -> Connection:
-    """The same, if it can be used. Raises ``UsageError``."""
+    """Return the connection if it is valid. Raises ``UsageError``."""
     try:
         parts = urlsplit(found.url)
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
         fits = False
     if not fits:
-        raise click.UsageError(f"{found.url.rpartition('@')[2]} is no URL of a server, as in {URL}.")
+        raise click.UsageError(f"{found.url.rpartition('@')[2]} is not a server URL such as {URL}.")
     for name in MEMBERS:
         if (value := getattr(found, name)) != plain(value).strip():
-            raise click.UsageError(f"{name} has a control character or a space at its end.")
+            raise click.UsageError(f"{name} must not have control characters or surrounding spaces.")
     if found.token and parts.scheme == "http" and not _is_here(parts.hostname or ""):
-        note(f"The token goes to {parts.hostname} in clear: use https.")
+        note(f"The token is sent to {parts.hostname} unencrypted; use https.")
     return found
 
 
 def _is_here(host: str) -> bool:
-    """Whether a host is this machine, so that no network lies between."""
+    """Return whether a host is this machine, so that traffic does not leave it."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -162,11 +162,11 @@ def _is_here(host: str) -> bool:
 
 def _warn_of_readers(path: Path) -> None:
     if os.name == "posix" and path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        note(f"{path} holds a token, and others may read or write it: chmod 600 {path}")
+        note(f"{path} contains a token, and other users can read or write it. Run: chmod 600 {path}")
 
 
 def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
-    """The members of a profile: the one named, the file's ``profile``, or ``default`` if there is one."""
+    """Return the members of the named profile, the file's default, or the profile ``default``."""
     path = file or config_file()
     document = read_profiles(path)
     if document is None:
@@ -178,7 +178,7 @@ def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
 
 
 def read_profiles(path: Path) -> ProfileFile | None:
-    """The file of profiles; None if there is none. Raises ``UsageError``."""
+    """Return the content of the configuration file; ``None`` if it does not exist. Raises ``UsageError``."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), ProfileFile)
     except FileNotFoundError:
@@ -186,18 +186,18 @@ def read_profiles(path: Path) -> ProfileFile | None:
     except OSError as error:
         raise click.UsageError(f"{path} cannot be read: {error.strerror}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise click.UsageError(f"{path} is no TOML: {error}.") from error
+        raise click.UsageError(f"{path} is not valid TOML: {error}.") from error
     except msgspec.ValidationError as error:
-        raise click.UsageError(f"{path} is no file of profiles: {error}.") from error
+        raise click.UsageError(f"{path} is not a valid configuration file: {error}.") from error
 
 
 def members(document: ProfileFile, name: str, path: Path) -> dict[str, str]:
-    """What a profile has. Raises ``UsageError``."""
+    """Return the members of a profile. Raises ``UsageError``."""
     if name not in document.profiles:
         raise click.UsageError(f"{path} has no profile {name}.")
     found, where = document.profiles[name], f"{path}, profile {name}"
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise click.UsageError(f"{where}: members must be texts.")
+        raise click.UsageError(f"{where}: members must be strings.")
     if unknown := sorted(found.keys() - set(MEMBERS)):
-        raise click.UsageError(f"{where}: {unknown[0]} is none of {', '.join(MEMBERS)}.")
+        raise click.UsageError(f"{where}: {unknown[0]} is not one of {', '.join(MEMBERS)}.")
     return found

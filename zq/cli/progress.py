@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress on standard error: a bar, the counts of ``zq consume``, and the stages of a Spark job.
+"""Progress on standard error: a progress bar, the counts of ``zq consume``, and the stages of a Spark job.
 
-On a terminal a live line is drawn; elsewhere a Spark job prints a line now and then.
+On a terminal, a single line is redrawn; otherwise a Spark job prints a line from time to time.
 """
 
 import sys
@@ -20,23 +20,23 @@ from zq.client import Message
 
 # The option of commands that show progress.
 QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
-# Seconds after which something is slow enough for a progress bar.
+# Seconds after which a progress bar appears.
 BAR_AFTER: Final = 1.0
-# Seconds between lines without a terminal.
+# Seconds between two lines without a terminal.
 NOTE_INTERVAL: Final = 15.0
-# Seconds after which the line of a job is drawn anew.
+# Seconds after which a job's line is redrawn.
 REDRAW: Final = 0.5
-# Seconds after which the line of counts is drawn anew.
+# Seconds after which the line of counts is redrawn.
 REDRAW_COUNTS: Final = 1.0
-# Characters that the line of counts takes at least.
+# Minimum width of the line of counts in characters.
 WIDTH: Final = 60
-# Steps of the count over which a rate is measured.
+# Number of steps over which a rate is measured.
 RECENT: Final = 10
 
 
 @contextmanager
 def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, int], None], None, None]:
-    """Draws a bar on a terminal if the work takes long. Yields its update: the part of ``total``, and messages."""
+    """Draw a progress bar on a terminal if the work takes long. Yield its update function (done, messages)."""
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
@@ -60,7 +60,7 @@ def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, i
 
 
 class Stopwatch:
-    """Shows in the end how many messages were stored, and how quickly."""
+    """Shows the number of stored messages and the rate at the end."""
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -80,7 +80,7 @@ class Stopwatch:
 
 
 class Progress:
-    """What a job is doing, and how much it has done. ``unit``: of what is counted."""
+    """The stage and count of a job. ``unit`` names the counted items."""
 
     def __init__(self, name: str, unit: str) -> None:
         self.stage = "starting Spark"
@@ -88,7 +88,7 @@ class Progress:
         self._name = name
         self._unit = unit
         self.tasks: Callable[[], str] = str
-        """What Spark is doing; nothing while it is not followed."""
+        """Returns a description of Spark's current tasks; "" while they are not followed."""
         self._begin()
 
     def _begin(self) -> None:
@@ -97,7 +97,7 @@ class Progress:
 
     @contextmanager
     def following(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
-        """Within the block Spark's tasks are shown, too. Time counts from here, since Spark has started."""
+        """Show Spark's tasks during the block. Time is measured from here, after Spark's start."""
         self.tasks = tasks
         self._begin()
         try:
@@ -106,13 +106,13 @@ class Progress:
             self.tasks = str
 
     def add(self, count: int) -> None:
-        """Count what is done."""
+        """Add to the count of completed items."""
         if count:
             self.count += count
             self._steps.append((time.monotonic(), self.count))
 
     def line(self, tasks: str) -> str:
-        """Stage, count, recent rate and tasks in one line."""
+        """Return stage, count, recent rate and tasks in one line."""
         now, (first, before) = time.monotonic(), self._steps[0]
         rate = (self.count - before) / max(now - first, 0.001)
         counted = f"{self.count:,} {self._unit}, {rate:,.0f}/s" if self.count else ""
@@ -120,14 +120,14 @@ class Progress:
         return "; ".join(filter(None, parts))
 
     def summary(self) -> str:
-        """What it has done by its end."""
+        """Return a summary of the finished job."""
         took = max(time.monotonic() - self._begun, 0.001)
         return f"{self._name}: {self.count:,} {self._unit} in {took:,.1f} s, {self.count / took:,.0f}/s."
 
 
 @contextmanager
 def watching(name: str, quiet: bool, unit: str = "messages") -> Generator[Progress, None, None]:
-    """Shows the progress of the block from a thread; in the end, if all went well, what it has done."""
+    """Show the progress of the block from a thread and, after success, a summary."""
     progress, ended = Progress(name, unit), threading.Event()
     if quiet:
         yield progress
@@ -144,14 +144,14 @@ def watching(name: str, quiet: bool, unit: str = "messages") -> Generator[Progre
 
 
 def _live(progress: Progress, ended: threading.Event) -> None:
-    """Show one line, drawn anew, which is gone in the end."""
+    """Show one line, which is redrawn and removed at the end."""
     with console(stderr=True).status("") as shown:
         while not ended.wait(REDRAW):
             shown.update(Text(plain(progress.line(progress.tasks()))))
 
 
 def _lines(progress: Progress, ended: threading.Event) -> None:
-    """Print lines; none while nothing happens, as in a pipeline that waits for messages."""
+    """Print lines, but none while nothing changes, for example in a pipeline that waits for messages."""
     before = None
     while not ended.wait(NOTE_INTERVAL):
         tasks, now = progress.tasks(), (progress.stage, progress.count)
@@ -161,39 +161,41 @@ def _lines(progress: Progress, ended: threading.Event) -> None:
 
 
 class WorkCounts:
-    """What became of messages, counted by several threads. ``undone``: failed and not done later, if ``wanted``.
+    """Message counts of ``zq consume``, updated by several threads.
 
-    ``most_failures``: so many runs of a command in a row may fail; 0 = any number.
+    Args:
+        wanted: Whether to record in ``undone`` the messages that failed and were not completed later.
+        most_failures: Maximum number of consecutive failures; 0 = no limit.
     """
 
     def __init__(self, wanted: bool, most_failures: int = 0) -> None:
         self.done = 0
         self.failed = 0
         self.unstarted = 0
-        """Messages that were claimed and given back without a run of the command."""
+        """Messages that were claimed and released without a run of the command."""
         self.undone: set[str] = set()
         self.failures = 0
-        """Runs that failed since one was done."""
+        """Number of failed runs since the last success."""
         self.most_failures = most_failures
         self._wanted = wanted
         self._lock = threading.Lock()
 
     def __str__(self) -> str:
-        unstarted = f", {self.unstarted:,} of them not begun" if self.unstarted else ""
-        return f"{self.done:,} done, {self.failed + self.unstarted:,} given back{unstarted}."
+        unstarted = f", {self.unstarted:,} of them not started" if self.unstarted else ""
+        return f"{self.done:,} done, {self.failed + self.unstarted:,} released{unstarted}."
 
     @property
     def empty(self) -> bool:
-        """Whether there was no message at all."""
+        """Whether there were no messages at all."""
         return not (self.done or self.failed or self.unstarted)
 
     @property
     def failed_too_often(self) -> bool:
-        """Whether the command has failed as often as it may."""
+        """Whether the command has reached the maximum number of consecutive failures."""
         return 0 < self.most_failures <= self.failures
 
     def add(self, messages: Sequence[Message], done: bool) -> None:
-        """Count messages whose work has ended."""
+        """Count messages whose processing has ended."""
         ids = [message.id for message in messages]
         with self._lock:
             if done:
@@ -206,14 +208,14 @@ class WorkCounts:
                 self.undone.update(ids if self._wanted else ())
 
     def give_back(self, count: int) -> None:
-        """Count messages that were given back without work."""
+        """Count messages that were released without processing."""
         with self._lock:
             self.unstarted += count
 
 
 @contextmanager
 def live_line(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
-    """Shows the counts on standard error, if that is a terminal and the line is ``wanted`` there."""
+    """Show the counts on standard error, if it is a terminal and the line is ``wanted``."""
     screen = console(stderr=True)
     if not wanted or not screen.is_terminal or screen.is_dumb_terminal:
         yield
@@ -229,7 +231,7 @@ def live_line(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
 
 
 def draw(counts: WorkCounts, ended: threading.Event) -> None:
-    """Draw the counts at the right edge of the cursor's line, where it covers nothing that commands write."""
+    """Draw the counts at the right edge of the current line, where they cover no output of commands."""
     before, then = counts.done, time.monotonic()
     while not ended.wait(REDRAW_COUNTS):
         now = time.monotonic()
@@ -240,7 +242,7 @@ def draw(counts: WorkCounts, ended: threading.Event) -> None:
 
 
 def at_right_edge(text: str) -> None:
-    """Write a text over what was there before; the cursor stays where it is."""
+    """Write text over the previous one and restore the cursor position."""
     width = max(WIDTH, len(text))
     sys.stderr.write(f"\x1b7\x1b[999C\x1b[{width - 1}D{text:>{width}}\x1b8")
     sys.stderr.flush()

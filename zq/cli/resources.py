@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq queue …`` and ``zq topic …``: the commands that both groups have.
+"""``zq queue`` and ``zq topic``: the commands that both groups share.
 
-The server's listing has no counts: those of each queue are a request of their own; some run at the same time.
+The server's listing has no counts, so the counts of each queue or topic need a request of their own. Several of these
+requests run concurrently.
 """
 
 import sys
@@ -27,11 +28,11 @@ from zq.limits import is_long_queue_name
 
 Handle = Queue | Topic
 Metadata = tuple[tuple[str, Any], ...]
-# Requests for counts at the same time.
+# Number of concurrent requests for counts.
 COUNT_REQUESTS: Final = 8
-# Queues whose counts are asked for before the first of them is shown.
+# Number of queues whose counts are requested before the first one is shown.
 PREFETCH: Final = 100
-# Columns of a table, and the members that they show.
+# Columns of a table, with the members that they show.
 COLUMNS: Final = {
     "queues": {"messages": "total", "claimed": "claimed", "oldest": "oldest", "dead letters": "dead_letters"},
     "topics": {"messages": "total", "oldest": "oldest"},
@@ -42,12 +43,12 @@ FIGURES: Final = ("name", "total", "free", "claimed", "oldest", "newest")
 
 
 class Member(click.ParamType[tuple[str, Any]]):
-    """KEY=VALUE; the value is JSON, or a text if it is none."""
+    """A pair KEY=VALUE, in which the value is JSON, or text if it is not JSON."""
 
     name = "key=value"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
-        """The pair."""
+        """Parse the pair."""
         key, equals, text = value.partition("=")
         if not key or not equals:
             self.fail(f"{value!r} is not KEY=VALUE.", param, ctx)
@@ -58,10 +59,10 @@ class Member(click.ParamType[tuple[str, Any]]):
 
 
 class ResourceGroup(Group):
-    """The commands about queues, or those about topics."""
+    """The commands for queues, or those for topics."""
 
     def __init__(self, word: str, handle: Callable[[Session, str], Handle]) -> None:
-        super().__init__(word, help=f"{word.capitalize()}s: their metadata, and figures about them.")
+        super().__init__(word, help=f"Manage {word}s: metadata and message counts.")
         self.kind: Kind = "queues" if word == "queue" else "topics"
         self.handle = handle
         for command in (create, show, change, delete, purge, stats, list_all):
@@ -69,7 +70,7 @@ class ResourceGroup(Group):
 
 
 class Resources:
-    """The queues, or the topics, that a command of such a group works on."""
+    """The queues or topics on which a command works."""
 
     def __init__(self, session: Session, group: ResourceGroup) -> None:
         self.session = session
@@ -78,22 +79,22 @@ class Resources:
         self._handle = group.handle
 
     def __call__(self, name: str) -> Handle:
-        """One of them."""
+        """Return a handle of the queue or topic."""
         return self._handle(self.session, name)
 
     def raise_missing(self, names: Iterable[str]) -> None:
-        """Raises ``NotFound`` for names that do not exist, if there are any."""
+        """Raise ``NotFound`` if there are names, because they do not exist."""
         if sentences := [str(self.session.missing(name, self.kind)) for name in names]:
             raise NotFound(" ".join(sentences))
 
     def listed(self, **filters: Any) -> Iterator[Listed]:
-        """Those that exist."""
+        """List the existing queues or topics."""
         client = self.session.client
         return client.queues(**filters) if self.kind == "queues" else client.topics(**filters)
 
 
 def pass_resources(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the resources of its group."""
+    """Pass the resources of its group to a command."""
 
     def called(context: click.Context, /, **options: Any) -> None:
         command(Resources(context.obj, group_of(context)), **options)
@@ -102,7 +103,7 @@ def pass_resources(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def group_of(context: click.Context) -> ResourceGroup:
-    """The group that a command was called in."""
+    """Return the group to which a command belongs."""
     assert context.parent is not None
     group = context.parent.command
     assert isinstance(group, ResourceGroup)
@@ -110,17 +111,17 @@ def group_of(context: click.Context) -> ResourceGroup:
 
 
 def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Complete names of the group's kind."""
+    """Complete names of queues or topics, depending on the group."""
     return names(group_of(context).kind)(context, parameter, begun)
 
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask; without a terminal nobody is asked.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation (the default without a terminal).")
 name_of_one = click.argument("name", shell_complete=complete)
 members_argument = click.argument("members", type=Member(), nargs=-1, metavar="[KEY=VALUE]...")
 
 
 def some_names(required: bool) -> Callable[[Any], Any]:
-    """Any number of names."""
+    """Return an argument for any number of names."""
     return click.argument("name", nargs=-1, required=required, shell_complete=complete)
 
 
@@ -129,7 +130,7 @@ def some_names(required: bool) -> Callable[[Any], Any]:
 @members_argument
 @pass_resources
 def create(resources: Resources, name: str, members: Metadata) -> None:
-    """Make one with this metadata. One that is there stays as it is."""
+    """Create a queue or topic with metadata. An existing one is not changed."""
     resources.out.result({"name": name, "created": resources(name).create(dict(members))})
 
 
@@ -137,7 +138,7 @@ def create(resources: Resources, name: str, members: Metadata) -> None:
 @name_of_one
 @pass_resources
 def show(resources: Resources, name: str) -> None:
-    """Show the metadata of one; what is not set, with its default."""
+    """Show the metadata, with defaults for unset keys."""
     resources.session.check_exists(name, resources.kind)
     resources.out.result({"name": name, **resources(name).metadata()})
 
@@ -145,10 +146,10 @@ def show(resources: Resources, name: str) -> None:
 @click.command("set", cls=Command)
 @name_of_one
 @members_argument
-@click.option("--unset", multiple=True, metavar="KEY", help="Remove a key.")
+@click.option("--unset", multiple=True, metavar="KEY", help="Metadata key to remove; repeatable.")
 @pass_resources
 def change(resources: Resources, name: str, members: Metadata, unset: tuple[str, ...]) -> None:
-    """Set some keys of the metadata of one, and remove others; show all then."""
+    """Set some metadata keys, remove others, and show the result."""
     try:
         resources.out.result({"name": name, **resources(name).update(dict(members), remove=unset)})
     except (QueueNotFound, TopicNotFound):
@@ -157,11 +158,11 @@ def change(resources: Resources, name: str, members: Metadata, unset: tuple[str,
 
 @click.command("pause", cls=Command)
 @name_of_one
-@click.option("--claims", "what", flag_value="claims", help="Claims and pops alone: posts go on.")
-@click.option("--posts", "what", flag_value="posts", help="Posts alone: consumers go on, and the queue runs empty.")
+@click.option("--claims", "what", flag_value="claims", help="Pause only claims and pops; posts continue.")
+@click.option("--posts", "what", flag_value="posts", help="Pause only posts; consumers drain the queue.")
 @pass_resources
 def pause(resources: Resources, name: str, what: Literal["claims", "posts"] | None) -> None:
-    """Stop claims, pops and posts of one, until it is resumed."""
+    """Pause claims, pops and posts of a queue until it is resumed."""
     paused = change_of(resources, name, lambda queue: queue.pause(what or "all"))
     resources.out.result({"name": name, "paused": paused["_paused"]})
 
@@ -170,13 +171,13 @@ def pause(resources: Resources, name: str, what: Literal["claims", "posts"] | No
 @name_of_one
 @pass_resources
 def resume(resources: Resources, name: str) -> None:
-    """Let claims, pops and posts of one go on that was paused."""
+    """Resume a paused queue."""
     change_of(resources, name, lambda queue: queue.resume())
     resources.out.result({"name": name, "resumed": True})
 
 
 def change_of(resources: Resources, name: str, verb: Callable[[Queue], Row]) -> Row:
-    """The metadata of a queue after the change. Raises ``NotFound`` with what may have been meant."""
+    """Return the metadata of a queue after a change. Raises ``NotFound`` with a similar name."""
     try:
         return verb(resources.session.client.queue(name))
     except QueueNotFound:
@@ -188,7 +189,7 @@ def change_of(resources: Resources, name: str, verb: Callable[[Queue], Row]) -> 
 @yes_option
 @pass_resources
 def delete(resources: Resources, name: tuple[str, ...], yes: bool) -> None:
-    """Delete some with their messages."""
+    """Delete queues or topics with their messages."""
     for_each(resources, name, "deleted", lambda one: one.delete(), "" if yes else "Delete {} with all messages?")
 
 
@@ -197,15 +198,15 @@ def delete(resources: Resources, name: tuple[str, ...], yes: bool) -> None:
 @yes_option
 @pass_resources
 def purge(resources: Resources, name: tuple[str, ...], yes: bool) -> None:
-    """Remove all messages of some."""
-    for_each(resources, name, "purged", lambda one: one.purge(), "" if yes else "Remove all messages of {}?")
+    """Delete all messages of queues or topics."""
+    for_each(resources, name, "purged", lambda one: one.purge(), "" if yes else "Delete all messages of {}?")
 
 
 @click.command("stats", cls=Command)
 @some_names(required=False)
 @pass_resources
 def stats(resources: Resources, name: tuple[str, ...]) -> None:
-    """Count the messages of some, or of all; with the ages of the oldest and the newest."""
+    """Show message counts, and the ages of the oldest and newest message."""
     chosen = name or tuple(entry.name for entry in resources.listed())
     absent: list[str] = []
     unread = Unread()
@@ -230,7 +231,7 @@ def stats(resources: Resources, name: tuple[str, ...]) -> None:
 
 
 def counted(name: str, stats: Stats) -> dict[str, Any]:
-    """Figures of a queue or a topic; ages None if it is empty."""
+    """Return the counts of a queue or topic; ages are ``None`` if it is empty."""
     oldest, newest = (mark.age if mark else None for mark in (stats.oldest, stats.newest))
     figures = {"total": stats.total, "free": stats.free, "claimed": stats.claimed}
     return {"name": name, **figures, "oldest": oldest, "newest": newest}
@@ -239,7 +240,7 @@ def counted(name: str, stats: Stats) -> dict[str, Any]:
 def for_each(
     resources: Resources, names: Sequence[str], done: str, verb: Callable[[Handle], None], question: str
 ) -> None:
-    """Do it to each that exists. Aborts if there is a question, and the user at the terminal says no."""
+    """Apply a verb to each name that exists. Aborts if the user declines the question on a terminal."""
     absent = [one for one in names if not resources(one).exists()]
     if question and len(absent) < len(names) and sys.stdin.isatty():
         click.confirm(question.format(", ".join(names)), abort=True, err=True)
@@ -251,18 +252,18 @@ def for_each(
 
 
 @click.command("list", cls=Command)
-@click.option("--name", metavar="PART", help="Only those whose names hold this.")
-@click.option("--with", "members", type=Member(), multiple=True, help="Only those whose metadata has this.")
-@click.option("--limit", type=Count(0), default=0, help="At most so many; 0 = all.")
-@click.option("-l", "--long", is_flag=True, help="A table shows metadata as well, without defaults.")
-@click.option("--no-counts", is_flag=True, help="Names and metadata alone: one request for many, not one for each.")
+@click.option("--name", metavar="PART", help="List only names that contain this text.")
+@click.option("--with", "members", type=Member(), multiple=True, help="List only those with this metadata; repeatable.")
+@click.option("--limit", type=Count(0), default=0, help="Maximum number (default 0 = all).")
+@click.option("-l", "--long", is_flag=True, help="Also show metadata in tables, without defaults.")
+@click.option("--no-counts", is_flag=True, help="Show only names and metadata, which saves one request for each.")
 @pass_resources
 def list_all(
     resources: Resources, name: str | None, members: Metadata, limit: int, long: bool, no_counts: bool
 ) -> None:
-    """List all of the project with counts, in the order of names.
+    """List the queues or topics of the project with counts, ordered by name.
 
-    Counts are a request for each, eight at once; --no-counts spares them.
+    Each count needs a request, of which eight run concurrently; --no-counts skips them.
     """
     wanted = dict(members).items()
     fitting = (one for one in resources.listed(name=name, detailed=True) if wanted <= dict(one.metadata or {}).items())
@@ -281,9 +282,9 @@ def list_all(
 
 
 def with_counts(resources: Resources, found: Iterator[Listed], unread: Unread) -> Iterator[Row]:
-    """Yield rows with counts in the order of the listing; counts are None for a resource that cannot be read.
+    """Yield rows with counts in listing order; counts that cannot be read are ``None``.
 
-    The counts of a dead-letter queue that is listed, too, are requested once.
+    The counts of a dead-letter queue that is also listed are requested only once.
     """
     queues = resources.kind == "queues"
     with ThreadPoolExecutor(COUNT_REQUESTS, "zq-list") as pool:
@@ -313,13 +314,13 @@ def with_counts(resources: Resources, found: Iterator[Listed], unread: Unread) -
 
 
 def dead_letter_queue(one: Listed) -> str:
-    """Its name; "" if there is none, or none that a queue could have."""
+    """Return the name of the dead-letter queue; "" if it is absent or not valid."""
     name = (one.metadata or {}).get("_dead_letter_queue")
     return name if is_long_queue_name(name) else ""
 
 
 def chosen(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Metadata as ``zq queue create`` takes them; without defaults."""
+    """Return metadata without defaults, in the format of ``zq queue create``."""
     own = {key: value for key, value in metadata.items() if key not in defaults or defaults[key] != value}
     return " ".join(f"{key}={as_text(value)}" for key, value in own.items())
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``zq``: its global options, its commands, and the edge where errors become sentences and exit codes."""
+"""The command ``zq``: global options, subcommands, and translation of errors to sentences and exit codes."""
 
 import os
 import sys
@@ -30,7 +30,7 @@ from zq.cli.resources import queue_group, topic_group
 from zq.cli.session import Group, Session, given, lines_of, listen, origins
 from zq.errors import Invalid, ZqError
 
-# Examples below the program's help.
+# Examples at the end of the program's help.
 EXAMPLES = (
     "zq --project acme post jobs '{\"order\": 1}'",
     "zq --project acme consume jobs --exec ./handle-order",
@@ -40,10 +40,10 @@ EXAMPLES = (
 
 
 class Root(Group):
-    """The program: every deliberate failure ends with a sentence and a code."""
+    """The root command. Every expected error ends with a sentence and an exit code."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
-        """Run, and exit."""
+        """Run the program and exit."""
         given = [*(sys.argv[1:] if args is None else args)]
         run = super().main
 
@@ -55,7 +55,7 @@ class Root(Group):
         run_to_exit(checked)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """In sections, each command with its sentence; the examples come last."""
+        """List the commands in sections with their first sentences, followed by the examples."""
         width = max(len(name) for name in self.commands)
         for title, commands in SECTIONS.items():
             with formatter.section(title):
@@ -64,27 +64,27 @@ class Root(Group):
             formatter.write_dl([(line, "") for line in EXAMPLES])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command that was named."""
+        """Run the subcommand."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            leave_output()  # its reader has seen enough
+            leave_output()  # the reader has closed the pipe
             return 0
         except RecursionError as error:
-            raise Failure("The JSON is nested too deep.", exit_code(Invalid())) from error
+            raise Failure("The JSON is nested too deeply.", exit_code(Invalid())) from error
         except (ZqError, OSError) as error:
             raise failure(error) from error
 
 
 def leave_output() -> None:
-    """Discard what is still to be written, since its reader is gone: the program then ends without an error."""
+    """Discard unwritten output, because its reader is gone, so that the program ends without an error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def check_text(given: Mapping[str, str]) -> None:
-    """Raises ``UsageError`` with its name for bytes that are no text: they cannot be sent, noted or shown."""
+    """Raise ``UsageError`` for values that are not valid UTF-8, because they cannot be sent or shown."""
     for name, text in given.items():
         try:
             text.encode()
@@ -96,16 +96,16 @@ def check_text(given: Mapping[str, str]) -> None:
 @click.version_option(__version__, "-V", "--version", message="zq %(version)s")
 @click.pass_context
 def cli(run: click.Context) -> None:
-    """Queues and topics of a zq server.
+    """Work with queues and topics of a zq server.
 
-    The options below may stand behind the command's name too; the last one given wins.
+    The options below may also follow the command's name; the last value wins.
     """
     listen()
     run.obj = Session(given(run), origins(run))
     run.call_on_close(run.obj.close)
 
 
-# All commands, as the help shows them.
+# All commands, in the order of the help.
 SECTIONS: dict[str, list[click.Command]] = {
     "Queues and topics": [queue_group, topic_group, topics.tail],
     "Messages": [post.post, messages.list_messages, messages.get, messages.find, messages.pop],
@@ -119,10 +119,10 @@ SECTIONS: dict[str, list[click.Command]] = {
         pipeline.pipeline_group,
     ],
     "Deliveries": [subscriptions.subscription_group, subscriptions.deliveries_group],
-    "What has been": [history.dlq_group, history.history, history.replay, history.audit],
-    "Watching": [account.console, top.health, top.top, jobs.jobs_group, bench.bench],
+    "History": [history.dlq_group, history.history, history.replay, history.audit],
+    "Monitoring": [account.console, top.health, top.top, jobs.jobs_group, bench.bench],
     "Files": [export_import.export, export_import.import_file],
-    "Rights": [account.login, account.logout, account.whoami, account.token_group, account.share, account.quota],
+    "Access": [account.login, account.logout, account.whoami, account.token_group, account.share, account.quota],
     "Settings": [context.context_group, completion],
 }
 for section in SECTIONS.values():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every command has: the global options, before its name and behind it, of which the last one given wins; the
-client, made when it is first needed; and where results go.
+"""The session of a command: global options, client and output.
+
+Global options may precede or follow the command's name; the last value wins. The client is created on first use.
 """
 
 import logging
@@ -21,47 +22,47 @@ from zq.client.warnings import did_you_mean
 from zq.errors import ClaimNotFound, MessageNotFound, NotFound, SubscriptionNotFound, ZqError
 
 Kind = Literal["queues", "topics"]
-# Things of a queue or topic that may be missing because the queue or topic is.
+# Errors for parts of a queue or topic, which may be missing because the queue or topic does not exist.
 PARTS: Final = (MessageNotFound, ClaimNotFound, SubscriptionNotFound)
-# Names of a project that are compared with a wrong one at most.
+# Maximum number of names that are compared with a misspelled one.
 MAX_COMPARED: Final = 500
-# The key of the values in a context's ``meta``.
+# Key of the option values in a context's ``meta``.
 VALUES: Final = "zq.cli.session.values"
-# The key of their origins.
+# Key of the origins of these values.
 ORIGINS: Final = "zq.cli.session.origins"
-# Seconds for which commands that people wait for retry.
+# Seconds for which interactive commands retry.
 SHORT_RETRY: Final = 5.0
-# Seconds for which commands that run for long retry.
+# Seconds for which long-running commands retry.
 LONG_RETRY: Final = 60.0
-# Characters of a command's sentence in a help: more than any has.
+# Maximum length of a command's first sentence in a help text.
 WHOLE: Final = 200
 
 
 def given(context: click.Context) -> dict[str, Any]:
-    """What the caller chose so far, by the options' names; all contexts of a run share it."""
+    """Return the values of the global options by name. All contexts of a run share them."""
     found: dict[str, Any] = context.meta.setdefault(VALUES, {})
     return found
 
 
 def origins(context: click.Context) -> dict[str, str]:
-    """The flag or variable that chose each: "--project" or "ZQ_PROJECT"."""
+    """Return the flag or variable that set each value, such as "--project" or "ZQ_PROJECT"."""
     found: dict[str, str] = context.meta.setdefault(ORIGINS, {})
     return found
 
 
 class GlobalOption(click.Option):
-    """A global option. Only the program's own help describes it; the environment is read once, before any command."""
+    """A global option. Only the program's own help describes it. The environment is read once, before any command."""
 
     def __init__(self, *words: str, **options: Any) -> None:
         super().__init__(words, expose_value=False, show_envvar=True, callback=remember, **options)
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The row of the program's own help; None behind a command's name."""
+        """Return the row in the program's own help; ``None`` in the help of subcommands."""
         return super().get_help_record(ctx) if ctx.parent is None else None
 
 
 def remember(context: click.Context, option: click.Parameter, value: Any) -> None:
-    """Remember what the caller chose."""
+    """Store the value that the user chose."""
     assert option.name is not None
     source = context.get_parameter_source(option.name)
     by_flag = source is ParameterSource.COMMANDLINE
@@ -72,58 +73,65 @@ def remember(context: click.Context, option: click.Parameter, value: Any) -> Non
 
 # The global options.
 GLOBALS: Final = (
-    GlobalOption("--url", envvar="ZQ_URL", metavar="URL", help="The server; http://localhost:8888."),
-    GlobalOption("--project", envvar="ZQ_PROJECT", metavar="NAME", help="The project that holds queues and topics."),
-    GlobalOption("--token", envvar="ZQ_TOKEN", metavar="TEXT", help="Who asks; zq login stores one."),
-    GlobalOption("--client-id", envvar="ZQ_CLIENT_ID", metavar="UUID", help="Who posts; a fresh one for each run."),
+    GlobalOption("--url", envvar="ZQ_URL", metavar="URL", help="Server URL (default http://localhost:8888)."),
+    GlobalOption("--project", envvar="ZQ_PROJECT", metavar="NAME", help="Project of the queues and topics."),
+    GlobalOption("--token", envvar="ZQ_TOKEN", metavar="TEXT", help="Token to authenticate with; see zq login."),
     GlobalOption(
-        "--profile", envvar="ZQ_PROFILE", metavar="NAME", help="Which profile of the file gives what is left open."
+        "--client-id", envvar="ZQ_CLIENT_ID", metavar="UUID", help="Client id (default: a new one for each run)."
+    ),
+    GlobalOption(
+        "--profile",
+        envvar="ZQ_PROFILE",
+        metavar="NAME",
+        help="Profile of the configuration file that provides other settings.",
     ),
     GlobalOption(
         "--config",
         envvar="ZQ_CONFIG",
         type=click.Path(path_type=Path),
-        help="The file of profiles; ~/.config/zq/config.toml.",
+        help="Configuration file (default ~/.config/zq/config.toml).",
     ),
-    GlobalOption("--retry", type=Seconds(0), metavar="SECONDS", help="For how long to retry what fails for a while."),
+    GlobalOption(
+        "--retry", type=Seconds(0), metavar="SECONDS", help="Seconds for which temporary failures are retried."
+    ),
     GlobalOption(
         "--output",
         type=click.Choice(["json", "table", "yaml"]),
-        help="JSON lines, tables or YAML; tables on a terminal, else JSON lines.",
+        help="Output format (default: table on a terminal, otherwise JSON lines).",
     ),
-    GlobalOption("--json", "output", flag_value="json", help="The same as --output json."),
-    GlobalOption("--table", "output", flag_value="table", help="The same as --output table."),
-    GlobalOption(
-        "--query", type=Expression(), metavar="EXPR", help="Show what this JMESPath expression makes of the result."
-    ),
-    GlobalOption("--full", is_flag=True, help="Show ids and bodies in tables whole, however narrow the screen is."),
+    GlobalOption("--json", "output", flag_value="json", help="Short for --output json."),
+    GlobalOption("--table", "output", flag_value="table", help="Short for --output table."),
+    GlobalOption("--query", type=Expression(), metavar="EXPR", help="JMESPath expression to apply to the result."),
+    GlobalOption("--full", is_flag=True, help="Show whole ids and bodies in tables, even on a narrow screen."),
     GlobalOption("-v", "--verbose", is_flag=True, help="Show each request on standard error."),
 )
 
 
 class WithGlobals(click.Command):
-    """A command that takes these options."""
+    """A command that accepts the global options."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.params = [*GLOBALS, *self.params]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Below a command, where the options are described that are not its own."""
+        """Refer to the program's help for the global options."""
         super().format_epilog(ctx, formatter)
         if ctx.parent is not None:
             formatter.write_paragraph()
             name = ctx.find_root().info_name
-            formatter.write_text(f"Global options (--project, --url, --json ...) may stand here too: {name} --help.")
+            formatter.write_text(f"Global options (--project, --url, --json ...) may also be used here: {name} --help.")
 
 
 class Session:
     """One run of the program."""
 
     def __init__(self, chosen: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
-        """``chosen``: global options, to which those behind the command's name are added later.
+        """Initialize the session.
 
-        ``origins``: by which flag or variable each was chosen.
+        Args:
+            chosen: Values of global options, to which later options are added.
+            origins: The flag or variable that set each value.
         """
         self.chosen = chosen
         self.origins = origins or {}
@@ -131,45 +139,47 @@ class Session:
         self._check_delays = True
 
     def configure(self, *, patient: bool | None = None, check_delays: bool | None = None) -> None:
-        """Set how the client of this run behaves, before it is made.
+        """Configure the client before it is created.
 
-        ``patient``: repeat transient failures for long. ``check_delays``: refuse a delay that the queue ignores.
+        Args:
+            patient: Whether to retry temporary failures for a long time.
+            check_delays: Whether to refuse a delay that the queue ignores.
         """
         self._patient = self._patient if patient is None else patient
         self._check_delays = self._check_delays if check_delays is None else check_delays
 
     @cached_property
     def out(self) -> Output:
-        """Where results go."""
+        """The output of results."""
         return Output(self.chosen.get("output"), self.chosen.get("query"), bool(self.chosen.get("full")))
 
     @property
     def retry(self) -> float | None:
-        """Seconds for which failures that pass are retried, if the caller said so."""
+        """Seconds for which temporary failures are retried, if the user set them."""
         seconds: float | None = self.chosen.get("retry")
         return seconds
 
     @cached_property
     def verbose(self) -> bool:
-        """Whether each request and the answer's status go to standard error."""
+        """Whether each request and the status of its answer are shown on standard error."""
         return bool(self.chosen.get("verbose"))
 
     @property
     def profiles(self) -> Path:
-        """The file of profiles, which need not be there."""
+        """Path of the configuration file, which need not exist."""
         return self.chosen.get("config") or config_file()
 
     @cached_property
     def connection(self) -> Connection:
-        """Where to connect. Raises ``UsageError``."""
+        """The server, project and credentials. Raises ``UsageError``."""
         return self.connecting({})
 
     def connecting(self, over: Mapping[str, str | None]) -> Connection:
-        """Where to connect if these members win over all others. Raises ``UsageError``."""
+        """Return the connection, in which the given members override all others. Raises ``UsageError``."""
         chosen = {name: value for name, value in over.items() if value}
         found = connection({**self.chosen, **chosen}, self.chosen.get("profile"), self.chosen.get("config"))
         if not found.project and not found.token:
-            raise click.UsageError("No project is named: use --project, ZQ_PROJECT or a profile (zq context set).")
+            raise click.UsageError("No project is set: use --project, ZQ_PROJECT or a profile (zq context set).")
         return found
 
     @cached_property
@@ -192,22 +202,22 @@ class Session:
 
     @property
     def retry_for(self) -> float:
-        """Seconds for which failures that pass are retried."""
+        """Seconds for which temporary failures are retried."""
         return self.retry if self.retry is not None else LONG_RETRY if self._patient else SHORT_RETRY
 
     def queue(self, name: str) -> Queue:
-        """A queue of the project."""
+        """Return a handle of a queue in the project."""
         return self.client.queue(name)
 
     def missing(self, name: str, kind: Kind = "queues") -> NotFound:
-        """Return the error for a queue or a topic that does not exist, with the name that may be meant."""
+        """Return the error for a missing queue or topic, with the most similar name."""
         page = self.client.limits()["max_queues_per_page"]
         listed = self.client.queues(page=page) if kind == "queues" else self.client.topics(page=page)
         ending = did_you_mean(name, [entry.name for entry in islice(listed, MAX_COMPARED)])
         return NotFound(f"There is no {kind[:-1]} {name} in the project{ending}")
 
     def check_exists(self, name: str, kind: Kind = "queues") -> None:
-        """Raise ``NotFound`` for a queue or a topic that does not exist."""
+        """Raise ``NotFound`` if the queue or topic does not exist."""
         handle = self.queue(name) if kind == "queues" else self.client.topic(name)
         if not handle.exists():
             raise self.missing(name, kind)
@@ -218,14 +228,14 @@ class Session:
             self.client.close()
 
     def _show(self, request: Any) -> Any:
-        """Show a request if the caller wants that, before it is sent."""
+        """Show a request before it is sent, if the user wants that."""
         if self.verbose:
             note(f"> {request.method} {without_user(str(request.url))}")
         return request
 
 
 class NoteHandler(logging.Handler):
-    """Shows what the client's libraries log: one line each, never a traceback; that it waits, once."""
+    """A log handler that shows records of the client's libraries as single lines, and waits only once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -246,7 +256,7 @@ class NoteHandler(logging.Handler):
 
 
 def listen() -> None:
-    """Show what the client logs, in this process."""
+    """Show the client's log records in this process."""
     for name, level in (("zq.client", logging.INFO), ("httpx", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.setLevel(level)
@@ -254,10 +264,10 @@ def listen() -> None:
 
 
 class Command(WithGlobals):
-    """A command that takes the global options behind its name too."""
+    """A command that also accepts the global options after its name."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. If it does not find a thing of a queue or topic that does not exist, name the latter."""
+        """Run the command. If a part is not found because its queue or topic does not exist, report the latter."""
         try:
             return super().invoke(ctx)
         except PARTS:
@@ -284,7 +294,7 @@ class Group(WithGlobals, click.Group):
 
 
 def lines_of(commands: Iterable[click.Command], width: int = 0) -> list[tuple[str, str]]:
-    """The rows of a help about commands; names take at least this width."""
+    """Return the help rows of commands, with names padded to ``width``."""
     return [(f"{command.name:{width}}", command.get_short_help_str(WHOLE)) for command in commands]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq subscription …`` and ``zq deliveries …``: who gets messages delivered, and what could not be."""
+"""``zq subscription`` and ``zq deliveries``: subscriptions of queues and topics, and failed deliveries."""
 
 import sys
 from collections.abc import Callable
@@ -18,36 +18,38 @@ from zq.cli.session import Group, Session, pass_session
 from zq.client import DeadDelivery, Queue, Subscription, Topic
 from zq.limits import MAX_IDS
 
-subscription_group = Group("subscription", help="Who gets the messages of a queue or topic by HTTP or mail.")
-deliveries_group = Group("deliveries", help="Deliveries to a subscription that were given up, or wait.")
+subscription_group = Group("subscription", help="Manage subscriptions to queues and topics, by HTTP or mail.")
+deliveries_group = Group("deliveries", help="Manage failed and pending deliveries of a subscription.")
 source_argument = name_argument("source", "queues", metavar="QUEUE")
 topic_option = click.option("--topic", is_flag=True, help="QUEUE is the name of a topic.")
 id_argument = click.argument("subscription", metavar="SUBSCRIPTION")
 
 
 class Object(click.ParamType[dict[str, Any]]):
-    """An object of JSON."""
+    """A JSON object."""
 
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        """Its members."""
+        """Parse the object."""
         try:
             return msgspec.json.decode(value, type=dict[str, Any])
         except msgspec.MsgspecError:
-            self.fail(f"{value!r} is no object of JSON.", param, ctx)
+            self.fail(f"{value!r} is not a JSON object.", param, ctx)
 
 
 def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What a subscription is like."""
-    ttl = click.option("--ttl", type=Count(60), metavar="SECONDS", help="How long it lasts.")
+    """Add the options that describe a subscription."""
+    ttl = click.option("--ttl", type=Count(60), metavar="SECONDS", help="Ttl of the subscription.")
     return ttl(
-        click.option("--options", type=Object(), metavar="JSON", help='As {"post_headers": {"X-A": "b"}}.')(command)
+        click.option(
+            "--options", type=Object(), metavar="JSON", help='Options, such as {"post_headers": {"X-A": "b"}}.'
+        )(command)
     )
 
 
 def source_of(session: Session, name: str, topic: bool) -> Queue | Topic:
-    """The queue or the topic of the name."""
+    """Return the handle of the queue or topic."""
     return session.client.topic(name) if topic else session.queue(name)
 
 
@@ -60,9 +62,9 @@ def source_of(session: Session, name: str, topic: bool) -> Queue | Topic:
 def create(
     session: Session, source: str, subscriber: str, ttl: int | None, options: dict[str, Any] | None, topic: bool
 ) -> None:
-    """Have the messages of QUEUE delivered to SUBSCRIBER, a URI, once it has agreed.
+    """Subscribe SUBSCRIBER, a URI, to the messages of QUEUE. Deliveries begin once it has confirmed.
 
-    The secret that signs webhooks is shown this once; one that is subscribed already has none to show.
+    The secret that signs webhooks is shown only for a new subscription.
     """
     made = source_of(session, source, topic).subscribe(subscriber, ttl=ttl, options=options)
     session.out.result({"id": made.id, **({"secret": made.secret} if made.secret else {})})
@@ -70,11 +72,11 @@ def create(
 
 @subscription_group.command("list")
 @source_argument
-@limit_option(100, " (0 = all)")
+@limit_option(100, ", 0 = all")
 @topic_option
 @pass_session
 def list_all(session: Session, source: str, limit: int, topic: bool) -> None:
-    """List who is subscribed to QUEUE."""
+    """List the subscriptions of QUEUE."""
     found = list(islice(source_of(session, source, topic).subscriptions(), limit or None))
     if not found:
         session.check_exists(source, "topics" if topic else "queues")
@@ -88,12 +90,12 @@ def list_all(session: Session, source: str, limit: int, topic: bool) -> None:
 @topic_option
 @pass_session
 def show(session: Session, source: str, subscription: str, topic: bool) -> None:
-    """Show one subscription; values of headers as ***."""
+    """Show a subscription. Values of headers are shown as ***."""
     session.out.result(members(source_of(session, source, topic).subscription(subscription)))
 
 
 def members(one: Subscription) -> dict[str, Any]:
-    """Its members."""
+    """Return the members of a subscription."""
     found: dict[str, Any] = msgspec.to_builtins(one)
     return found
 
@@ -101,7 +103,7 @@ def members(one: Subscription) -> dict[str, Any]:
 @subscription_group.command("update")
 @source_argument
 @id_argument
-@click.option("--subscriber", metavar="URI", help="Another one, which has to agree anew.")
+@click.option("--subscriber", metavar="URI", help="New subscriber, which must confirm again.")
 @terms_options
 @topic_option
 @pass_session
@@ -114,7 +116,7 @@ def update(
     options: dict[str, Any] | None,
     topic: bool,
 ) -> None:
-    """Change one subscription, and show it then."""
+    """Change a subscription and show it."""
     if subscriber is None and ttl is None and options is None:
         raise click.UsageError("Give one of --subscriber, --ttl and --options.")
     handle = source_of(session, source, topic)
@@ -128,7 +130,7 @@ def update(
 @topic_option
 @pass_session
 def delete(session: Session, source: str, subscriptions: Ids, topic: bool) -> None:
-    """End subscriptions, with what was to be delivered to them."""
+    """Delete subscriptions with their pending deliveries."""
     handle = source_of(session, source, topic)
     for one in subscriptions:
         handle.unsubscribe(one)
@@ -138,12 +140,14 @@ def delete(session: Session, source: str, subscriptions: Ids, topic: bool) -> No
 @subscription_group.command("confirm")
 @source_argument
 @id_argument
-@click.option("--not", "refused", is_flag=True, help="End its deliveries.")
+@click.option("--not", "refused", is_flag=True, help="Refuse the subscription instead.")
 @topic_option
 @pass_session
 def confirm(session: Session, source: str, subscription: str, refused: bool, topic: bool) -> None:
-    """Confirm a subscription in the subscriber's place: as an administrator, where the server has authentication and
-    requires confirmation."""
+    """Confirm a subscription on behalf of its subscriber.
+
+    This requires an administrator if the server has authentication and requires confirmation.
+    """
     source_of(session, source, topic).confirm_subscription(subscription, not refused)
     session.out.result({"id": subscription, "confirmed": not refused})
 
@@ -154,7 +158,7 @@ def confirm(session: Session, source: str, subscription: str, refused: bool, top
 @topic_option
 @pass_session
 def test(session: Session, source: str, subscription: str, topic: bool) -> None:
-    """Have {"test": true} delivered to this subscriber alone."""
+    """Deliver {"test": true} to this subscriber only."""
     message = source_of(session, source, topic).test_subscription(subscription)
     session.out.result({"id": subscription, "message": message})
 
@@ -165,19 +169,19 @@ def test(session: Session, source: str, subscription: str, topic: bool) -> None:
 @topic_option
 @pass_session
 def secret(session: Session, source: str, subscription: str, topic: bool) -> None:
-    """Make a new secret that signs webhooks; the former one signs for another day."""
+    """Create a new secret that signs webhooks. The former one also signs for one more day."""
     session.out.result({"id": subscription, "secret": source_of(session, source, topic).rotate_secret(subscription)})
 
 
 @deliveries_group.command("list")
 @source_argument
 @id_argument
-@limit_option(100, " (0 = all)")
-@click.option("--waiting", is_flag=True, help="What is still to be delivered.")
+@limit_option(100, ", 0 = all")
+@click.option("--waiting", is_flag=True, help="List pending deliveries instead.")
 @topic_option
 @pass_session
 def list_dead(session: Session, source: str, subscription: str, limit: int, waiting: bool, topic: bool) -> None:
-    """List what could not be delivered."""
+    """List failed deliveries."""
     handle = source_of(session, source, topic)
     all = handle.waiting_deliveries(subscription) if waiting else handle.dead_deliveries(subscription)
     found = islice(all, limit or None)
@@ -185,18 +189,18 @@ def list_dead(session: Session, source: str, subscription: str, limit: int, wait
 
 
 def cells(one: DeadDelivery) -> list[object]:
-    """A row of a table."""
+    """Return the table row of a delivery."""
     return [one.id, one.message_id, one.attempts, one.reason, as_text(one.body)]
 
 
 @deliveries_group.command("redrive")
 @source_argument
 @id_argument
-@click.option("--limit", type=Count(1), help="At most so many; else all.")
+@click.option("--limit", type=Count(1), help="Maximum number of deliveries (default: all).")
 @topic_option
 @pass_session
 def redrive(session: Session, source: str, subscription: str, limit: int | None, topic: bool) -> None:
-    """Have it tried again, each with all attempts anew."""
+    """Retry failed deliveries, with all attempts again."""
     handle, moved = source_of(session, source, topic), 0
     while True:
         most = REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved)
@@ -211,14 +215,14 @@ def redrive(session: Session, source: str, subscription: str, limit: int | None,
 @source_argument
 @id_argument
 @click.argument("deliveries", nargs=-1, metavar="[ID]...")
-@click.option("--yes", is_flag=True, help="Do not ask; without a terminal nobody is asked.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation (the default without a terminal).")
 @topic_option
 @pass_session
 def drop(session: Session, source: str, subscription: str, deliveries: Ids, yes: bool, topic: bool) -> None:
-    """Drop what could not be delivered: those of the IDs, or all."""
+    """Delete failed deliveries: those with the given IDs, or all."""
     handle = source_of(session, source, topic)
     if not deliveries and not yes and sys.stdin.isatty():
-        click.confirm(f"Drop all that could not be delivered to {subscription}?", abort=True, err=True)
+        click.confirm(f"Delete all failed deliveries of {subscription}?", abort=True, err=True)
     for first in range(0, len(deliveries), MAX_IDS):
         handle.drop_deliveries(subscription, deliveries[first : first + MAX_IDS])
     if not deliveries:

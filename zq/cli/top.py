@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq health`` and ``zq top``: how a server and its queues are doing.
+"""``zq health`` and ``zq top``: the state of a server and its queues.
 
-The table of ``top`` has figures of queues, their rates since the sample before, and their sum; keys change the order.
+The table of ``top`` shows each queue with its counts, its rates since the last sample, and the totals. Keys change the
+sort order.
 """
 
 import os
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 
 # Columns of the table.
 COLUMNS: Final = ("name", "messages", "claimed", "in/s", "out/s", "change/s", "oldest")
-# Lines of the terminal that are no queue: header, sum, keys, and the cursor's.
+# Number of terminal lines without a queue: header, total, keys and cursor.
 OTHER_LINES: Final = 4
-# Waits so many seconds at most for a key; "" if none was pressed.
+# Waits up to the given seconds for a key; "" if none was pressed.
 Pressed = Callable[[float], str]
 
 
 class Figures(Struct, frozen=True, rename={"came": "in/s", "left": "out/s", "change": "change/s"}):
-    """Of one queue, or of all; ages in seconds, None if it is empty; rates None if they are not known."""
+    """The metrics of one queue or of all queues. Ages are in seconds. Unknown values are ``None``."""
 
     name: str
     total: int
@@ -50,16 +51,16 @@ class Figures(Struct, frozen=True, rename={"came": "in/s", "left": "out/s", "cha
     left: float | None = None
     change: float | None = None
     paused: str | None = None
-    """What of the queue is paused: claims, posts, or all."""
+    """The paused operations: claims, posts or all."""
 
     @property
     def shown_name(self) -> str:
-        """With what is paused."""
+        """The name, with the paused operations."""
         marks = {None: "", "all": " (paused)"}
         return self.name + marks.get(self.paused, f" ({self.paused} paused)")
 
 
-# The figure of each order, the largest first; queues without the figure come last, by name.
+# Sort value of each order, largest first. Queues without a value come last, ordered by name.
 SORTS: Final[dict[str, Callable[[Figures], float | None]]] = {
     "name": lambda _: None,
     "messages": lambda row: row.total,
@@ -67,14 +68,14 @@ SORTS: Final[dict[str, Callable[[Figures], float | None]]] = {
     "out": lambda row: row.left,
     "oldest": lambda row: row.oldest,
 }
-# What the server calls an order, if it has another name for it.
+# Names of orders on the server, if they differ.
 FIGURES: Final = {"messages": "ready"}
-# The key of each order.
+# Key of each sort order.
 KEYS: Final = {"n": "name", "m": "messages", "i": "in", "o": "out", "a": "oldest"}
 
 
 class Sample(NamedTuple):
-    """The stats of a queue at a moment, and what of it is paused."""
+    """The stats of a queue at a moment, and its paused operations."""
 
     stats: Stats
     moment: float
@@ -82,7 +83,7 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Samples the queues whose names hold ``part``, ``limit`` of them at most."""
+    """Samples the stats of queues whose names contain ``part``, up to ``limit`` queues."""
 
     def __init__(self, session: Session, part: str | None, limit: int, sort: str) -> None:
         self._client = session.client
@@ -91,11 +92,11 @@ class Sampler:
         self._limit = limit
         self._before: dict[str, Sample] = {}
         self.more = False
-        """Whether there are queues beyond the limit."""
+        """Whether there are more queues than the limit."""
         self.unread = Unread()
 
     def sample(self) -> list[Figures]:
-        """Figures of each queue, with rates since the sample before if it had the queue."""
+        """Return the metrics of each queue, with rates since the last sample of the queue."""
         listed = [*islice(self._client.queues(name=self._part, detailed=True), self._limit + 1)]
         self.more = len(listed) > self._limit
         chosen = {one.name: (one.metadata or {}).get("_paused") for one in listed[: self._limit]}
@@ -112,7 +113,7 @@ class Sampler:
         return rows
 
     def _first(self) -> dict[str, str | None]:
-        """The first queues in the order wanted, as the server counted them, and what is paused; none if it does not."""
+        """Return the first queues in the chosen order with their paused operations; empty if the server cannot sort."""
         try:
             rows = self._client.queue_figures(sort=self._sort, name=self._part)
             return {row["name"]: row["paused"] for row in islice(rows, self._limit)}
@@ -121,7 +122,7 @@ class Sampler:
 
 
 def figures(name: str, now: Sample, before: Sample | None) -> Figures:
-    """The figures of a queue; messages that left are those that came less the growth."""
+    """Return the metrics of a queue. The number of messages that left is the number that arrived minus the growth."""
     stats = now.stats
     oldest, newest = (mark.age if mark else None for mark in (stats.oldest, stats.newest))
     found = Figures(name, stats.total, stats.free, stats.claimed, oldest, newest, paused=now.paused)
@@ -136,7 +137,7 @@ def figures(name: str, now: Sample, before: Sample | None) -> Figures:
 
 
 def summed(rows: Sequence[Figures], more: bool) -> Figures:
-    """The sum of all queues; of rates, of those that have some."""
+    """Return the totals of all queues. Rates include only queues with known rates."""
     name = f"{'first ' if more else ''}{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
     total, free, claimed = (sum(getattr(row, member) for row in rows) for member in ("total", "free", "claimed"))
     oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
@@ -145,13 +146,13 @@ def summed(rows: Sequence[Figures], more: bool) -> Figures:
 
 
 def total_rate(rates: Iterable[float | None]) -> float | None:
-    """The sum of those that are known; None if none is."""
+    """Return the sum of the known rates; ``None`` if none is known."""
     known = [rate for rate in rates if rate is not None]
     return round(sum(known), 1) if known else None
 
 
 def ordered(rows: Iterable[Figures], sort: str) -> list[Figures]:
-    """The queues in one of the orders."""
+    """Return the queues in the given sort order."""
     by = SORTS[sort]
 
     def key(row: Figures) -> tuple[bool, float, str]:
@@ -162,7 +163,7 @@ def ordered(rows: Iterable[Figures], sort: str) -> list[Figures]:
 
 
 def drawn(rows: Sequence[Figures], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
-    """The sum, and the first queues in an order: ``most``, or as many as the terminal has lines for."""
+    """Return the totals and the first queues: ``most`` of them, or as many as fit on the terminal."""
     from rich.console import Group
 
     shown = ordered(rows, sort)[: most or max(1, console().height - OTHER_LINES)]
@@ -175,15 +176,15 @@ def drawn(rows: Sequence[Figures], more: bool, sort: str, most: int | None, keys
 
 
 def cells(row: Figures) -> Sequence[object]:
-    """A row of the table."""
+    """Return the table row of a queue."""
     return row.shown_name, row.total, row.claimed, row.came, row.left, row.change, row.oldest
 
 
 @contextmanager
 def keyboard() -> Generator[Pressed, None, None]:
-    """Reads keys as they are pressed, without showing them; without a terminal of Unix there are none.
+    """Read keys as they are pressed, without echo. Without a Unix terminal there are no keys.
 
-    In the end the terminal is restored. SIGTERM counts as Ctrl-C, since it would skip that.
+    The terminal is restored at the end. SIGTERM is handled like Ctrl-C, because it would skip that.
     """
     if not sys.stdin.isatty() or find_spec("termios") is None:
         yield no_key
@@ -198,7 +199,7 @@ def keyboard() -> Generator[Pressed, None, None]:
         if not select([terminal], [], [], seconds)[0]:
             return ""
         key = os.read(terminal, 1)
-        return key.decode(errors="replace") if key else no_key(seconds)  # else it was hung up
+        return key.decode(errors="replace") if key else no_key(seconds)  # no key if the terminal was closed
 
     before_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
     tty.setcbreak(terminal)
@@ -210,7 +211,7 @@ def keyboard() -> Generator[Pressed, None, None]:
 
 
 def no_key(seconds: float) -> str:
-    """Sleeps; no key."""
+    """Sleep and return no key."""
     time.sleep(seconds)
     return ""
 
@@ -218,7 +219,7 @@ def no_key(seconds: float) -> str:
 @click.command("health", cls=Command)
 @pass_session
 def health(session: Session) -> None:
-    """Ask the server and its store for a sign of life; exit code 7 if there is none."""
+    """Check that the server and its store answer; exit code 7 if they do not."""
     begun = time.perf_counter()
     try:
         session.client.ping()
@@ -229,15 +230,17 @@ def health(session: Session) -> None:
 
 
 @click.command("top", cls=Command)
-@click.option("--name", metavar="PART", help="Only queues whose names hold this.")
-@click.option("--sort", type=click.Choice([*SORTS]), default="messages", help="What comes first; messages.")
-@click.option("--rows", type=Count(1), help="Show so many queues; else as many as fit, as JSON all.")
+@click.option("--name", metavar="PART", help="Show only queues whose names contain this text.")
+@click.option("--sort", type=click.Choice([*SORTS]), default="messages", help="Sort order (default messages).")
+@click.option("--rows", type=Count(1), help="Number of queues to show (default: as many as fit; all in JSON).")
 @click.option(
-    "--limit", type=Count(1), default=200, help="Look at so many queues, the first in the order of --sort; 200."
+    "--limit", type=Count(1), default=200, help="Number of queues to sample, in the order of --sort (default 200)."
 )
-@click.option("--interval", type=Seconds(0.1), default=2.0, metavar="SECONDS", help="Between looks; 2.")
-@click.option("--looks", type=Count(1), help="End after so many; else when interrupted, without a terminal after one.")
-@click.option("--once", is_flag=True, help="Show one look, and end.")
+@click.option(
+    "--interval", type=Seconds(0.1), default=2.0, metavar="SECONDS", help="Seconds between samples (default 2)."
+)
+@click.option("--looks", type=Count(1), help="Number of samples (default: until interrupted; 1 without a terminal).")
+@click.option("--once", is_flag=True, help="Show one sample and end.")
 @pass_session
 def top(
     session: Session,
@@ -249,9 +252,9 @@ def top(
     looks: int | None,
     once: bool,
 ) -> None:
-    """Watch queues: depth, age of the oldest message, and how many messages come and go in a second.
+    """Show live metrics of queues: depth, age of the oldest message, and messages per second in and out.
 
-    Rates are those since the look before, one interval ago. On a terminal keys change the order.
+    Rates refer to the last sample, one interval ago. On a terminal, keys change the sort order.
     """
     session.configure(patient=True)
     sampler = Sampler(session, name, limit, sort)
@@ -272,7 +275,7 @@ def top(
 
 
 def live_top(sampler: Sampler, sort: str, rows: int | None, interval: float, looks: int | None) -> None:
-    """Draw one sample over the other, the first one before there are rates; keys change the order."""
+    """Redraw the table with each sample; the first one has no rates. Keys change the sort order."""
     from rich.live import Live
 
     with keyboard() as pressed, Live(console=console(), auto_refresh=False) as live:

@@ -20,10 +20,10 @@ from zq.client import Event, Gap
 @name_argument("name", "topics")
 @click.argument("body")
 @ttl_option
-@click.option("--text", is_flag=True, help="Bodies are texts, even if they look like JSON.")
+@click.option("--text", is_flag=True, help="Post bodies as text, even if they look like JSON.")
 @pass_session
 def publish(session: Session, name: str, body: str, ttl: int | None, text: bool) -> None:
-    """Publish BODY, which is JSON or else a text; with "-" each line of standard input."""
+    """Publish BODY, which is JSON, or text if it is not JSON; with "-", publish each line of standard input."""
     session.configure(patient=body == "-")
     topic = session.client.topic(name)
     if body != "-":
@@ -34,20 +34,20 @@ def publish(session: Session, name: str, body: str, ttl: int | None, text: bool)
 
 @click.command("tail", cls=Command)
 @name_argument("topic", "topics", required=False)
-@click.option("--match", metavar="GLOB", help="All topics whose names match: * a part, ** any number of parts.")
+@click.option("--match", metavar="GLOB", help="Topics whose names match: * is one part, ** any number of parts.")
 @click.option(
     "--from",
     "after",
     type=Count(0, 2**63 - 1),
     metavar="SEQUENCE",
-    help="Begin behind this message; 0 = with the oldest.",
+    help="Start after this message; 0 = with the oldest.",
 )
-@click.option("--limit", type=Count(1), help="End after so many messages.")
+@click.option("--limit", type=Count(1), help="Number of messages after which the command ends.")
 @pass_session
 def tail(session: Session, topic: str | None, match: str | None, after: int | None, limit: int | None) -> None:
-    """Show what is published, as it comes, until interrupted.
+    """Show messages as they are published, until interrupted.
 
-    TOPIC must be there; --match hears topics that are still to come, too, also of one name.
+    TOPIC must exist. --match also shows topics that are created later, even for a single name.
     """
     if (topic is None) == (match is None):
         raise click.UsageError("Give either TOPIC or --match.")
@@ -63,11 +63,11 @@ def tail(session: Session, topic: str | None, match: str | None, after: int | No
 
 
 def note_gap(gap: Gap) -> bool:
-    """Say that messages were missed; False, since a gap is no message."""
+    """Report missed messages. Return ``False``, because a gap is not a message."""
     if gap.after is None:
-        note("The connection broke before the first message; some may have been missed.")
+        note("The connection was lost before the first message; messages may have been missed.")
     else:
-        note(f"Messages between {gap.after} and {gap.resumes} had fallen off the log.")
+        note(f"Messages between {gap.after} and {gap.resumes} were already trimmed from the log.")
     return False
 
 

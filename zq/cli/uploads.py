@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts of files: cut into batches that are the same at each attempt, with a resume file that says how far it is.
+"""Posts of files: split into batches that are equal at each attempt, with a resume file that records the progress.
 
-Beside ``events.ndjson`` lies ``events.ndjson.zq`` while it is being posted: the line and the offset up to which all is
-stored, and all that decides where batches end. Batches behind it may be stored, too: the server knows their keys.
-Lines and offsets are those of the content, which is inflated if the file is gzip.
+While ``events.ndjson`` is being posted, ``events.ndjson.zq`` exists next to it. It holds the line and offset up to
+which everything is stored, and all values that determine the batches. Later batches may also be stored: the server
+recognizes their idempotency keys. Lines and offsets refer to the decompressed content.
 
-A lock on the resume file lets one run at a time post a file.
+A lock on the resume file ensures that only one run at a time posts a file.
 """
 
 import hashlib
@@ -34,23 +34,23 @@ except ImportError:  # Windows: no locks of this kind, and no open file can be r
     fcntl = None  # type: ignore[assignment]
 
 
-# Messages in a batch.
+# Maximum number of messages per batch.
 MAX_BATCH: Final = 1000
-# Bytes that stand around a body in a post, at most.
+# Maximum number of bytes that surround a body in a post.
 BODY_OVERHEAD: Final = 64
-# Bytes of the content by which a file is recognised.
+# Number of bytes by which a file is recognized.
 FINGERPRINT: Final = 4096
 # Seconds between two writes of the resume file.
 SAVE_INTERVAL: Final = 0.1
 
 
 def resume_path(path: Path) -> Path:
-    """The path of the file that says how far the post of another one has come."""
+    """Return the path of the resume file."""
     return path.with_name(path.name + ".zq")
 
 
 class ResumeFile:
-    """The resume file of a file, made if there is none. Raises ``Conflict`` if another run has it."""
+    """The resume file of a file; created if it does not exist. Raises ``Conflict`` if another run has locked it."""
 
     def __init__(self, source: Path) -> None:
         self.source = source
@@ -64,11 +64,11 @@ class ResumeFile:
         self._file.close()
 
     def read(self) -> bytes:
-        """Its content; nothing if it is new."""
+        """Return the content; empty for a new file."""
         return self.path.read_bytes()
 
     def write(self, text: bytes, durably: bool = False) -> None:
-        """Replace its content in one step."""
+        """Replace the content atomically."""
         fresh = self.path.with_name(self.path.name + ".new")
         file = fresh.open("w+b")
         _lock(file)  # before another run can find it
@@ -82,7 +82,7 @@ class ResumeFile:
         self._file = kept
 
     def remove(self) -> None:
-        """Delete it: the post is done."""
+        """Delete the resume file after the post is complete."""
         self.path.unlink(missing_ok=True)
 
     def _locked(self) -> BinaryIO:
@@ -94,27 +94,27 @@ class ResumeFile:
                     return _kept(file)
             except BlockingIOError as error:
                 file.close()
-                raise Conflict("Another run posts this file.") from error
+                raise Conflict("Another run is posting this file.") from error
             except FileNotFoundError:
                 pass
-            file.close()  # it was replaced or removed between opening and locking
+            file.close()  # replaced or removed between opening and locking
 
 
 def _lock(file: BinaryIO) -> None:
-    """Raises ``BlockingIOError`` if another run has it."""
+    """Lock the file. Raises ``BlockingIOError`` if another run has locked it."""
     if fcntl:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _kept(file: BinaryIO) -> BinaryIO:
-    """The file, kept open where that keeps it locked."""
+    """Return the file, which is kept open if that preserves the lock."""
     if not fcntl:
         file.close()
     return file
 
 
 class UploadTerms(Struct, frozen=True):
-    """What must be the same when a post is resumed."""
+    """The values that must be equal when a post is resumed."""
 
     url: str
     project: str
@@ -126,12 +126,15 @@ class UploadTerms(Struct, frozen=True):
 
     @property
     def form(self) -> Form:
-        """How the file becomes bodies."""
+        """The input format."""
         return Form(self.text, self.delimiter)
 
 
 class Upload(Struct, frozen=True):
-    """The post of a file; ``line`` and ``offset``: up to here all is stored. ``run``: the prefix of its keys."""
+    """The progress of a file's post.
+
+    Everything up to ``line`` and ``offset`` is stored; ``run`` is the prefix of its keys.
+    """
 
     terms: UploadTerms
     run: str
@@ -143,13 +146,13 @@ class Upload(Struct, frozen=True):
     messages: int = 0
     batch_messages: int = MAX_BATCH
     before: str = ""
-    """The digest of what is before the offset, if nothing behind it was sent: then the rest of the file may change."""
+    """Digest of the content before the offset, if nothing after it was sent. The rest of the file may then change."""
     resumed: bool = False
-    """An earlier run may have sent batches behind the offset."""
+    """Whether an earlier run may have sent batches after the offset."""
 
 
 class Batch(Struct, frozen=True):
-    """Lines that are sent together, and the offset behind them."""
+    """Lines that are sent together, and their end offset."""
 
     first: int
     last: int
@@ -165,16 +168,16 @@ def resume(
     *,
     restart: bool = False,
 ) -> Upload:
-    """The post that was interrupted, or a new one. Raises ``Conflict`` if it was begun otherwise."""
+    """Return the interrupted post or a new one. Raises ``Conflict`` if the interrupted post had other terms."""
     path, kept = resume_file.source, b"" if restart else resume_file.read()
     size, head = path.stat().st_size, digest_of_head(path)
     if not kept:
         return saved(resume_file, Upload(terms, uuid4().hex, batch_bytes, size, head, batch_messages=batch_messages))
-    way_out = f"Finish it that way, or begin anew with --restart: {resume_file.path}."
+    way_out = f"Finish it with the same options, or start again with --restart. The resume file is {resume_file.path}."
     try:
         upload = msgspec.json.decode(kept, type=Upload)
     except msgspec.MsgspecError as error:
-        raise Conflict(f"The note of an earlier post cannot be read. {way_out}") from error
+        raise Conflict(f"The resume file of an earlier post cannot be read. {way_out}") from error
     before, now = asdict(upload.terms), asdict(terms)
     if changed := [name for name in before if before[name] != now[name]]:
         raise Conflict(f"The interrupted post of this file had another {changed[0]}. {way_out}")
@@ -188,19 +191,19 @@ def resume(
 
 
 def saved(resume_file: ResumeFile, upload: Upload) -> Upload:
-    """The same, written durably into the resume file."""
+    """Write the progress durably to the resume file and return it."""
     resume_file.write(msgspec.json.encode(upload), durably=True)
     return upload
 
 
 def digest_of_head(path: Path) -> str:
-    """The digest of the beginning of a file."""
+    """Return the digest of the start of a file."""
     with path.open("rb") as file:
         return hashlib.sha256(file.read(FINGERPRINT)).hexdigest()
 
 
 def digest_before(path: Path, offset: int) -> str:
-    """The digest of the content before an offset; "" if it is shorter."""
+    """Return the digest of the content before an offset; "" if the content is shorter."""
     start, known = max(0, offset - FINGERPRINT), b""
     with path.open("rb") as file, suppress(TornLine):
         for piece in content(file, start):
@@ -211,7 +214,7 @@ def digest_before(path: Path, offset: int) -> str:
 
 
 class Sender:
-    """Sends what is left of a file, ``most`` batches concurrently, and saves how far it has come."""
+    """Sends the rest of a file, ``most`` batches at a time, and saves the progress."""
 
     def __init__(self, resume_file: ResumeFile, upload: Upload, post: Callable[[Batch], object], most: int) -> None:
         self.upload = upload
@@ -222,9 +225,9 @@ class Sender:
         self._saved_at = time.monotonic()
 
     def send(self, progress: Callable[[Upload, int], None]) -> None:
-        """Send all; ``progress`` is called with each batch, and how far the file was read then.
+        """Send all batches. ``progress`` is called after each with the upload and the number of bytes read.
 
-        After an error the resume file stays, unless it is sure that nothing was stored.
+        After an error, the resume file is kept unless certainly nothing was stored.
         """
         with self._resume_file.source.open("rb") as file, ThreadPoolExecutor(self._most, "zq-post") as pool:
             try:
@@ -245,7 +248,7 @@ class Sender:
         self._resume_file.remove()
 
     def _finish(self, most: int, progress: Callable[[Upload, int], None]) -> None:
-        """Wait for the oldest batches until so many are left: what is saved has no holes."""
+        """Wait for the oldest batches until ``most`` are left, so that the saved progress has no holes."""
         while len(self._running) > most:
             batch, read, sent = self._running[0]
             sent.result()
@@ -258,7 +261,7 @@ class Sender:
             progress(self.upload, read)
 
     def _stored_nothing(self) -> bool:
-        """Whether it is sure that nothing was stored, once no batch is on its way."""
+        """Return whether certainly nothing was stored, after all batches have ended."""
         known = self.upload.line or self.upload.resumed
         return not known and all(surely_not_stored(sent) for *_, sent in self._running)
 
@@ -267,13 +270,13 @@ class Sender:
 
 
 def surely_not_stored(sent: Future[object]) -> bool:
-    """Whether a batch that is no longer on its way is surely not stored."""
+    """Return whether a finished batch was certainly not stored."""
     error = None if sent.cancelled() else sent.exception()
     return sent.cancelled() or (error is not None and not maybe_applied(error))
 
 
 def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
-    """What is left of a file, cut by nothing but its content. Raises ``TornLine`` behind the batch before it."""
+    """Split the rest of a file into batches by its content only. Raises ``TornLine`` after the preceding batch."""
     form, header = upload.terms.form, None
     if form.delimiter and upload.line:
         header = csv_header(file, form.delimiter)
@@ -283,7 +286,7 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
     filled = BODY_OVERHEAD
     try:
         for item in items(content(file, offset), form, number, offset, header):
-            assert item is not None  # there is no waiting for a file
+            assert item is not None  # files are read without waiting
             body, size = item.body, 0
             if body is not None:
                 size = len(bytes(body)) + BODY_OVERHEAD
@@ -304,7 +307,7 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
 
 
 def check_size(body: Raw, number: int, upload: Upload) -> None:
-    """Raises ``TornLine`` for a message that fits into no post."""
+    """Raise ``TornLine`` if a message does not fit in any post."""
     size = len(pack([body], upload.terms.ttl, upload.terms.delay))
     if size > upload.batch_bytes:
-        raise TornLine(f"Line {number} makes a post of {size:,} bytes; it may have {upload.batch_bytes:,}.")
+        raise TornLine(f"Line {number} makes a post of {size:,} bytes; the limit is {upload.batch_bytes:,}.")

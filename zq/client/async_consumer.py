@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consuming a queue with an asynchronous client: a loop over messages, or handlers in tasks.
+"""Consumers of an asynchronous client: a loop over messages, or handlers in tasks.
 
-Two maintenance tasks serve the claims meanwhile: one settles what was decided, the other one renews.
+Two maintenance tasks serve the claims in the background: one settles messages, the other renews claims.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from zq.errors import TooManyRequests
 
 
 class AsyncConsumer(ConsumerBase):
-    """Messages of a queue, one after the other. As a context manager it ends exactly where its block ends."""
+    """An asynchronous iterator over the messages of a queue. As a context manager, it ends when its block ends."""
 
     def __init__(self, transport: AsyncTransport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         super().__init__(options, on_lost, contextlib.nullcontext())
@@ -47,7 +47,7 @@ class AsyncConsumer(ConsumerBase):
             await self._messages.aclose()
 
     async def work(self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int) -> Worked:
-        """Await the handler for each message, so many at a time; one that raises gives its message back."""
+        """Await ``handler`` for each message, up to ``concurrency`` at a time. If it raises, release its message."""
         slots, running = asyncio.Semaphore(check_concurrency(concurrency)), set[asyncio.Future[object]]()
         async with self._open():
             try:
@@ -59,7 +59,7 @@ class AsyncConsumer(ConsumerBase):
             finally:
                 if running:
                     await asyncio.wait(running)
-                    await asyncio.sleep(0)  # their callbacks come first
+                    await asyncio.sleep(0)  # run their callbacks first
         return self._worked()
 
     @asynccontextmanager
@@ -79,7 +79,7 @@ class AsyncConsumer(ConsumerBase):
             self._report(raises=completed)
 
     async def _close(self) -> None:
-        """Give back what is not done. This goes on if the task that awaits it is cancelled again."""
+        """Release unfinished messages. The release continues even if the awaiting task is cancelled again."""
         if self._closing is None:
             self._closed_at = time.monotonic()
             self._closing = asyncio.create_task(self._closed())
@@ -91,7 +91,9 @@ class AsyncConsumer(ConsumerBase):
         self._state.close(time.monotonic())
         self._changed.set()
         await asyncio.wait(self._maintenance)
-        await self._maintain(self._state.settlement)  # something is due only if they were cancelled, as by asyncio.run
+        await self._maintain(
+            self._state.settlement
+        )  # settlements are due only if the tasks were cancelled, for example by asyncio.run
         self._transport.before_close.remove(self._close)
         self._running = False
 
@@ -112,12 +114,15 @@ class AsyncConsumer(ConsumerBase):
         return None
 
     async def _ask(self) -> float:
-        """Make the next claim; seconds to pause after it. Never cancelled: what it brings would not be given back."""
+        """Create the next claim and return the seconds to pause after it.
+
+        The request is never cancelled, because its messages would not be released.
+        """
         asked = time.monotonic()
         try:
             claimed = await self._transport.run(self._claim_call())
         except TooManyRequests as error:
-            return self._slowed_down(error)
+            return self._pause_after_limit(error)
         self._changed.set()
         return self._state.received(claimed, asked, time.monotonic())
 
@@ -133,7 +138,7 @@ class AsyncConsumer(ConsumerBase):
             slots.release()
 
     async def _maintain(self, next_request: NextRequest) -> None:
-        """Send requests of one kind, until the consumer is closed and none is due any more."""
+        """Send requests of one kind until the consumer is closed and none is due."""
         while True:
             self._changed.clear()
             asked = time.monotonic()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attempts of one call: what is sent, to whom with a token, and repeats with exponential back-off and jitter.
+"""The attempts of a call: request construction, authentication, and retries with exponential back-off and jitter.
 
-The outcome of an attempt is decided once for both transports: each ends with an answer, an error or ``Retry``.
+Both transports share the handling of outcomes: each attempt ends with an answer, an error or ``Retry``.
 """
 
 import logging
@@ -35,30 +35,34 @@ from zq.errors import CommitRunning, Invalid, StoreDamaged, TooManyRequests, Una
 T = TypeVar("T")
 LOG = logging.getLogger("zq.client")
 if logging.getLogger("httpx").level == logging.NOTSET:
-    # httpx logs each request at INFO. A program that wants this sets the level before the import, or afterwards.
+    # httpx logs each request at INFO. To keep this, set the level before the import, or afterwards.
     logging.getLogger("httpx").setLevel(logging.WARNING)
 Auth = httpx.Auth | Callable[[httpx.Request], httpx.Request]
-# Statuses of failures that pass.
+# Statuses of temporary failures.
 RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
-# Failures before anything of the request was sent.
+# Errors that occur before any part of the request was sent.
 NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-# What the error says of a server that was not reached; the first class that fits.
+# Explanations of connection errors. The first matching class applies.
 CAUSES: Final[Mapping[type[BaseException], str]] = {
     ConnectionRefusedError: "connection refused",
-    socket.gaierror: "the name is not known",
+    socket.gaierror: "the host name cannot be resolved",
     ssl.SSLCertVerificationError: "its certificate is not trusted",
-    ssl.SSLError: "it does not speak TLS as asked",
+    ssl.SSLError: "the TLS handshake failed",
 }
-# The largest number of a port.
+# Maximum port number.
 LAST_PORT: Final = 65535
-# The pool of connections.
+# Limits of the connection pool.
 CONNECTIONS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=100, keepalive_expiry=30)
-# Seconds for undoing a call that ended without an answer.
+# Timeout in seconds for undoing a call that ended without an answer.
 UNDO_TIMEOUT: Final = 2.0
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The settings of a client; ``timeout``: seconds for one attempt to connect, or to be answered."""
+    """The settings of a client.
+
+    Attributes:
+        timeout: Maximum seconds for one attempt to connect or to receive an answer.
+    """
 
     url: str
     headers: Mapping[str, str]
@@ -68,32 +72,32 @@ class Settings(Struct, frozen=True, kw_only=True):
     retries: Retries
 
     def options(self) -> dict[str, Any]:
-        """The arguments of an ``httpx.Client``."""
+        """Return the arguments for an ``httpx.Client``."""
         return {
             "base_url": self.url,
             "headers": {name: value.encode() for name, value in self.headers.items()},
             "auth": self.auth,
             "limits": CONNECTIONS,
             "follow_redirects": False,
-            # Reading certificates takes longer than a post: only where one may have to be checked.
+            # Loading certificates takes longer than a post, so it is limited to clients that may need them.
             "verify": httpx.URL(self.url).scheme == "https" or bool(getproxies()),
         }
 
     def safe_url(self) -> str:
-        """The server's address, without a user and a password."""
+        """Return the server's URL without user and password."""
         return str(httpx.URL(self.url).copy_with(userinfo=b""))
 
     def __repr__(self) -> str:
         return f"Settings({self.safe_url()})"
 
     def sign(self, request: httpx.Request) -> None:
-        """Give a request the token, if it goes to this server and to no other."""
+        """Add the token to a request if it goes to this server and not to another one."""
         server = httpx.URL(self.url)
         if self.token is not None and (request.url.scheme, request.url.netloc) == (server.scheme, server.netloc):
             request.headers.update(self.token.headers())
 
     def brief(self) -> "Settings":
-        """The same for a single, short attempt."""
+        """Return the settings for a single attempt with a short timeout."""
         return replace(
             self, timeout=min(self.timeout, UNDO_TIMEOUT), retries=Retries(attempts=1, deadline=UNDO_TIMEOUT)
         )
@@ -108,28 +112,31 @@ def settings(
     timeout: float,
     retries: Retries,
 ) -> Settings:
-    """The checked settings of a client; ``project`` "" = that of the credential.
+    """Validate and return the settings of a client.
 
-    Raises ``Invalid`` for what no request could have.
+    Args:
+        project: Project id; "" = the credential's project.
+
+    Raises ``Invalid``.
     """
     try:
         server = httpx.URL(url)
     except httpx.InvalidURL as error:
-        raise Invalid(f"The server's URL is none: {error}.") from error
+        raise Invalid(f"The server's URL is not valid: {error}.") from error
     if server.scheme not in ("http", "https") or not server.host or (server.port or 0) > LAST_PORT:
-        raise Invalid("The server's URL must begin with http:// or https://, and name a host, and a port that exists.")
+        raise Invalid("The server's URL must begin with http:// or https:// and have a host and a valid port.")
     headers: Mapping[str, str] = {
         "Client-ID": client_id or uuid4().hex,
         **({"X-Project-ID": project} if project else {}),
         "Content-Type": "application/json",
     }
     if not all(value.isprintable() and value == value.strip() for value in headers.values()):
-        raise Invalid("A project and a client id must have no control characters, and no blanks around them.")
+        raise Invalid("A project and a client id must not have control characters or surrounding blanks.")
     return Settings(url=url.rstrip("/"), headers=headers, auth=auth, token=token, timeout=timeout, retries=retries)
 
 
 class Retry(Exception):
-    """An attempt failed, and may be repeated after ``pause`` seconds. ``error`` is for the caller if it is not."""
+    """A failed attempt that may be repeated after ``pause`` seconds. ``error`` is raised if it is not repeated."""
 
     def __init__(self, error: ZqError, pause: float = 0.0) -> None:
         super().__init__(str(error))
@@ -138,7 +145,7 @@ class Retry(Exception):
 
 
 class Attempts:
-    """All attempts of one call: how much time is left, and when the next one is made."""
+    """The attempts of one call and the time left for them."""
 
     def __init__(self, call: Call[Any], settings: Settings) -> None:
         self.call = call
@@ -147,14 +154,14 @@ class Attempts:
         self._jitter = wait_random_exponential(settings.retries.first, settings.retries.most)
         self._failed: Retry | None = None
         self._still_running = 0
-        """Answers that say that the server is still at it: they do not count as failures."""
+        """Number of answers that a commit is still running. They do not count as failures."""
         self._too_fast = 0
-        """Answers that say that the caller is too fast: nothing was done, so they do not count either."""
+        """Number of answers that rejected the request because of a rate limit. They do not count as failures."""
         self._slowed_down: Retry | None = None
-        """The last attempt, if it was answered so."""
+        """The last attempt, if a rate limit rejected it."""
 
     def options(self) -> dict[str, Any]:
-        """The arguments of tenacity's ``Retrying``."""
+        """Return the arguments for tenacity's ``Retrying``."""
         return {
             "retry": retry_if_exception_type(Retry),
             "wait": self._pause,
@@ -164,7 +171,7 @@ class Attempts:
         }
 
     def request(self, client: httpx.Client | httpx.AsyncClient) -> httpx.Request:
-        """The next attempt, with as much time as is left."""
+        """Build the request of the next attempt, with a timeout that fits the time left."""
         if client.is_closed:
             raise ZqError("The client is closed.")
         self._slowed_down = None
@@ -184,49 +191,49 @@ class Attempts:
 
     @contextmanager
     def attempt(self) -> Generator[None, None, None]:
-        """Turn failures of the connection into ``Retry``, or into ``Unavailable`` if the call must not be repeated."""
+        """Translate connection errors to ``Retry``, or to ``Unavailable`` if the call must not be repeated."""
         try:
             yield
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
-            raise Invalid("The request breaks the rules of HTTP: its address, or one of its headers.") from error
+            raise Invalid("The request is not valid HTTP: check its address and headers.") from error
         except httpx.RequestError as error:
-            lost = Unavailable(sentence(self._settings.url, error))
+            lost = Unavailable(connection_error(self._settings.url, error))
             if self.call.repeat is Repeat.SAFE or isinstance(error, NEVER_SENT):
                 self._failed = Retry(lost)
                 raise self._failed from error
             raise lost from error
 
     def answer(self, response: httpx.Response) -> Answer:
-        """The answer. Raises the error that the response carries, as ``Retry`` if the call may be repeated."""
+        """Return the answer. An error in the response is raised, as ``Retry`` if the call may be repeated."""
         pause = retry_after(response.headers)
-        if response.status_code == 202 and pause > 0:  # a commit is under way, for as long as it takes
+        if response.status_code == 202 and pause > 0:  # a commit is still running, for however long it takes
             self._still_running += 1
             self._ends = max(self._ends, time.monotonic() + self._settings.retries.deadline)
-            self._failed = Retry(CommitRunning("The commit is decided and still being carried out."), pause)
+            self._failed = Retry(CommitRunning("The commit is decided and still being applied."), pause)
             raise self._failed
         if response.is_success:
             return Answer(response.status_code, response.headers, response.content)
         error = error_of(response)
         if response.status_code == 429 or isinstance(error, TooManyRequests):
-            raise self._slow_down(error, pause) from (self._failed.error if self._failed else None)
+            raise self._rate_limited(error, pause) from (self._failed.error if self._failed else None)
         running = response.status_code == 409 and pause > 0
         passing = response.status_code in RETRIED_STATUSES and not isinstance(error, StoreDamaged)
         if self.call.repeat is Repeat.SAFE and (passing or running):
             self._failed = Retry(error, pause)
             raise self._failed
         if self._failed is not None:
-            raise error from self._failed.error  # the chain says that an earlier attempt may have been applied
+            raise error from self._failed.error  # the chain shows that an earlier attempt may have been applied
         raise error
 
     def sleeps(self, pause: float) -> Iterator[float]:
-        """A pause as short sleeps. Raises the failure before it once the caller has no patience left."""
+        """Yield the parts of a pause. Once the caller wants no more retries, raise the preceding failure."""
         yield from sleep_slices(pause, self._out_of_patience)
         failure = self._slowed_down or self._failed
         if failure is not None and self._out_of_patience():
             raise failure
 
-    def _slow_down(self, error: ZqError, pause: float) -> Retry:
-        """The caller is too fast, and waits for as long as the server says."""
+    def _rate_limited(self, error: ZqError, pause: float) -> Retry:
+        """Return a retry after the time that the server requests."""
         if self._settings.retries.attempts > 1:
             self._too_fast += 1
         self._slowed_down = Retry(error, pause)
@@ -243,12 +250,14 @@ class Attempts:
         return max(asked, self._jitter(state))
 
     def _log(self, state: RetryCallState) -> None:
-        """The first repeat is logged, since a call may go on for a minute; the first wait of who is too fast too."""
+        """Log the first retry, because a call may take a minute, and the first wait for a rate limit."""
         if self._slowed_down is not None:
             if self._too_fast == 1:
-                LOG.info("%s Waiting %.0f s, as the server asks.", self._slowed_down.error, state.upcoming_sleep)
+                LOG.info(
+                    "%s Waiting %.0f s, as requested by the server.", self._slowed_down.error, state.upcoming_sleep
+                )
         elif state.attempt_number == 1 and state.outcome:
-            LOG.warning("%s Trying again for up to %.0f s.", state.outcome.exception(), self._settings.retries.deadline)
+            LOG.warning("%s Retrying for up to %.0f s.", state.outcome.exception(), self._settings.retries.deadline)
 
     def _exhausted(self, state: RetryCallState) -> bool:
         failed = state.attempt_number - self._still_running - self._too_fast
@@ -257,20 +266,20 @@ class Attempts:
         return too_often or state.upcoming_sleep >= left
 
 
-def sentence(url: str, error: httpx.RequestError) -> str:
-    """Why the server could not be asked."""
+def connection_error(url: str, error: httpx.RequestError) -> str:
+    """Return the error connection_error for a failed connection to the server."""
     server = httpx.URL(url)
     if isinstance(error, httpx.TimeoutException):
         reason = "did not answer in time"
     elif isinstance(error, NEVER_SENT):
         reason = f"cannot be reached{_cause(error)}"
     else:
-        reason = "broke the connection off"
+        reason = "closed the connection"
     return f"The server at {server.host}:{server.port or server.scheme} {reason}."
 
 
 def _cause(error: BaseException) -> str:
-    """What the system said, in brackets; "" if it said nothing that helps."""
+    """Return the cause that the operating system reports in brackets; "" if it is not helpful."""
     for cause in _causes(error):
         for kind, words in CAUSES.items():
             if isinstance(cause, kind):
@@ -281,7 +290,7 @@ def _cause(error: BaseException) -> str:
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
-        if isinstance(error, BaseExceptionGroup):  # of several addresses of one name
+        if isinstance(error, BaseExceptionGroup):  # one error per address of the host name
             yield from error.exceptions
         error = error.__cause__ or error.__context__
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A request as a value: its parts, whether it may be repeated, and how its answer is read. No I/O.
+"""Requests as values: their content, whether they may be repeated, and how their answers are read. No I/O.
 
-Each verb of the interface is written once, as a function that makes a ``Call``. ``operation`` binds it: on a blocking
-client it runs the call and returns what it reads; on an asynchronous one it returns an awaitable of the same.
+Each verb of the API is written once, as a function that returns a ``Call``. The decorator ``operation`` binds it to a
+client. On a blocking client, the bound verb runs the call and returns the result. On an asynchronous client, it returns
+an awaitable.
 """
 
 import inspect
@@ -42,42 +43,46 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 Params = Mapping[str, str | int | bool | list[str] | None]
-# The errors of decoding an answer of an unexpected form.
+# Errors raised when an answer has an unexpected format.
 UNREADABLE: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError)
-# Seconds; a longer Retry-After is cut to this.
+# Maximum seconds of a Retry-After header; longer times are cut to this.
 MAX_RETRY_AFTER: Final = 3600.0
-# Seconds between two checks whether a pause is still wanted.
+# Maximum seconds between two checks whether to end a pause.
 SLICE: Final = 0.2
 
 
 class Repeat(Enum):
-    """The condition for repeating a request after a lost answer or a temporary failure."""
+    """The condition under which a request is repeated after a lost answer or a temporary failure."""
 
     SAFE = "safe"
-    """A repeat changes nothing more: by its nature, or by an Idempotency-Key."""
+    """A repeated request has no further effect, by its nature or through an Idempotency-Key."""
     UNSENT = "unsent"
-    """Only if the server surely never got it."""
+    """The request is repeated only if it certainly never reached the server."""
 
 
 class Answer(Struct, frozen=True):
-    """A response below status 400."""
+    """A response with a status below 400."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-# The answer of a call that needs no request.
+# The answer of a call that sends no request.
 EMPTY: Final = Answer(204, {}, b"")
 
 
 class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
-    """One request. ``params`` of None are left out; ``wait``: seconds for which the server may hold it.
+    """A request and the function that reads its answer.
 
-    ``patience``: seconds for which the caller wants repeats, asked again and again. ``local_answer``: the answer, if
-    it needs no request. ``undo``: a call made once, briefly, if this one ended without an answer.
-    ``check``: a call made once, briefly, before this one. An error of reading its answer ends this call, too; a failure
-    of the check itself does not.
+    Attributes:
+        params: Query parameters; those with the value ``None`` are omitted.
+        wait: Maximum seconds for which the server may hold the request.
+        patience: Returns the seconds for which the caller still wants retries; called repeatedly.
+        local_answer: The answer, if no request is needed.
+        undo: Call that is made once, with a short timeout, if this one ends without an answer.
+        check: Call that is made once, with a short timeout, before this one. If its answer cannot be read, this call
+            fails too; other failures of the check are ignored.
     """
 
     method: str
@@ -95,24 +100,24 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
 
 
 class Page(Struct, Generic[T_co], frozen=True):
-    """One page of a listing and the call for the next one; None after the last."""
+    """A page of a listing, and the call for the next page (``None`` after the last page)."""
 
     items: list[T_co]
     next: "Call[Page[T_co]] | None"
 
 
 class Transport(Protocol):
-    """Runs calls for threads."""
+    """A transport that runs calls for threads."""
 
     before_close: list[Callable[[], None]]
-    """What running consumers do before the connections are closed."""
+    """Callbacks of running consumers, called before the connections are closed."""
 
     def run(self, call: Call[T]) -> T:
-        """Return the result of the call. Raises the error that the server raised, or ``Unavailable``."""
+        """Run the call and return its result. Raises the error that the server raised, or ``Unavailable``."""
         ...
 
     def open(self, call: "Call[Any]") -> AbstractContextManager[Iterator[bytes]]:
-        """Return the body of the answer as it arrives. Both raise ``Unavailable`` if the connection breaks."""
+        """Open a streaming answer and yield its body as it arrives. Raises ``Unavailable`` if the connection breaks."""
         ...
 
     def close(self) -> None:
@@ -121,43 +126,43 @@ class Transport(Protocol):
 
 
 class AsyncTransport(Protocol):
-    """Runs calls for tasks."""
+    """A transport that runs calls for tasks. The methods correspond to those of ``Transport``."""
 
     before_close: list[Callable[[], Coroutine[Any, Any, None]]]
-    """As ``Transport.before_close``."""
+    """Callbacks of running consumers, awaited before the connections are closed."""
 
     async def run(self, call: Call[T]) -> T:
-        """As ``Transport.run``."""
+        """Run the call and return its result; see ``Transport.run``."""
         ...
 
     def open(self, call: "Call[Any]") -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """As ``Transport.open``."""
+        """Open a streaming answer; see ``Transport.open``."""
         ...
 
     async def close(self) -> None:
-        """As ``Transport.close``."""
+        """Close all connections."""
         ...
 
 
 class Blocking:
-    """Verbs on it return what they read."""
+    """Base class of blocking clients and handles, whose verbs return results."""
 
     transport: Transport
 
 
 class Asynchronous:
-    """Verbs on it return awaitables."""
+    """Base class of asynchronous clients and handles, whose verbs return awaitables."""
 
     transport: AsyncTransport
 
 
 class Verb:
-    """A verb as interpreters show it: its name, its docstring, and the signature that it has on either client."""
+    """A verb with the name, docstring and signature that it shows to users of either client."""
 
     blocking: Callable[[Any], Any]
-    """From what the ``Call`` reads to what the verb returns on a blocking client."""
+    """Maps the result type of the ``Call`` to the verb's result type on a blocking client."""
     awaited: Callable[[Any], Any]
-    """And on an asynchronous one."""
+    """Maps the result type of the ``Call`` to the verb's result type on an asynchronous client."""
 
     def __init__(self, make: Callable[..., Call[Any]]) -> None:
         self._make = make
@@ -165,7 +170,11 @@ class Verb:
         update_wrapper(self, make)  # type: ignore[arg-type]
 
     def signature(self, waits: bool) -> inspect.Signature:
-        """Return the signature of the bound verb; ``waits``: on a blocking client."""
+        """Return the signature of the bound verb.
+
+        Args:
+            waits: Whether the client is blocking.
+        """
         if waits not in self._signatures:
             given = inspect.signature(self._make)
             (read,) = get_args(given.return_annotation)
@@ -182,7 +191,7 @@ class Verb:
 
 
 class operation(Verb, Generic[P, T]):
-    """A verb, written as a method that returns a ``Call``."""
+    """A verb that runs one request, written as a method that returns the ``Call``."""
 
     blocking = staticmethod(lambda read: read)
     awaited = staticmethod(lambda read: GenericAlias(Coroutine, (Any, Any, read)))
@@ -207,7 +216,7 @@ class operation(Verb, Generic[P, T]):
 
 
 class listing(Verb, Generic[P, T]):
-    """A verb that iterates over pages, written as a method that returns the ``Call`` for the first one."""
+    """A verb that iterates over pages, written as a method that returns the ``Call`` for the first page."""
 
     blocking = staticmethod(lambda read: GenericAlias(Iterator, get_args(read)))
     awaited = staticmethod(lambda read: GenericAlias(AsyncIterator, get_args(read)))
@@ -250,41 +259,41 @@ async def _walk_async(transport: AsyncTransport, first: Call[Page[T]]) -> AsyncI
 
 
 def path(*segments: str) -> str:
-    """Below ``/v2/``; each segment quoted, so that a name never becomes another path. Raises ``InvalidName``."""
+    """Return the path of a resource below ``/v2/``. Each segment is quoted. Raises ``InvalidName``."""
     if not all(segments) or "/" in "".join(segments):
-        # Servers decode a path before they take it apart: even a quoted slash would lead to another resource.
-        raise InvalidName("A name must not be empty, and must not hold a slash.")
+        # Servers decode a path before they split it, so even a quoted slash would lead to another resource.
+        raise InvalidName("A name must not be empty and must not contain a slash.")
     quoted = (quote(part, safe="") for part in segments)
     return "/v2/" + "/".join(part if part.strip(".") else part.replace(".", "%2E") for part in quoted)
 
 
 def key_header(key: str | None) -> Mapping[str, str]:
-    """Return the header of the idempotency key: the caller's, or a fresh one for this call."""
+    """Return the header with the caller's idempotency key, or with a new key for this call."""
     if key is not None and not all("!" <= letter <= "~" for letter in key):
-        raise InvalidHeader("Invalid header value", "A key must be of visible ASCII characters.")
+        raise InvalidHeader("Invalid header value", "A key must consist of visible ASCII characters.")
     return {"Idempotency-Key": key or uuid4().hex}
 
 
 def nothing(answer: Answer) -> None:
-    """Read an answer without content. Raises ``ValueError`` for one with content, which no zq server sends."""
+    """Read an answer without content. Raises ``ValueError`` if it has content, which zq servers never send."""
     if answer.status != 204:
         raise ValueError(answer.status)
 
 
 def check_concurrency(concurrency: int) -> int:
-    """Return the number. Raises ``Invalid`` below 1."""
+    """Return ``concurrency``. Raises ``Invalid`` if it is below 1."""
     if concurrency < 1:
         raise Invalid("concurrency must be at least 1.")
     return concurrency
 
 
 def maybe_applied(error: BaseException) -> bool:
-    """Return whether the server may have carried out a failed call: not if it refused the first attempt."""
+    """Return whether the server may have applied a failed call: true unless it refused the first attempt."""
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 
 
 class Caught:
-    """A context manager that keeps the first ``Exception`` of its blocks; what ends a program or a task is raised."""
+    """A context manager that records the first ``Exception`` of its blocks. Other exceptions propagate."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -301,7 +310,7 @@ class Caught:
 
 
 class ErrorBody(Struct):
-    """The body of an error."""
+    """The body of an error answer."""
 
     title: str = ""
     description: str = ""
@@ -309,39 +318,47 @@ class ErrorBody(Struct):
 
 
 def error_of(response: "httpx.Response") -> ZqError:
-    """Return the error in an answer, as the class that the server raised."""
+    """Return the error of an answer as an instance of the class that the server raised."""
     try:
         body = msgspec.json.decode(response.content, type=ErrorBody)
-    except UNREADABLE:  # a proxy's own page
+    except UNREADABLE:  # an error page of a proxy
         body = ErrorBody()
     title = body.title or response.reason_phrase
     reason = title.removeprefix(f"{response.status_code} ")
     sentence = body.description or f"The server answered {response.status_code} {reason}."
     if response.status_code < 400:
         target = response.headers.get("Location", "nowhere")
-        sentence = f"The server answered {response.status_code} {reason}, which leads to {target}; no call follows."
+        sentence = (
+            f"The server answered {response.status_code} {reason}, a redirect to {target}, which clients do not follow."
+        )
     name, pause = response.headers.get(refusals.HEADER, ""), max(1, int(retry_after(response.headers)))
     return refusals.error(response.status_code, name, title, sentence, pause, body.limit)
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds of the Retry-After header; 0 without one, and for a date."""
+    """Return the seconds of the Retry-After header; 0 if it is absent or a date."""
     asked = headers.get("Retry-After", "")
     return min(float(asked), MAX_RETRY_AFTER) if asked.isascii() and asked.isdigit() else 0.0
 
 
 @contextmanager
 def reading_answer(method: str, path: str) -> Generator[None, None, None]:
-    """Raise ``ZqError`` if the block reads an answer that no zq server sends."""
+    """Raise ``ZqError`` if the block cannot read an answer, which then does not come from a zq server."""
     try:
         yield
     except UNREADABLE as error:
-        raise ZqError(f"The answer to {method} {path} is none that this client understands.") from error
+        raise ZqError(f"This client cannot read the answer to {method} {path}.") from error
 
 
 class Retries(Struct, frozen=True):
-    """When a call is tried again: with pauses of random length, of up to ``first`` seconds at first, doubling up to
-    ``most``, or as long as the server asks for; not more than ``attempts`` in all, and none after ``deadline`` seconds.
+    """The retry policy of a client.
+
+    Pauses between attempts are random. Their upper bound starts at ``first`` seconds and doubles up to ``most``
+    seconds. A pause is at least as long as the server requests.
+
+    Attributes:
+        attempts: Maximum number of attempts.
+        deadline: Seconds after which no attempt is started.
     """
 
     attempts: int = 10
@@ -351,7 +368,7 @@ class Retries(Struct, frozen=True):
 
 
 def sleep_slices(pause: float, over: Callable[[], bool]) -> Iterator[float]:
-    """Yield the seconds of each next sleep, until the pause has passed or ``over`` returns True."""
+    """Yield the parts of a pause in seconds, until the pause has passed or ``over`` returns ``True``."""
     ends = time.monotonic() + pause
     while (left := ends - time.monotonic()) > 0 and not over():
         yield min(left, SLICE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls on claims, for the verbs of a queue and for consumers."""
+"""Calls on claims, for queue handles and consumers."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,7 +18,11 @@ T = TypeVar("T")
 
 
 class ClaimedDeliveries(Struct, frozen=True):
-    """Messages to work on; ``pause``: seconds after which the server wants the next request."""
+    """Claimed messages of a consumer.
+
+    Attributes:
+        pause: Seconds after which the server accepts the next request.
+    """
 
     claim: str
     deliveries: list[Delivery]
@@ -57,11 +61,11 @@ def claim_call(
     wait: float,
     fence: Fence | None = None,
 ) -> Call[T]:
-    """Makes the claim of that name, or finds it: a repeat gets what the first attempt got. ``read``: see below.
+    """Return the call that creates the claim of this name, or gets it if it exists. A retry gets the same claim.
 
-    Without a name it gets a unique one, and is released if the call ends without an answer.
+    A claim without a name gets a unique one, and is released if the call ends without an answer.
     """
-    own = name or f"client.{uuid4().hex}"  # no id that the server gives has a dot
+    own = name or f"client.{uuid4().hex}"  # ids assigned by the server contain no dot
     return Call(
         method="PUT",
         path=path("queues", queue, "claims", own),
@@ -74,21 +78,21 @@ def claim_call(
 
 
 def read_claim(name: str, answer: Answer) -> Claim:
-    """The claim that an answer shows."""
+    """Read the claim in an answer."""
     if answer.status == 204:
         return Claim("", [])
     return Claim(name, msgspec.json.decode(answer.body, type=_Claimed).messages)
 
 
 def read_deliveries(name: str, answer: Answer) -> ClaimedDeliveries:
-    """The messages that an answer brings, to be worked on."""
+    """Read the claimed messages in an answer as deliveries."""
     if answer.status == 204:
         return ClaimedDeliveries(name, [], retry_after(answer.headers))
     return ClaimedDeliveries(name, msgspec.json.decode(answer.body, type=_Delivered).messages)
 
 
 def list_call(where: str, page: int | None) -> Call[Page[LiveClaim]]:
-    """Live claims. A page may be short, or empty, before the last one, which alone has no link."""
+    """Return the call that lists live claims. A page may be short or empty; only the last page has no link."""
 
     def read(answer: Answer) -> Page[LiveClaim]:
         found = msgspec.json.decode(answer.body, type=_ListedClaims)
@@ -99,7 +103,7 @@ def list_call(where: str, page: int | None) -> Call[Page[LiveClaim]]:
 
 
 def get_call(queue: str, claim: str) -> Call[Claim]:
-    """What a claim holds now."""
+    """Return the call that gets a claim."""
     return Call(
         method="GET", path=path("queues", queue, "claims", claim), params={"detailed": True}, read=_reader_of(claim)
     )
@@ -108,7 +112,7 @@ def get_call(queue: str, claim: str) -> Call[Claim]:
 def renew_call(
     queue: str, claim: str, ttl: int | None = None, grace: int | None = None, fence: Fence | None = None
 ) -> Call[None]:
-    """Renews a claim for another ``ttl`` seconds."""
+    """Return the call that renews a claim for another ``ttl`` seconds."""
     return Call(
         method="PATCH",
         path=path("queues", queue, "claims", claim),
@@ -119,7 +123,7 @@ def renew_call(
 
 
 def release_call(queue: str, claim: str, delay: int | None = None) -> Call[None]:
-    """Releases all that a claim holds. A claim of no messages has no name and needs no request."""
+    """Return the call that releases a claim. A claim without messages has no name and needs no request."""
     if not claim:
         return Call(method="DELETE", path="", read=nothing, local_answer=EMPTY)
     params = {"delay": delay}
@@ -129,7 +133,7 @@ def release_call(queue: str, claim: str, delay: int | None = None) -> Call[None]
 def settle_call(
     queue: str, claim: str, terms: extensions.SettleTerms, key: str | None = None, fence: Fence | None = None
 ) -> Call[Settled]:
-    """Ends the work on messages of a claim."""
+    """Return the call that settles messages of a claim."""
     return Call(
         method="POST",
         path=path("queues", queue, "claims", claim, "settle"),
@@ -141,7 +145,7 @@ def settle_call(
 
 
 def fenced(fence: Fence | None) -> dict[str, str]:
-    """The parameter with which the server refuses jobs of an earlier epoch."""
+    """Return the parameter with which the server refuses jobs of an earlier epoch."""
     return {} if fence is None else {"fence": f"{fence.name}:{fence.epoch}"}
 
 

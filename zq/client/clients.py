@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Client`` and ``AsyncClient``: a project at a server."""
+"""``Client`` and ``AsyncClient``: access to one project of a server."""
 
 from collections.abc import AsyncGenerator, Generator, Iterable
 from datetime import datetime
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from zq.client.attempts import Auth
 
 T = TypeVar("T")
-# Seconds for one attempt, unless the caller chooses others.
+# Default timeout of an attempt in seconds.
 TIMEOUT = 10.0
 
 
 class ClientVerbs:
-    """The verbs of a client that are about no single queue or topic."""
+    """The verbs of a client that concern no single queue or topic."""
 
     def __init__(
         self,
@@ -54,13 +54,21 @@ class ClientVerbs:
         token: str | None = None,
         check_delays: bool = True,
     ) -> None:
-        """Create the client; it connects at its first call.
+        """Create the client. It connects on the first call.
 
-        ``project`` "": that of the credential. ``client_id``: a UUID, fresh if not given. ``auth``: whatever httpx
-        takes. ``timeout``: of one attempt. ``token``: goes to this server alone; None = ``ZQ_TOKEN`` of the environment
-        (unless there is an ``auth``), "" = none. ``check_delays``: refuse delays that a queue ignores.
+        Args:
+            project: Project id; "" = the credential's project.
+            client_id: A UUID; a new one by default.
+            auth: Any authentication that httpx accepts.
+            timeout: Timeout of one attempt in seconds.
+            token: Token, sent to this server only. ``None`` = the environment variable ``ZQ_TOKEN``, unless ``auth`` is
+                set; "" = no token.
+            check_delays: Whether to refuse delays that a queue ignores.
         """
-        from zq.client import attempts, transport  # here: with httpx they take longer to import than all the rest
+        from zq.client import (
+            attempts,
+            transport,
+        )  # imported here, because httpx takes longer to import than everything else
 
         secret = chosen_token(token, otherwise=auth is not None)
         settings = attempts.settings(url, project, client_id, auth, secret, timeout, retries or Retries())
@@ -76,9 +84,13 @@ class ClientVerbs:
     def queues(
         self, /, *, name: str | None = None, detailed: bool = False, page: int | None = None, **filters: str | int
     ) -> Call[Page[Listed]]:
-        """The project's queues in the order of names: those whose names hold ``name`` and metadata the filters.
+        """List the project's queues, ordered by name.
 
-        ``detailed`` brings metadata; ``page``: queues in a request.
+        Args:
+            name: Text that the names must contain.
+            detailed: Whether to include the metadata.
+            page: Number of queues per request.
+            filters: Required metadata values by key.
         """
         return resource_page("queues", page, detailed, {"name": name, **filters})
 
@@ -86,37 +98,42 @@ class ClientVerbs:
     def topics(
         self, /, *, name: str | None = None, detailed: bool = False, page: int | None = None, **filters: str | int
     ) -> Call[Page[Listed]]:
-        """As ``queues``."""
+        """List the project's topics, with the arguments of ``queues``."""
         return resource_page("topics", page, detailed, {"name": name, **filters})
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
-        """What matters in the project, and its past within so many seconds: 300, 600 or 10800."""
+        """Return the project's metrics, with their history over ``window`` seconds (300, 600 or 10800)."""
         return Call(method="GET", path=path("figures"), params={"window": window}, read=_document)
 
     @listing
     def queue_figures(
         self, /, *, sort: str = "oldest", order: str | None = None, name: str | None = None, page: int | None = None
     ) -> Call[Page[dict[str, Any]]]:
-        """All queues with their figures, each once: by ``oldest``, ``ready``, ``delayed``, ``claimed``, ``in``, ``out``
-        or ``growth``, or by ``name``; ``order``: ``asc`` or ``desc``. ``page``: queues in a request, 100 at most."""
+        """List all queues with their metrics, each queue once.
+
+        Args:
+            sort: ``oldest``, ``ready``, ``delayed``, ``claimed``, ``in``, ``out``, ``growth`` or ``name``.
+            order: ``asc`` or ``desc``.
+            page: Number of queues per request, at most 100.
+        """
         params: Params = {"sort": sort, "order": order, "name": name, "limit": page}
         return _pages("queues", dict[str, Any], path("figures", "queues"), params)
 
     @operation
     def servers(self) -> Call[list[dict[str, Any]]]:
-        """What each server process of the deployment says of itself; for administrators."""
+        """Return the latest report of each server process of the deployment; for administrators."""
         return Call(method="GET", path=path("servers"), read=lambda answer: _document(answer)["servers"])
 
     @operation
     def limits(self) -> Call[dict[str, int]]:
-        """The limits that the server has in force."""
+        """Return the limits of the server."""
         read = msgspec.json.Decoder(dict[str, int]).decode
         return Call(method="GET", path=path("limits"), read=lambda answer: read(answer.body))
 
     @operation
     def find(self, message: str) -> Call[Located]:
-        """Where in the project a message is, by its id alone, or its latest record. Raises ``MessageNotFound``."""
+        """Find a message by id in the whole project, or its latest history entry. Raises ``MessageNotFound``."""
         return Call(
             method="GET",
             path=path("messages", message),
@@ -126,52 +143,67 @@ class ClientVerbs:
 
     @listing
     def claims(self, /, *, page: int | None = None) -> Call[Page[LiveClaim]]:
-        """The live claims of all queues of the project, with their holders; ``page``: claims in a request."""
+        """List the live claims of all queues of the project, with their holders.
+
+        Args:
+            page: Number of claims per request.
+        """
         return list_call(path("claims"), page)
 
     @operation
     def ping(self) -> Call[None]:
-        """Raises ``Unavailable`` if the server or its store does not answer."""
+        """Raise ``Unavailable`` if the server or its store does not answer."""
         return Call(method="GET", path=path("ping"), read=nothing)
 
     @operation
     def whoami(self) -> Call[dict[str, Any]]:
-        """Whose the token is: ``project``, ``user``, ``roles``, ``scopes``, ``credential`` and ``expires``."""
+        """Return the caller's ``project``, ``user``, ``roles``, ``scopes``, ``credential`` and ``expires``."""
         return Call(method="GET", path=path("whoami"), read=_document)
 
     @operation
     def me(self) -> Call[dict[str, Any]]:
-        """What the caller may do: ``project``, ``projects`` (None = any), ``roles``, ``rules`` and ``admin``; of the
-        server ``auth``, ``console`` and ``version``."""
+        """Return the caller's permissions and properties of the server.
+
+        The permissions are ``project``, ``projects`` (``None`` = all), ``roles``, ``rules`` and ``admin``. The
+        properties are ``auth``, ``console`` and ``version``.
+        """
         return Call(method="GET", path=path("me"), read=_document)
 
     @operation
     def revoke_shares(self) -> Call[None]:
-        """End all URLs that were signed for the project."""
+        """Revoke all signed URLs of the project."""
         return Call(method="POST", path=path("share", "revoke"), read=nothing)
 
     @operation
     def quota(self) -> Call[dict[str, Any]]:
-        """What the project may use (``limits``), and what it uses (``used``). Raises ``NotBuilt`` without tokens."""
+        """Return the project's quotas (``limits``) and usage (``used``). Raises ``NotBuilt`` without authentication."""
         return Call(method="GET", path=path("quota"), read=_document)
 
     @listing
     def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
-        """The project's tokens, without their secrets; ``page``: tokens in a request."""
+        """List the project's tokens, without their secrets.
+
+        Args:
+            page: Number of tokens per request.
+        """
         return _pages("tokens", dict[str, Any], path("tokens"), {"limit": page})
 
     @operation
     def token(self, id: str) -> Call[dict[str, Any]]:
-        """A token of the project, without its secret. Raises ``NotFound``."""
+        """Return a token of the project without its secret. Raises ``NotFound``."""
         return Call(method="GET", path=path("tokens", id), read=_document)
 
     @operation
     def create_token(
         self, *, name: str = "", scopes: Iterable[str] | None = None, roles: Iterable[str] = (), days: int | None = None
     ) -> Call[dict[str, Any]]:
-        """A new token: member ``token`` has its text, this once. It is for no more than the credential that makes it.
+        """Create a token. Only this result contains its secret, in the member ``token``.
 
-        ``scopes`` None: for as much as that. Not repeated after a lost answer, since it would be a second one.
+        The token never exceeds the credential that creates it. The call is not repeated after a lost answer, because
+        that would create a second token.
+
+        Args:
+            scopes: Scopes of the token; ``None`` = those of the creating credential.
         """
         terms: dict[str, Any] = {"name": name, "roles": [*roles]}
         terms |= {} if scopes is None else {"scopes": [*scopes]}
@@ -180,26 +212,31 @@ class ClientVerbs:
 
     @operation
     def rotate_token(self, id: str) -> Call[dict[str, Any]]:
-        """A twin of a token, shown as by ``create_token``; the old one ends within a day. Raises ``NotFound``."""
+        """Create a replacement for a token, with a result like ``create_token``. The old token expires within a day.
+
+        Raises ``NotFound``.
+        """
         return Call(method="POST", path=path("tokens", id, "rotate"), read=_document, repeat=Repeat.UNSENT)
 
     @operation
     def revoke_token(self, id: str) -> Call[None]:
-        """End a token of the project. No error if there is none."""
+        """Revoke a token of the project. An unknown token is ignored."""
         return Call(method="DELETE", path=path("tokens", id), read=nothing)
 
     @listing
     def audit(self, /, *, since: datetime | None = None, page: int | None = None) -> Call[Page[dict[str, Any]]]:
-        """What was changed, and by whom, the latest first: in the project, for administrators in all.
+        """List audit entries, latest first: of the project, or of all projects for administrators.
 
-        ``since``: what was done then or later, UTC unless it has a zone; ``page``: entries in a request.
+        Args:
+            since: Earliest time, in UTC unless it has a time zone.
+            page: Number of entries per request.
         """
         told = None if since is None else since.isoformat()
         return _pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": told})
 
     @operation
     def fence(self, name: str) -> Call[Fence]:
-        """The next epoch of a fence: jobs with an earlier one are refused from now on."""
+        """Advance a fence and return its new epoch. Jobs with an earlier epoch are refused from now on."""
         return Call(
             method="POST",
             path=path("fences", name),
@@ -208,22 +245,34 @@ class ClientVerbs:
 
     @listing
     def fences(self, /, *, page: int | None = None) -> Call[Page[JobFence]]:
-        """The project's fences in the order of names; ``page``: fences in a request."""
+        """List the project's fences, ordered by name.
+
+        Args:
+            page: Number of fences per request.
+        """
         return _pages("fences", JobFence, path("fences"), {"limit": page})
 
     @listing
     def stages(self, /, *, page: int | None = None) -> Call[Page[JobStage]]:
-        """Stages, likewise."""
+        """List the project's stages, ordered by name.
+
+        Args:
+            page: Number of stages per request.
+        """
         return _pages("stages", JobStage, path("stages"), {"limit": page})
 
     @listing
     def commits(self, /, *, page: int | None = None) -> Call[Page[JobCommit]]:
-        """Producers with their last batches, likewise."""
+        """List the project's producers with their last batches, ordered by name.
+
+        Args:
+            page: Number of producers per request.
+        """
         return _pages("commits", JobCommit, path("commits"), {"limit": page})
 
     @operation
     def drop_stage(self, name: str) -> Call[None]:
-        """Drop staged messages. No error if there is no such stage."""
+        """Delete staged messages. An unknown stage is ignored."""
         return Call(method="DELETE", path=path("stages", name), read=nothing)
 
     @operation
@@ -236,13 +285,18 @@ class ClientVerbs:
         settle: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
     ) -> Call[Committed]:
-        """Publish stages and delete the messages of claims: both or neither, once for each batch.
+        """Publish stages and delete the messages of claims atomically, once per batch.
 
-        ``publish``: pairs of a stage and how many messages were staged there, as ``stage`` and ``post_many`` return
-        it; a stage that holds another number is refused. ``settle``: pairs of a queue and a claim. The client repeats
-        a large commit until it is complete; the result is then ``replayed``.
-        Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``, ``StageDiffers``, ``CommitTooLarge``; then nothing has
-        changed. Raises ``Invalid`` for a stage without its count.
+        The client repeats a large commit until it is complete; the result is then ``replayed``. After an error, nothing
+        has changed.
+
+        Args:
+            publish: Pairs of a stage and its message count, as returned by ``stage`` and ``post_many``. A stage with
+                another count is refused.
+            settle: Pairs of a queue and a claim.
+
+        Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``, ``StageDiffers``, ``CommitTooLarge``, and ``Invalid`` for
+        a stage without a count.
         """
         stages: list[str | extensions.CountedStage] = [_counted(stage) for stage in publish]
         claims = [extensions.HeldClaim(queue, claim) for queue, claim in settle]
@@ -256,7 +310,7 @@ class ClientVerbs:
 
     @operation
     def committed(self, producer: str) -> Call[LastCommit]:
-        """A producer's last batch. Raises ``ProducerNotFound``."""
+        """Return a producer's last batch. Raises ``ProducerNotFound``."""
         return Call(
             method="GET",
             path=path("commits", producer),
@@ -266,7 +320,7 @@ class ClientVerbs:
 
 def _counted(stage: object) -> extensions.CountedStage:
     if not (isinstance(stage, tuple) and len(stage) == 2 and isinstance(stage[1], int)):
-        raise Invalid(f"publish must name pairs of a stage and the messages staged there; it names {stage!r}.")
+        raise Invalid(f"publish must contain pairs of a stage and its message count, not {stage!r}.")
     return extensions.CountedStage(*stage)
 
 
@@ -275,7 +329,10 @@ def _document(answer: Answer) -> dict[str, Any]:
 
 
 def _pages(member: str, kind: type[T], target: str, params: Params) -> Call[Page[T]]:
-    """The first page of what an answer has as this member. It is the link that says whether more follow."""
+    """Return the call for the first page of a listing in one member of the answer.
+
+    A link shows that more pages follow.
+    """
 
     def read(answer: Answer) -> Page[T]:
         found = _document(answer)
@@ -291,18 +348,18 @@ def _query(links: list[dict[str, str]]) -> str:
 
 
 class Client(ClientVerbs, Blocking):
-    """A project at a server. Connections are pooled; threads may share a client; close it, or use ``with``."""
+    """A client of one project. Threads may share it; connections are pooled. Close it, or use ``with``."""
 
     def queue(self, name: str) -> Queue:
-        """A handle; asks the server nothing."""
+        """Return a handle of the queue, without a request."""
         return Queue(self.transport, name)
 
     def topic(self, name: str) -> Topic:
-        """A handle; asks the server nothing."""
+        """Return a handle of the topic, without a request."""
         return Topic(self.transport, name)
 
     def stream(self, match: str = "**", after: int | str | None = None) -> Generator[Event | Gap, None, None]:
-        """As ``Topic.stream``, of all topics whose names match."""
+        """Stream messages of all topics whose names match; see ``Topic.stream``."""
         return stream(self.transport, _matching(match, after))
 
     def close(self) -> None:
@@ -317,18 +374,18 @@ class Client(ClientVerbs, Blocking):
 
 
 class AsyncClient(ClientVerbs, Asynchronous):
-    """As ``Client``, for one event loop; close it, or use ``async with``."""
+    """An asynchronous client of one project, for one event loop. Close it, or use ``async with``."""
 
     def queue(self, name: str) -> AsyncQueue:
-        """A handle; asks the server nothing."""
+        """Return a handle of the queue, without a request."""
         return AsyncQueue(self.transport, name)
 
     def topic(self, name: str) -> AsyncTopic:
-        """A handle; asks the server nothing."""
+        """Return a handle of the topic, without a request."""
         return AsyncTopic(self.transport, name)
 
     def stream(self, match: str = "**", after: int | str | None = None) -> AsyncGenerator[Event | Gap, None]:
-        """As ``AsyncTopic.stream``, of all topics whose names match."""
+        """Stream messages of all topics whose names match; see ``Topic.stream``."""
         return stream_async(self.transport, _matching(match, after))
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consuming a queue: what all consumers have in common, and the one of a blocking client, with handlers in threads.
+"""Consumers: the common base class, and the consumer of a blocking client, with handlers in threads.
 
-Two maintenance threads serve the claims meanwhile: one settles what was decided, the other one renews.
+Two maintenance threads serve the claims in the background: one settles messages, the other renews claims.
 """
 
 import logging
@@ -26,14 +26,19 @@ from zq.wire.extensions import Buried
 
 LOG = logging.getLogger("zq.client")
 OnLost = Callable[[list[Delivery]], object]
-# Seconds in which a consumer that was stopped tries to settle what was decided.
+# Seconds in which a stopped consumer tries to settle finished messages.
 STOP_TIMEOUT: Final = 5.0
 
 
 class ConsumerBase:
-    """A loop over messages with its state. ``on_lost`` gets messages whose claim was over before they were settled.
+    """The loop over a queue's messages and its state.
 
-    ``stopped``: a signal, or ``stop``, has ended the loop, not a lack of messages. ``guard``: the lock of the state.
+    Args:
+        on_lost: Called with messages whose claim expired before they were settled.
+        guard: Lock that protects the state.
+
+    Attributes:
+        stopped: Whether a signal or ``stop`` ended the loop, rather than a lack of messages.
     """
 
     def __init__(self, options: ConsumerOptions, on_lost: OnLost | None, guard: AbstractContextManager[Any]) -> None:
@@ -47,12 +52,12 @@ class ConsumerBase:
         self._done = self._failed = 0
 
     def stop(self) -> None:
-        """Let the loop end after the messages in hand. Any thread may call it, and a handler of signals."""
+        """End the loop after the current messages. May be called from any thread and from signal handlers."""
         self.stopped = True
 
     def _begin(self, limits: ConsumerLimits) -> None:
         if self._running:
-            raise RuntimeError("This consumer is in a loop already; each loop needs a consume() of its own.")
+            raise RuntimeError("This consumer is already running; call consume() for each loop.")
         self._running, self.stopped, self._closed_at = True, False, inf
         self._done = self._failed = 0
         self._state = ConsumerState(self._options.within(limits))
@@ -61,22 +66,22 @@ class ConsumerBase:
         return self.stopped or self._closed_at < inf
 
     def _claim_call(self) -> Call[ClaimedDeliveries]:
-        """The call for the next claim; it is not repeated once the loop is to end."""
+        """Return the call for the next claim, which is not retried once the loop must end."""
         return replace(self._state.next_claim(), patience=self._patience)
 
     def _request_call(self, request: PendingRequest) -> Call[Any]:
-        """The call of a request; renewals are not repeated once the loop is to end."""
+        """Return the call of a request. Renewals are not retried once the loop must end."""
         return replace(request.call, patience=self._settle_patience if request.decided else self._patience)
 
     def _completed(self, request: PendingRequest, answer: Any, error: Exception | None, asked: float) -> None:
-        """Record how a request ended."""
+        """Record the outcome of a request."""
         if error is None:
             self._state.succeeded(request, answer, asked)
         else:
             self._state.failed(request, error, time.monotonic())
 
-    def _slowed_down(self, error: TooManyRequests) -> float:
-        """Seconds to pause before the next claim. Raises the error if it hides that a claim may have been made."""
+    def _pause_after_limit(self, error: TooManyRequests) -> float:
+        """Return the seconds to pause before the next claim. Raises the error if a claim may have been created."""
         if maybe_applied(error):
             raise error
         return float(error.retry_after)
@@ -88,25 +93,26 @@ class ConsumerBase:
         return self._closed_at + STOP_TIMEOUT - time.monotonic() if self.stopped else inf
 
     def _decide(self, delivery: Delivery, error: BaseException | None) -> Decision:
-        """The decision about a message whose handler has returned, or raised, without one."""
+        """Return the decision on a message whose handler ended without one."""
         if error is None:
             self._done += 1
             return delivery.id
         self._failed += 1
         if isinstance(error, UndecodableBody) and error.message_id == delivery.id:
             # Another attempt would fail in the same way.
-            LOG.warning("%s The message is buried.", error)
+            LOG.warning("%s The message is moved to the dead-letter queue.", error)
             return Buried(delivery.id, str(error))
-        LOG.warning("The handler failed; message %s goes back.", delivery.id, exc_info=error)
+        LOG.warning("The handler failed; message %s is released.", delivery.id, exc_info=error)
         return self._state.options.after_failure(delivery)
 
     def _worked(self) -> Worked:
         return Worked(self._done, self._failed, self._state.unstarted)
 
     def _report(self, *, raises: bool = True) -> None:
-        """Hand lost messages to ``on_lost``; raise the first failed request, or lost messages without ``on_lost``.
+        """Report lost messages and failed requests.
 
-        All but the first are logged; with ``raises`` False, since the loop has ended, all.
+        Lost messages are passed to ``on_lost``, or raised as ``ClaimLapsed`` without it. The first error is raised and
+        the others are logged. If ``raises`` is ``False`` because the loop has ended, all errors are logged.
         """
         with self._guard:
             lost, errors = self._state.unreported()
@@ -114,7 +120,7 @@ class ConsumerBase:
             self._on_lost(lost)
         elif lost:
             ids = ", ".join(delivery.id for delivery in lost[:3]) + (", …" if len(lost) > 3 else "")
-            errors.insert(0, ClaimLapsed(f"The claim was over before {len(lost)} of its messages were settled: {ids}."))
+            errors.insert(0, ClaimLapsed(f"The claim expired before {len(lost)} of its messages were settled: {ids}."))
         for error in errors[1 if raises else 0 :]:
             LOG.warning("%s", error)
         if errors and raises:
@@ -122,7 +128,7 @@ class ConsumerBase:
 
 
 class Consumer(ConsumerBase):
-    """Messages of a queue, one after the other. As a context manager it ends exactly where its block ends."""
+    """An iterator over the messages of a queue. As a context manager, it ends when its block ends."""
 
     def __init__(self, transport: Transport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         self._changed = threading.Condition()
@@ -147,7 +153,7 @@ class Consumer(ConsumerBase):
             self._messages.close()
 
     def work(self, handler: Callable[[Delivery], object], concurrency: int) -> Worked:
-        """Hand each message to the handler, so many at a time; one that raises gives its message back."""
+        """Call ``handler`` for each message, up to ``concurrency`` at a time. If it raises, release its message."""
         slots = threading.Semaphore(check_concurrency(concurrency))
         with self._open(), ThreadPoolExecutor(concurrency, "zq-work") as pool:
             while slots.acquire() and (delivery := self._take()) is not None:
@@ -176,7 +182,7 @@ class Consumer(ConsumerBase):
             self._report(raises=completed)
 
     def _close(self) -> None:
-        """Give back what is not done, and what the claim under way brings; return when the server has it."""
+        """Release unfinished messages, including those of a claim in progress, and wait for the server's answer."""
         self._closed_at = min(self._closed_at, time.monotonic())
         with self._asking, self._changed:
             self._state.close(time.monotonic())
@@ -200,7 +206,7 @@ class Consumer(ConsumerBase):
         return None
 
     def _ask(self) -> float:
-        """Make the next claim; seconds to pause after it."""
+        """Create the next claim and return the seconds to pause after it."""
         with self._asking:
             if self._ending():
                 return 0.0
@@ -208,7 +214,7 @@ class Consumer(ConsumerBase):
             try:
                 claimed = self._transport.run(self._claim_call())
             except TooManyRequests as error:
-                return self._slowed_down(error)
+                return self._pause_after_limit(error)
             with self._changed:
                 self._changed.notify_all()
                 return self._state.received(claimed, asked, time.monotonic())
@@ -227,7 +233,7 @@ class Consumer(ConsumerBase):
             slots.release()
 
     def _maintain(self, next_request: NextRequest) -> None:
-        """Send requests of one kind, until the consumer is closed and none is due any more."""
+        """Send requests of one kind until the consumer is closed and none is due."""
         while True:
             with self._changed:
                 asked = time.monotonic()

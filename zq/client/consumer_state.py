@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of one consumer: its claims, what was decided about their messages, and which request is due next.
+"""The state of one consumer: its claims, the decisions on their messages, and the next due request.
 
-No I/O, no threads; moments are arguments, in seconds of any steady clock. A consumer hands out what ``take`` gives,
-reports with ``finish``, and sends the requests that are due.
+No I/O, no threads. Times are arguments, in seconds of any monotonic clock. A consumer gets messages with ``take``,
+reports their end with ``finish``, and sends the requests that are due.
 """
 
 from collections import deque
@@ -21,36 +21,39 @@ from zq.errors import ClaimLapsed, Invalid, NotFound, TooManyRequests
 from zq.model import Settled
 from zq.wire.extensions import Moved, Released, SettleTerms
 
-# Seconds that one request waits for messages at most: a consumer notices no later that it is to stop.
+# Maximum seconds for which one request waits for messages. A stopped consumer ends within this time.
 MAX_CLAIM_WAIT: Final = 5.0
-# Seconds after which a decision is settled although other messages of its claim are still in work.
+# Seconds after which decisions are settled even if other messages of the claim are in progress.
 SETTLE_DELAY: Final = 1.0
-# Claims that may wait for their settlement before the next one is made.
+# Maximum number of unsettled claims before the next claim is created.
 MAX_UNSETTLED: Final = 2
-# Seconds between two claims of a consumer that does not wait for messages.
+# Seconds between claims of a consumer that does not wait for messages.
 POLL_PAUSE: Final = 1.0
-# Bytes of new bodies in one settlement that holds more than one.
+# Maximum total size in bytes of new bodies in a settlement of several messages.
 MAX_MOVED_BYTES: Final = 200_000
 
 
 class ConsumerLimits(Struct):
-    """Those of a server's limits that consumers keep to."""
+    """The server limits that apply to consumers."""
 
     max_wait: int
     max_messages_per_claim_or_pop: int
     max_message_delay: int
 
 
-# Asks for the server's limits.
+# Call that gets the server limits.
 LIMITS: Final = Call(
     method="GET", path="/v2/limits", read=lambda answer: msgspec.json.decode(answer.body, type=ConsumerLimits)
 )
 
 
 class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a queue is consumed. Seconds, but ``batch``, messages of a claim, and ``count``, of all.
+    """The options of a consumer. Times are in seconds.
 
-    ``most_delay`` bounds the back-off.
+    Attributes:
+        batch: Maximum number of messages per claim.
+        count: Maximum number of messages in total.
+        most_delay: Maximum back-off.
     """
 
     queue: str
@@ -64,7 +67,7 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     most_delay: int = 900
 
     def within(self, limits: ConsumerLimits) -> "ConsumerOptions":
-        """The same, as far as a server with these limits allows."""
+        """Return the options, reduced to the server's limits."""
         return replace(
             self,
             wait=min(self.wait, limits.max_wait) if not self.until_empty else self.wait,
@@ -73,7 +76,7 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
     def after_failure(self, delivery: Delivery) -> Released:
-        """Releases a message after a back-off that doubles with each claim of it."""
+        """Return the release of a message after a failure, with a back-off that doubles with each claim."""
         doublings = min(max(delivery.claim_count, 1) - 1, 20)
         return Released(delivery.id, min(self.backoff * 2**doublings, self.most_delay))
 
@@ -82,21 +85,21 @@ Decided = list[tuple[Delivery, Decision]]
 
 
 class ActiveClaim:
-    """A claim and its messages: waiting for work, in work, and decided about but not settled."""
+    """A claim and its messages: waiting, in progress, and decided but not settled."""
 
     def __init__(self, claimed: ClaimedDeliveries, asked: float, ttl: int) -> None:
         self.id = claimed.claim
         self.waiting = deque(claimed.deliveries)
         self.working: dict[int, Delivery] = {}
         self.decided: list[Decided] = [[]]
-        """Decisions that are in no request yet; several lists once the server refused to settle them together."""
+        """Decisions that no request contains yet; several lists after the server refused to settle them together."""
         self.since = asked
         self.settling = False
         self.lapsed = False
         self.renew(asked, ttl)
 
     def renew(self, asked: float, ttl: int) -> None:
-        """It lives ``ttl`` seconds from the moment at which it was asked for."""
+        """Record that the claim was renewed for ``ttl`` seconds by a request sent at ``asked``."""
         self.ends = asked + ttl
         self.due = asked + ttl / 3
         self.renewing = False
@@ -104,29 +107,33 @@ class ActiveClaim:
 
     @property
     def has_work(self) -> bool:
-        """Whether messages of it are waiting or in work."""
+        """Whether messages of the claim are waiting or in progress."""
         return bool(self.waiting or self.working)
 
     @property
     def finished(self) -> bool:
-        """Whether all of its messages are settled."""
+        """Whether all messages of the claim are settled."""
         return not (self.has_work or self.settling or any(self.decided))
 
 
 class PendingRequest(Struct, frozen=True):
-    """One request about a claim: a settlement of what was decided, or a renewal if ``decided`` is empty."""
+    """A request about a claim: a settlement of ``decided``, or a renewal if ``decided`` is empty."""
 
     claim: ActiveClaim
     call: Call[Any]
     decided: Decided
 
 
-# Gives the request that is due at a moment, or the moment at which one will be.
+# Returns the request that is due now, or the time at which the next one will be due.
 NextRequest = Callable[[float], PendingRequest | float]
 
 
 class ConsumerState:
-    """What one consumer has claimed. ``lost``: messages whose claim was over before they could be settled."""
+    """The claims of one consumer.
+
+    Attributes:
+        lost: Messages whose claim expired before they were settled.
+    """
 
     def __init__(self, options: ConsumerOptions) -> None:
         self.options = options
@@ -134,18 +141,18 @@ class ConsumerState:
         self.failures: list[Exception] = []
         self.closing = False
         self.unstarted = 0
-        """Messages that were given back without having been worked on."""
+        """Number of messages that were released without being handled."""
         self._empty = False
         self._left: float = inf if options.count is None else options.count
-        """Messages that may still be worked on."""
+        """Number of messages that may still be handled."""
         self._idle = 0.0
         self._claims: list[ActiveClaim] = []
         self._interrupted: list[PendingRequest] = []
         self._claim_of: dict[int, ActiveClaim] = {}
-        """By identity: a message whose claim lapsed may come a second time while it is still in work."""
+        """Claims by message identity, because a message may be claimed again while its lapsed claim is in progress."""
 
     def next_claim(self) -> Call[ClaimedDeliveries]:
-        """The call for the next claim."""
+        """Return the call for the next claim."""
         options = self.options
         left = options.wait - self._idle if options.until_empty else options.wait
         return claim_call(
@@ -159,7 +166,7 @@ class ConsumerState:
         )
 
     def received(self, claimed: ClaimedDeliveries, asked: float, now: float) -> float:
-        """Take in the result of the call; seconds to pause before the next one."""
+        """Add the result of a claim call. Return the seconds to pause before the next one."""
         if claimed.deliveries:
             self._idle = 0.0
             self._claims.append(ActiveClaim(claimed, asked, self.options.ttl))
@@ -169,34 +176,37 @@ class ConsumerState:
         return 0.0 if self._empty else max(claimed.pause, POLL_PAUSE if self.options.wait < 1 else 0.0)
 
     def take(self, now: float) -> Delivery | None:
-        """The next message to work on; none of a claim that is over."""
+        """Return the next message to handle, skipping claims that have expired."""
         for claim in self._claims:
             if now >= claim.ends:
                 claim.waiting.clear()
             if claim.waiting and self._left:
                 self._left -= 1
-                return self._hand_out(claim)
+                return self._start(claim)
         self._claims = [claim for claim in self._claims if not claim.finished]
         return None
 
     @property
     def exhausted(self) -> bool:
-        """Whether no more is claimed: ``count`` messages came, or none for as long as ``until_empty`` waits."""
+        """Whether claiming must end: ``count`` messages were taken, or the queue was empty for ``wait`` seconds."""
         return self._empty or not self._left
 
     @property
     def backlogged(self) -> bool:
-        """Whether so many claims wait for their settlement that no other one is made."""
+        """Whether too many claims are unsettled to create another one."""
         return sum(not claim.has_work for claim in self._claims) >= MAX_UNSETTLED
 
     def finish(self, delivery: Delivery, otherwise: Decision, now: float) -> bool:
-        """The work on a message has ended; ``otherwise``: the decision about it if its worker made none.
+        """Record that the handling of a message has ended.
 
-        True if a request may be due earlier than before.
+        Return whether a request may be due earlier than before.
+
+        Args:
+            otherwise: Decision on the message if its handler made none.
         """
         claim = self._claim_of.pop(id(delivery), None)
         if claim is None:
-            return False  # it was given back meanwhile, with all others
+            return False  # already released together with all others
         del claim.working[id(delivery)]
         if claim.lapsed:
             self.lost.append(delivery)
@@ -208,20 +218,20 @@ class ConsumerState:
         return first or not claim.has_work
 
     def close(self, now: float) -> None:
-        """No more is worked on: messages in work go back as after a failure, waiting ones by the queue's rules."""
+        """End all work: release messages in progress as after a failure, and waiting ones by the queue's rules."""
         self.closing = True
         for claim in self._claims:
             for delivery in list(claim.working.values()):
                 self.finish(delivery, self.options.after_failure(delivery), now)
             while claim.waiting:
                 self.unstarted += 1
-                delivery = self._hand_out(claim)
+                delivery = self._start(claim)
                 self.finish(delivery, Released(delivery.id), now)
 
     def settlement(self, now: float) -> PendingRequest | float:
-        """The settlement that is due now, or the moment at which one will be, unless something happens before.
+        """Return the settlement that is due now, or the time at which the next one will be due.
 
-        How a request ended must be reported with ``succeeded``, ``failed`` or ``interrupted``.
+        The outcome must be reported with ``succeeded``, ``failed`` or ``interrupted``.
         """
         if self._interrupted:
             return self._interrupted.pop()
@@ -234,7 +244,7 @@ class ConsumerState:
         return min(moments)
 
     def renewal(self, now: float) -> PendingRequest | float:
-        """As ``settlement``, for renewals: neither kind of request waits for the other."""
+        """Return the renewal that is due now, or the time at which the next one will be due; see ``settlement``."""
         options, moments = self.options, [inf]
         for claim in self._claims:
             if claim.has_work and not (claim.renewing or claim.lapsed):
@@ -245,7 +255,7 @@ class ConsumerState:
         return min(moments)
 
     def succeeded(self, request: PendingRequest, answer: Settled | None, asked: float) -> None:
-        """The server carried the request out; it was begun at ``asked``."""
+        """Record that the server has applied a request that was sent at ``asked``."""
         if answer is None:
             request.claim.renew(asked, self.options.ttl)
         else:
@@ -254,7 +264,7 @@ class ConsumerState:
             self.lost += [delivery for delivery, _ in request.decided if delivery.id in lost]
 
     def failed(self, request: PendingRequest, error: Exception, now: float) -> None:
-        """The request was refused, or could not be carried out."""
+        """Record that the server refused a request, or that it failed."""
         claim, decided = request.claim, request.decided
         if decided:
             claim.settling = False
@@ -263,9 +273,9 @@ class ConsumerState:
         if isinstance(error, NotFound | ClaimLapsed):
             self._lapse(claim, decided)
         elif not decided:
-            self._not_renewed(claim, error, now)
+            self._renewal_failed(claim, error, now)
         elif isinstance(error, Invalid) and len(decided) > 1:
-            # One refused decision refuses them all: bisection finds it and settles the others.
+            # One refused decision fails the whole request: bisection isolates it and settles the others.
             middle = len(decided) // 2
             claim.decided[:0] = [decided[:middle], decided[middle:]]
         else:
@@ -275,18 +285,18 @@ class ConsumerState:
                 claim.decided.insert(0, [(delivery, Released(delivery.id))])
 
     def interrupted(self, request: PendingRequest) -> None:
-        """The request was cancelled on its way: a settlement is handed out once more, a renewal is due again."""
+        """Record that a request was cancelled. A settlement is sent again; a renewal becomes due again."""
         if request.decided:
             self._interrupted.append(request)
         request.claim.renewing = False
 
     def unreported(self) -> tuple[list[Delivery], list[Exception]]:
-        """Lost messages and failures since the last call."""
+        """Return and clear lost messages and failures since the last call."""
         found = self.lost, self.failures
         self.lost, self.failures = [], []
         return found
 
-    def _hand_out(self, claim: ActiveClaim) -> Delivery:
+    def _start(self, claim: ActiveClaim) -> Delivery:
         delivery = claim.waiting.popleft()
         claim.working[id(delivery)] = delivery
         self._claim_of[id(delivery)] = claim
@@ -308,8 +318,8 @@ class ConsumerState:
         claim.settling = True
         return PendingRequest(claim, settle_call(self.options.queue, claim.id, _terms(decided)), decided)
 
-    def _not_renewed(self, claim: ActiveClaim, error: Exception, now: float) -> None:
-        """The failure is reported once; the renewal is tried later and later, unless the server refused it."""
+    def _renewal_failed(self, claim: ActiveClaim, error: Exception, now: float) -> None:
+        """Record a failed renewal: report it once, and retry with growing pauses unless the server refused it."""
         if not claim.retry_pause:
             self.failures.append(error)
         claim.retry_pause = claim.retry_pause * 2 or max(SETTLE_DELAY, self.options.ttl / 10)
@@ -317,7 +327,7 @@ class ConsumerState:
         claim.due = now + claim.retry_pause if passes else inf
 
     def _lapse(self, claim: ActiveClaim, decided: Decided) -> None:
-        """Others may have the messages by now; waiting ones were not touched, so they are not lost."""
+        """Mark the claim as lapsed. Waiting messages are not lost, because they were not handled."""
         claim.lapsed = True
         claim.waiting.clear()
         self.lost += [delivery for part in [decided, *claim.decided] for delivery, _ in part]

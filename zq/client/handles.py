@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles on queues and topics: the verbs bound to a client, posts of many messages, consumers and streams."""
+"""Handles of queues and topics: verbs bound to a client, posts of many messages, consumers and streams."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
 from math import inf
@@ -37,103 +37,113 @@ if TYPE_CHECKING:
     from zq.client.async_consumer import AsyncConsumer
 
 
-# Handlers of ``work`` at a time, unless the caller chooses another number.
+# Default number of concurrent handlers of ``work``.
 CONCURRENCY: Final = 8
 
 
 class TopicVerbs(SubscriptionVerbs):
-    """A topic of the client's project. It need not exist: the first message makes it."""
+    """A topic of the client's project. The first message creates it if it does not exist."""
 
     kind: ClassVar[str] = "topics"
 
     @operation
     def publish(self, body: Any, *, ttl: int | None = None, key: str | None = None) -> Call[str]:
-        """Publish a message; its id, which is its sequence in the project's log. Repeats are safe."""
+        """Publish a message and return its id, which is its sequence in the project's log. Retries are safe."""
         return first_id(post_call(self.kind, self.name, pack([body], ttl, None), key))
 
     @operation
     def publish_batch(self, bodies: Iterable[Any], *, ttl: int | None = None, key: str | None = None) -> Call[Ids]:
-        """Publish messages in one request, all or none; their ids."""
+        """Publish messages in one request, all or none, and return their ids."""
         return post_call(self.kind, self.name, pack(bodies, ttl, None), key)
 
     @listing
     def list(self, *, after: int | str | None = None, page: int | None = None) -> Call[Page[Message]]:
-        """What the log has of the topic, behind a sequence; only streams report gaps. ``page``: as for queues."""
+        """List the topic's messages in the log after a sequence. Gaps are not reported; use a stream for that.
+
+        Args:
+            page: Number of messages per request.
+        """
         params = {"marker": after, "limit": page, "detailed": True}
         return message_pages(self._path("messages"), params)
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """One page of the listing, where it ends, and the gap before it if messages behind ``after`` are gone."""
+        """Return one page of messages, its end position, and the gap before it if messages are missing."""
         return message_stretch(self._path("messages"), {"marker": after, "limit": page, "detailed": True})
 
 
 class Publishing(TypedDict, total=False):
-    """How many messages are sent."""
+    """Options of bulk publishing."""
 
     ttl: int
-    """Seconds to live; the queue's or topic's default."""
+    """Ttl in seconds. Default: that of the queue or topic."""
     concurrency: int
-    """Batches that are sent at the same time, 1; with more than one, batches may change places."""
+    """Number of batches sent concurrently. Default: 1. With more, batches may arrive out of order."""
     progress: Callable[[int], object]
-    """Called with the number stored after each batch."""
+    """Called after each batch with the number of messages stored so far."""
     key: str
-    """A second run with the same bodies, bounds and key stores none twice: batches go only when they are full."""
+    """Idempotency key. A second run with the same bodies, bounds and key stores no message twice.
+
+    Only full batches are sent.
+    """
 
 
 class Posting(Publishing, total=False):
-    """The same, to a queue."""
+    """Options of bulk posting to a queue."""
 
     delay: int
-    """Seconds before they can be claimed, on delayed queues; others ignore it."""
+    """Seconds until the messages can be claimed. Queues without a default delay ignore it."""
     stage: str
-    """The stage in which they are stored unseen, until a commit publishes it."""
+    """Stage in which the messages are stored until a commit publishes them."""
 
 
 Sending = Publishing | Posting
 
 
 class Consuming(TypedDict, total=False):
-    """How a queue is consumed."""
+    """Options of a consumer."""
 
     wait: int
-    """Seconds, 20: how long one claim waits for messages, and with ``until_empty`` how long nothing may come."""
+    """Seconds for which a claim waits for messages, and idle time after which ``until_empty`` ends. Default: 20."""
     batch: int
-    """Messages in a claim, 10, or as many as the server allows."""
+    """Maximum number of messages per claim. Default: 10, or the server's limit if that is lower."""
     ttl: int
-    """Seconds, 300, after which messages of a consumer that died come back. A claim is renewed at a third of it."""
+    """Seconds after which messages of a dead consumer are redelivered. Default: 300.
+
+    Claims are renewed after a third.
+    """
     grace: int
-    """Seconds that messages outlive the claim, as far as their own ttl would end before; the server's default."""
+    """Seconds for which messages outlive the claim if they would expire during it. Default: the server's."""
     until_empty: bool
-    """The loop ends when there is nothing left; False."""
+    """Whether the loop ends when the queue is empty. Default: False."""
     backoff: int
-    """Seconds, 5, for which a message stays away after a failure; twice as long at each further claim of it."""
+    """Back-off in seconds after a first failure, doubled with each further claim. Default: 5."""
     count: int | None
-    """The loop ends after so many messages, and claims no more; without it there is no bound."""
+    """Maximum number of messages, after which the loop ends. Default: no limit."""
     on_lost: OnLost
-    """Called with messages whose claim was over before they were settled; without it ``ClaimLapsed`` is raised."""
+    """Called with messages whose claim expired before they were settled. Without it, ``ClaimLapsed`` is raised."""
 
 
 class Queue(QueueVerbs, Blocking):
     """A queue of a ``Client``."""
 
     def post_many(self, bodies: Iterable[Any], **options: Unpack[Posting]) -> int:
-        """Store any number of messages, endless ones too, in batches; how many. Raises ``PostStopped``."""
+        """Post any number of messages in batches and return their number. Raises ``PostStopped``."""
         return _post_many(self, bodies, options)
 
     def consume(self, **options: Unpack[Consuming]) -> Consumer:
-        """Messages to work on, one after the other; each is deleted when the loop comes back for the next.
+        """Return an iterator over claimed messages. A message is deleted when the loop requests the next one.
 
-        Leaving the loop with a message in hand gives it back as after a failure.
+        If the loop ends early, its current message is released as after a failure.
         """
         return Consumer(self.transport, _consumer_options(self, options), options.get("on_lost"))
 
     def work(
         self, handler: Callable[[Delivery], object], concurrency: int = CONCURRENCY, **options: Unpack[Consuming]
     ) -> Worked:
-        """As ``consume``, with handlers in threads; one that raises gives its message back, and its error is logged.
+        """Consume the queue with ``handler`` in threads, and return the outcome when the loop has ended.
 
-        Returns, when the loop has ended, how many of them did what.
+        If the handler raises, its message is released and the error is logged. See ``consume`` for the options.
         """
         return self.consume(**options).work(handler, concurrency)
 
@@ -142,12 +152,14 @@ class AsyncQueue(QueueVerbs, Asynchronous):
     """A queue of an ``AsyncClient``."""
 
     async def post_many(self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[Posting]) -> int:
-        """As ``Queue.post_many``; the bodies may come asynchronously."""
+        """Post any number of messages in batches; see ``Queue.post_many``. ``bodies`` may be asynchronous."""
         return await _post_many_async(self, bodies, options)
 
     def consume(self, **options: Unpack[Consuming]) -> "AsyncConsumer":
-        """As ``Queue.consume``, for ``async for``."""
-        from zq.client.async_consumer import AsyncConsumer  # here: a blocking client does without asyncio
+        """Return an asynchronous iterator over claimed messages; see ``Queue.consume``."""
+        from zq.client.async_consumer import (
+            AsyncConsumer,
+        )  # imported here, because a blocking client does not need asyncio
 
         return AsyncConsumer(self.transport, _consumer_options(self, options), options.get("on_lost"))
 
@@ -157,7 +169,7 @@ class AsyncQueue(QueueVerbs, Asynchronous):
         concurrency: int = CONCURRENCY,
         **options: Unpack[Consuming],
     ) -> Worked:
-        """As ``Queue.work``, with handlers in tasks."""
+        """Consume the queue with ``handler`` in tasks; see ``Queue.work``."""
         return await self.consume(**options).work(handler, concurrency)
 
 
@@ -165,13 +177,16 @@ class Topic(TopicVerbs, Blocking):
     """A topic of a ``Client``."""
 
     def publish_many(self, bodies: Iterable[Any], **options: Unpack[Publishing]) -> int:
-        """Publish any number of messages in batches; how many. Raises ``PostStopped``."""
+        """Publish any number of messages in batches and return their number. Raises ``PostStopped``."""
         return _post_many(self, bodies, options)
 
     def stream(self, after: int | str | None = None) -> Generator[Event | Gap, None, None]:
-        """Its messages as they come, without end: behind a sequence, 0 = all there are, None = from now on.
+        """Stream the topic's messages as they are published, without end.
 
-        A connection that is lost is made again, and nothing is lost or comes twice by that.
+        After a lost connection, the stream reconnects and resumes. No message is lost or repeated.
+
+        Args:
+            after: Sequence after which to start; 0 = the start of the log, ``None`` = its end.
         """
         return stream(self.transport, EventReader(self._path("stream"), {}, after))
 
@@ -180,16 +195,16 @@ class AsyncTopic(TopicVerbs, Asynchronous):
     """A topic of an ``AsyncClient``."""
 
     async def publish_many(self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[Publishing]) -> int:
-        """As ``Topic.publish_many``; the bodies may come asynchronously."""
+        """Publish any number of messages in batches; see ``Topic.publish_many``. ``bodies`` may be asynchronous."""
         return await _post_many_async(self, bodies, options)
 
     def stream(self, after: int | str | None = None) -> AsyncGenerator[Event | Gap, None]:
-        """As ``Topic.stream``, for ``async for``."""
+        """Stream the topic's messages; see ``Topic.stream``."""
         return stream_async(self.transport, EventReader(self._path("stream"), {}, after))
 
 
 def visible_metadata(resource: Queue | Topic) -> dict[str, Any]:
-    """Return the metadata of a queue or topic, or none if the credential does not allow to read them."""
+    """Return the metadata of a queue or topic; empty if the credential may not read it."""
     try:
         return resource.metadata()
     except NotAuthorized:
@@ -244,4 +259,4 @@ def _consumer_options(queue: QueueVerbs, options: Consuming) -> ConsumerOptions:
     try:
         return msgspec.convert({"queue": queue.name, **chosen}, ConsumerOptions)
     except msgspec.ValidationError as error:
-        raise Invalid(f"A queue is not consumed like this: {error}.") from error
+        raise Invalid(f"The consumer options are not valid: {error}.") from error

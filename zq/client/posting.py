@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts of many messages: any number of bodies, endless ones too, cut into batches that the server takes.
+"""Posts of many messages: any number of bodies, in batches within the server's limits.
 
-Batches are sent concurrently: by threads for a blocking client, by tasks for an asynchronous one.
+Batches are sent concurrently, by threads for a blocking client and by tasks for an asynchronous one.
 """
 
 import time
@@ -30,20 +30,20 @@ from zq.client.values import Draft
 from zq.errors import InvalidBody, ZqError
 from zq.wire.numbers import check_finite, check_numbers
 
-# Messages of a batch; more make it no faster, and a server may allow fewer.
+# Maximum number of messages per batch. More would not be faster, and a server may allow fewer.
 MAX_BATCH: Final = 1000
-# Bytes of a batch where neither queue nor server names a bound.
+# Maximum batch size in bytes if neither queue nor server states one.
 DEFAULT_BYTES: Final = 262_144
-# Seconds after which a batch is sent although it is not full, when the next body comes.
+# Seconds after which an incomplete batch is sent when the next body arrives.
 LINGER: Final = 1.0
-# The beginning of a request body.
+# The start of a request body.
 HEAD: Final = b'{"messages":['
-# Its end.
+# The end of a request body.
 TAIL: Final = b"]}"
 
 
 class Batch(Struct, frozen=True):
-    """One request's worth: messages ``first`` to ``first + count - 1`` of those given."""
+    """The content of one request: the messages ``first`` to ``first + count - 1`` of the input."""
 
     first: int
     count: int
@@ -51,10 +51,13 @@ class Batch(Struct, frozen=True):
 
 
 class PostStopped(ZqError):
-    """Posting many ended before its end. The cause is chained.
+    """Posting ended before all messages were stored. The cause is chained.
 
-    ``stored`` and ``maybe_stored``: ranges of the messages given, counted from 0, that the server has acknowledged, and
-    that it may have stored. A repeat under the same ``key`` stores none twice.
+    A retry with the same ``key`` stores no message twice.
+
+    Attributes:
+        stored: Ranges of messages, counted from 0, that the server has acknowledged.
+        maybe_stored: Ranges of messages that the server may have stored.
     """
 
     def __init__(self, stored: list[range], maybe_stored: list[range]) -> None:
@@ -65,9 +68,9 @@ class PostStopped(ZqError):
 
 
 class Packer:
-    """Cuts messages into batches of at most ``size`` bytes and ``most`` messages, unless one message alone is larger.
+    """Splits messages into batches of at most ``size`` bytes and ``most`` messages. A single message may be larger.
 
-    With an infinite ``linger`` the batches depend on nothing but the bodies.
+    With an infinite ``linger``, the batches depend on the bodies only.
     """
 
     def __init__(
@@ -88,7 +91,10 @@ class Packer:
         self._since = 0.0
 
     def add(self, body: Any) -> Batch | None:
-        """Add a message; the batch that is full now, if one is. Raises ``InvalidBody`` for what is no JSON."""
+        """Add a message. Return the batch that is full now, if any.
+
+        Raises ``InvalidBody`` for values that are not JSON.
+        """
         tail = self._tail
         try:
             if isinstance(body, Draft):
@@ -121,7 +127,7 @@ class Packer:
         return full
 
     def flush(self) -> Batch | None:
-        """A batch of the messages that are left; None if there are none."""
+        """Return a batch of the remaining messages, or ``None`` if there are none."""
         if not self._parts:
             return None
         batch = Batch(self._first, len(self._parts), HEAD + b",".join(self._parts) + TAIL)
@@ -130,7 +136,7 @@ class Packer:
         return batch
 
     def restart_linger(self) -> None:
-        """Count the linger from now: the time that sending took does not count."""
+        """Restart the linger time, which must not include the time for sending."""
         self._since = time.monotonic()
 
     def _late(self) -> bool:
@@ -144,7 +150,7 @@ def _tail(ttl: int | None, delay: int | None, group: str | None = None) -> bytes
 
 
 class PostResult(Caught):
-    """Which batches were stored. An error in one of its blocks is raised by ``close``."""
+    """The record of stored batches. ``close`` raises the first error of its blocks."""
 
     def __init__(self, progress: Callable[[int], object] | None) -> None:
         super().__init__()
@@ -154,7 +160,7 @@ class PostResult(Caught):
         self._maybe_stored: list[range] = []
 
     def record(self, batch: Batch, failure: BaseException | None) -> None:
-        """Record how the post of a batch ended."""
+        """Record the outcome of a batch."""
         messages = range(batch.first, batch.first + batch.count)
         if failure is None:
             self._stored.append(messages)
@@ -167,14 +173,14 @@ class PostResult(Caught):
             self._progress(self.count)
 
     def close(self) -> int:
-        """How many messages were stored. Raises ``PostStopped`` if anything failed."""
+        """Return the number of stored messages. Raises ``PostStopped`` if a batch failed."""
         if self.error is not None:
             raise PostStopped(_merged(self._stored), _merged(self._maybe_stored)) from self.error
         return self.count
 
 
 def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str) -> Call[list[str]]:
-    """Posts the messages of a request body, all or none; their ids."""
+    """Return the call that posts the messages of a request body, all or none, and reads their ids."""
     return Call(
         method="POST",
         path=path(kind, name, "messages"),
@@ -186,7 +192,7 @@ def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str
 
 
 def first_id(call: Call[list[str]]) -> Call[str]:
-    """The same call, whose result is the id of its only message."""
+    """Return the call with the id of its only message as the result."""
 
     def read(answer: Answer) -> str:
         return call.read(answer)[0]
@@ -196,7 +202,7 @@ def first_id(call: Call[list[str]]) -> Call[str]:
 
 
 def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str) -> Call[int]:
-    """Stages the messages of a request body, all or none; how many."""
+    """Return the call that stages the messages of a request body, all or none, and reads their number."""
     return Call(
         method="POST",
         path=path(kind, name, "messages"),
@@ -208,7 +214,10 @@ def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str)
 
 
 def batch_call(kind: str, name: str, batch: Batch, key: str | None, stage: str | None = None) -> Call[None]:
-    """Posts or stages one batch of many, under a key of its own below the caller's. Fails unless all were stored."""
+    """Return the call that posts or stages one of many batches, under its own idempotency key derived from ``key``.
+
+    The call fails unless all messages were stored.
+    """
     own = f"{key}.{batch.first}" if key else None
     posted, staged = post_call(kind, name, batch.body, own), staged_call(kind, name, batch.body, own, stage or "")
 
@@ -222,7 +231,7 @@ def batch_call(kind: str, name: str, batch: Batch, key: str | None, stage: str |
 
 
 def pack(bodies: Iterable[Any], ttl: int | None, delay: int | None) -> bytes:
-    """One request body with all of the messages."""
+    """Return one request body with all messages."""
     packer = Packer(2**63, ttl, delay, most=2**63, linger=inf)
     for body in bodies:
         packer.add(body)
@@ -231,7 +240,7 @@ def pack(bodies: Iterable[Any], ttl: int | None, delay: int | None) -> bytes:
 
 
 def batches(packer: Packer, bodies: Iterable[Any]) -> Iterator[Batch]:
-    """Yields each batch when it is full, and at last what is left."""
+    """Yield each batch when it is full, and finally the remaining messages."""
     for body in bodies:
         if batch := packer.add(body):
             yield batch
@@ -241,7 +250,7 @@ def batches(packer: Packer, bodies: Iterable[Any]) -> Iterator[Batch]:
 
 
 async def batches_async(packer: Packer, bodies: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Batch, None]:
-    """As ``batches``; the bodies may come asynchronously."""
+    """Yield the batches of synchronous or asynchronous bodies; see ``batches``."""
     if not isinstance(bodies, AsyncIterable):
         for batch in batches(packer, bodies):
             yield batch
@@ -256,17 +265,17 @@ async def batches_async(packer: Packer, bodies: Iterable[Any] | AsyncIterable[An
 
 
 class BatchLimits(Struct):
-    """What a batch may have, by the limits of the server."""
+    """The server limits that apply to batches."""
 
     max_messages_per_post: int = MAX_BATCH
     max_messages_post_size: int = DEFAULT_BYTES
 
     def count(self) -> int:
-        """Most messages."""
+        """Return the maximum number of messages per batch."""
         return min(MAX_BATCH, self.max_messages_per_post)
 
     def bytes(self, metadata: dict[str, Any]) -> int:
-        """Most bytes: the queue's or topic's own bound, if its metadata have one."""
+        """Return the maximum batch size in bytes; the limit of the queue or topic takes precedence."""
         size = metadata.get("_max_messages_post_size")
         return size if isinstance(size, int) else self.max_messages_post_size
 
@@ -284,7 +293,7 @@ class _Posted(Struct):
 
 
 def _merged(ranges: list[range]) -> list[range]:
-    """The same messages in as few ranges as possible."""
+    """Return the same messages in as few ranges as possible."""
     merged: list[range] = []
     for part in sorted(ranges, key=lambda some: some.start):
         if merged and merged[-1].stop == part.start:
@@ -298,7 +307,7 @@ Send = Callable[[Batch], Call[None]]
 
 
 def post_all(transport: Transport, send: Send, source: Iterator[Batch], result: PostResult, concurrency: int) -> int:
-    """Post all batches; how many messages were stored. The next batch is made while others are being sent."""
+    """Post all batches and return the number of stored messages. Batches are built while others are being sent."""
     running: dict[Future[None], Batch] = {}
 
     def await_below(most: int) -> None:
@@ -320,8 +329,8 @@ def post_all(transport: Transport, send: Send, source: Iterator[Batch], result: 
 async def post_all_async(
     transport: AsyncTransport, send: Send, source: AsyncGenerator[Batch, None], result: PostResult, concurrency: int
 ) -> int:
-    """As ``post_all``."""
-    import asyncio  # here: a blocking client does without it
+    """Post all batches and return the number of stored messages; see ``post_all``."""
+    import asyncio  # imported here, because a blocking client does not need it
 
     running: dict[asyncio.Task[None], Batch] = {}
     check_concurrency(concurrency)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs of a queue, each written once for both kinds of client."""
+"""The verbs of a queue, written once for both kinds of client."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -40,16 +40,16 @@ from zq.wire import extensions
 
 T = TypeVar("T")
 
-# The path in a patch of the metadata that pause a queue.
+# Patch path of the metadata key that pauses a queue.
 PAUSED: Final = "/metadata/_paused"
 
 
-# Whether bodies are wanted whole, or only where they begin.
+# Whether whole bodies are requested, or only the start of each.
 Bodies = Literal["start", "whole"]
 
 
 class QueueVerbs(SubscriptionVerbs):
-    """A queue of the client's project. It need not exist: the first message makes it."""
+    """A queue of the client's project. The first message creates it if it does not exist."""
 
     kind: ClassVar[str] = "queues"
 
@@ -63,11 +63,14 @@ class QueueVerbs(SubscriptionVerbs):
         key: str | None = None,
         group: str | None = None,
     ) -> Call[str]:
-        """Store a message and return its id.
+        """Post a message and return its id. Retries are safe.
 
-        ``body``: whatever msgspec writes as JSON; ``msgspec.Raw`` is JSON already. ``ttl``: seconds to live. ``delay``:
-        seconds before it can be claimed; raises ``Invalid`` if the queue ignores delays. Repeats are safe: under
-        ``key``, if another process may repeat it, too. ``group``: of a queue with ``_grouped``.
+        Args:
+            body: Any value that msgspec encodes as JSON; ``msgspec.Raw`` is sent unchanged.
+            ttl: Ttl in seconds.
+            delay: Seconds until the message can be claimed. Raises ``Invalid`` if the queue ignores delays.
+            key: Idempotency key. Set it if another process may repeat the post.
+            group: Message group, for a queue with ``_grouped``.
         """
         return posting.first_id(self._post([body if group is None else Draft(body, group=group)], ttl, delay, key))
 
@@ -75,7 +78,7 @@ class QueueVerbs(SubscriptionVerbs):
     def post_batch(
         self, bodies: Iterable[Any], *, ttl: int | None = None, delay: int | None = None, key: str | None = None
     ) -> Call[Ids]:
-        """Store messages in one request, all or none; their ids."""
+        """Post messages in one request, all or none, and return their ids."""
         return self._post(bodies, ttl, delay, key)
 
     @operation
@@ -88,29 +91,33 @@ class QueueVerbs(SubscriptionVerbs):
         delay: int | None = None,
         key: str | None = None,
     ) -> Call[int]:
-        """Store messages in a stage, unseen until a commit publishes it; how many."""
+        """Store messages in a stage, invisible until a commit publishes them, and return their number."""
         given = [*bodies]
         call = posting.staged_call(self.kind, self.name, posting.pack(given, ttl, delay), key, stage)
         return self._delay_checked(call, given, delay)
 
     @operation
     def pop(self, count: int = 1, *, wait: int = 0) -> Call[Messages]:
-        """Take messages and delete them in one step; waits so many seconds for the first.
+        """Pop messages: claim and delete them in one step.
 
-        An answer that is lost takes its messages along, so this is never sent twice: claim what must not be lost.
+        If the answer is lost, its messages are lost too. The request is therefore never retried. Use ``claim`` for
+        messages that must not be lost.
+
+        Args:
+            wait: Seconds to wait for a first message.
         """
         params: Params = {"pop": count, "wait": wait or None, "detailed": True}
         return messages_call("DELETE", self._path("messages"), params, wait, Repeat.UNSENT)
 
     @operation
     def delete_message(self, message: str, *, claim: str | None = None) -> Call[None]:
-        """Delete one message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
+        """Delete a message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
         params = {"claim_id": claim}
         return Call(method="DELETE", path=self._path("messages", message), params=params, read=nothing)
 
     @operation
     def delete_messages(self, messages: Iterable[str]) -> Call[None]:
-        """Delete messages, claimed ones too. No error for those that are not there."""
+        """Delete messages, even if they are claimed. Unknown ids are ignored."""
         ids = id_list(messages)
         where = self._path("messages")
         return Call(method="DELETE", path=where, params={"ids": ids}, read=nothing, local_answer=None if ids else EMPTY)
@@ -123,11 +130,13 @@ class QueueVerbs(SubscriptionVerbs):
         methods: Sequence[str] = ("GET",),
         expires: datetime | None = None,
     ) -> Call[dict[str, Any]]:
-        """Sign a URL of the queue for those who have no account: ``paths``, ``methods``, ``project``, ``expires``,
-        ``signature``.
+        """Sign a URL of the queue for callers without an account.
 
-        ``paths``: of messages, claims and subscriptions; ``expires``: None = in a day; without a zone it is of this
-        machine's. Raises ``NotAuthorized``.
+        Return ``paths``, ``methods``, ``project``, ``expires`` and ``signature``. Raises ``NotAuthorized``.
+
+        Args:
+            paths: Some of "messages", "claims" and "subscriptions".
+            expires: Expiry time; ``None`` = in one day. A time without a time zone is local.
         """
         terms: dict[str, Any] = {"paths": paths, "methods": methods}
         if expires is not None:
@@ -141,7 +150,7 @@ class QueueVerbs(SubscriptionVerbs):
 
     @operation
     def depth(self) -> Call[Depth]:
-        """How many messages are in each state; costs little however many there are. Zeros of a missing queue."""
+        """Return the message count per state. The cost does not depend on the count. A missing queue has zeros."""
         return Call(
             method="GET",
             path=self._path("depth"),
@@ -150,7 +159,10 @@ class QueueVerbs(SubscriptionVerbs):
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
-        """Its past within so many seconds, 300, 600 or 10800: messages by state, and rates; None = nobody looked."""
+        """Return the history of counts per state and of rates over ``window`` seconds (300, 600 or 10800).
+
+        Missing values are ``None``.
+        """
         return Call(
             method="GET",
             path=self._path("figures"),
@@ -160,16 +172,20 @@ class QueueVerbs(SubscriptionVerbs):
 
     @operation
     def pause(self, what: Literal["claims", "posts", "all"] = "all") -> Call[dict[str, Any]]:
-        """Let claims and pops find nothing, have posts refused, or both, until ``resume``; its metadata.
+        """Pause claims and pops, posts, or both until ``resume``, and return the metadata.
 
-        What is claimed is settled, renewed and deleted as ever. Posts raise ``QueuePaused``. Raises ``QueueNotFound``.
+        While claims are paused, they find no messages; existing claims can be settled, renewed and released. Posts
+        raise ``QueuePaused``. Raises ``QueueNotFound``.
         """
         return self._patch([{"op": "add", "path": PAUSED, "value": what}])
 
     @operation
     def resume(self) -> Call[dict[str, Any]]:
-        """End a pause, whoever made it; its metadata. No error if there is none. Raises ``QueueNotFound``."""
-        # What is added is there to be removed, so that a repeat is harmless.
+        """Resume a paused queue and return its metadata. Has no effect if the queue is not paused.
+
+        Raises ``QueueNotFound``.
+        """
+        # The key is added first, so that its removal succeeds even if the request is repeated.
         return self._patch([{"op": "add", "path": PAUSED, "value": None}, {"op": "remove", "path": PAUSED}])
 
     @operation
@@ -183,10 +199,13 @@ class QueueVerbs(SubscriptionVerbs):
         name: str | None = None,
         fence: Fence | None = None,
     ) -> Call[Claim]:
-        """Messages that are the caller's for ``ttl`` seconds; waits so many seconds for the first.
+        """Claim messages for ``ttl`` seconds.
 
-        The claim has a name of the client's, so an answer that is lost is asked for again; if none comes, or
-        the caller is interrupted, the claim is given back. Under a ``name`` of yours it stays, for you to find it.
+        The client chooses a unique claim name, so a lost answer can be requested again. If no answer arrives, or the
+        caller is interrupted, the claim is released. A claim under your own ``name`` is kept.
+
+        Args:
+            wait: Seconds to wait for a first message.
         """
         return claims.claim_call(
             self.name, name, claims.read_claim, limit=limit, ttl=ttl, grace=grace, wait=wait, fence=fence
@@ -194,24 +213,28 @@ class QueueVerbs(SubscriptionVerbs):
 
     @operation
     def held(self, claim: str) -> Call[Claim]:
-        """What a claim holds now, and who it is held by. Raises ``ClaimNotFound``."""
+        """Return the messages and the holder of a claim. Raises ``ClaimNotFound``."""
         return claims.get_call(self.name, claim)
 
     @listing
     def claims(self, *, page: int | None = None) -> Call[Page[LiveClaim]]:
-        """The queue's live claims, with their holders; ``page``: claims in a request."""
+        """List the queue's live claims, with their holders.
+
+        Args:
+            page: Number of claims per request.
+        """
         return claims.list_call(self._path("claims"), page)
 
     @operation
     def renew(
         self, claim: str, *, ttl: int | None = None, grace: int | None = None, fence: Fence | None = None
     ) -> Call[None]:
-        """The claim lives for another ``ttl`` seconds. Raises ``ClaimNotFound``."""
+        """Renew the claim for another ``ttl`` seconds. Raises ``ClaimNotFound``."""
         return claims.renew_call(self.name, claim, ttl, grace, fence)
 
     @operation
     def release(self, claim: str, *, delay: int | None = None) -> Call[None]:
-        """Give back all that the claim holds. No error if it is over."""
+        """Release all messages of the claim. An expired claim is ignored."""
         return claims.release_call(self.name, claim, delay)
 
     @operation
@@ -226,9 +249,10 @@ class QueueVerbs(SubscriptionVerbs):
         key: str | None = None,
         fence: Fence | None = None,
     ) -> Call[Settled]:
-        """End the work on messages of a claim, in one step; ``"*"`` deletes all that are not named. What was done.
+        """Settle messages of a claim atomically and return the result. Raises ``ClaimNotFound``.
 
-        Raises ``ClaimNotFound``.
+        Args:
+            delete: Ids; ``"*"`` = all messages of the claim that are not named elsewhere.
         """
         gone: Ids | Literal["*"] = "*" if delete == "*" else [*delete]
         terms = extensions.SettleTerms(gone, [*release], [*move], [*bury])
@@ -238,23 +262,23 @@ class QueueVerbs(SubscriptionVerbs):
     def redrive(
         self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
     ) -> Call[Redriven]:
-        """Move dead letters, the oldest or those named, back to where they came from, or to another queue."""
+        """Move dead letters, the oldest or those with ``ids``, back to their origin queues or to the queue ``to``."""
         return self._redriving(_redrive_terms(to, limit, ids), Redriven)
 
     @operation
     def redrive_dry_run(
         self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
     ) -> Call[RedriveDryRun]:
-        """What ``redrive`` would do; nothing is moved."""
+        """Return the expected result of ``redrive`` without moving messages."""
         return self._redriving(_redrive_terms(to, limit, ids, dry_run=True), RedriveDryRun)
 
     def _redriving(self, terms: extensions.RedriveTerms, answer: type[T]) -> Call[T]:
-        return self._asked(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=answer))
+        return self._replay_call(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=answer))
 
-    def _asked(
+    def _replay_call(
         self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[bytes], T]
     ) -> Call[T]:
-        """A call that is not repeated once it was sent, but for dry runs."""
+        """Return a call that is not repeated once it was sent, except for dry runs."""
         return Call(
             method="POST",
             path=path,
@@ -272,10 +296,10 @@ class QueueVerbs(SubscriptionVerbs):
         until: datetime | None = None,
         limit: int | None = None,
     ) -> Call[int]:
-        """Post copies of finished messages, those named or those of a time; how many."""
+        """Post copies of finished messages, selected by ``ids`` or by time, and return their number."""
         terms = _replay_terms(ids, since, until, limit)
         path = self._path("history", "replay")
-        return self._asked(path, terms, lambda raw: msgspec.json.decode(raw, type=dict[str, int])["replayed"])
+        return self._replay_call(path, terms, lambda raw: msgspec.json.decode(raw, type=dict[str, int])["replayed"])
 
     @operation
     def replay_dry_run(
@@ -286,10 +310,10 @@ class QueueVerbs(SubscriptionVerbs):
         until: datetime | None = None,
         limit: int | None = None,
     ) -> Call[ReplayDryRun]:
-        """What ``replay`` would do; nothing is posted."""
+        """Return the expected result of ``replay`` without posting messages."""
         terms = _replay_terms(ids, since, until, limit, dry_run=True)
         path = self._path("history", "replay")
-        return self._asked(path, terms, lambda raw: msgspec.json.decode(raw, type=ReplayDryRun))
+        return self._replay_call(path, terms, lambda raw: msgspec.json.decode(raw, type=ReplayDryRun))
 
     @listing
     def history(
@@ -301,9 +325,9 @@ class QueueVerbs(SubscriptionVerbs):
         bodies: Bodies = "whole",
         page: int | None = None,
     ) -> Call[Page[Finished]]:
-        """What has finished, in the order of finishing; with ``living``, all messages in the order of posting."""
+        """List finished messages in the order of finishing; with ``living``, all messages in the order of posting."""
         params = _history_params(since, until, living, page)
-        return finished_pages(self._path("history"), {**params, "bodies": _wanted(bodies)})
+        return finished_pages(self._path("history"), {**params, "bodies": _bodies_parameter(bodies)})
 
     @listing
     def list(
@@ -316,21 +340,27 @@ class QueueVerbs(SubscriptionVerbs):
         bodies: Bodies = "whole",
         page: int | None = None,
     ) -> Call[Page[Message]]:
-        """The messages in the order of posting; those that this client posted, are claimed, or delayed only if wanted.
+        """List messages in the order of posting.
 
-        ``state``: those of the state alone, whoever posted them, ready and delayed ones in the order of claims.
-        ``bodies`` "start": with ``body_start`` and ``body_bytes`` and without bodies. ``page``: messages in a request.
+        Args:
+            own: Whether to include messages that this client posted.
+            claimed: Whether to include claimed messages.
+            delayed: Whether to include delayed messages.
+            state: List the messages of this state only, including the client's own. Ready and delayed messages have the
+                order of claims.
+            bodies: "start" = ``body_start`` and ``body_bytes`` instead of the body.
+            page: Number of messages per request.
         """
         if state is not None and (claimed or delayed or not own):
-            raise Invalid("own, claimed and delayed do not go with state.")
+            raise Invalid("own, claimed and delayed cannot be combined with state.")
         flags: Params = {"echo": own, "include_claimed": claimed, "include_delayed": delayed}
         shown: Params = flags if state is None else {"state": state}
-        params = {**shown, "limit": page, "bodies": _wanted(bodies), "detailed": True}
+        params = {**shown, "limit": page, "bodies": _bodies_parameter(bodies), "detailed": True}
         return message_pages(self._path("messages"), params)
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """One page of all living messages behind a sequence, and where it ends."""
+        """Return one page of all live messages after a sequence, and its end position."""
         flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
         return message_stretch(self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True})
 
@@ -344,7 +374,7 @@ class QueueVerbs(SubscriptionVerbs):
         living: bool = False,
         page: int | None = None,
     ) -> Call[Stretch[Finished]]:
-        """One page of ``history`` behind a marker, and where it ends."""
+        """Return one page of ``history`` after a marker, and its end position."""
         params = _history_params(since, until, living, page)
         return finished_stretch(self._path("history"), {**params, "marker": after})
 
@@ -359,7 +389,7 @@ class QueueVerbs(SubscriptionVerbs):
         return self.transport.warnings.delay_checked(self.name, call) if delayed else call
 
 
-def _wanted(bodies: Bodies) -> str | None:
+def _bodies_parameter(bodies: Bodies) -> str | None:
     return None if bodies == "whole" else bodies
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs that queues and topics have in common: metadata, stats, purge, listings; and messages in answers."""
+"""The verbs common to queues and topics (metadata, stats, purge), and decoders of message listings."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -18,12 +18,12 @@ from zq.wire.numbers import checked_json
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 Ids = list[str]
-# The header of a change of metadata.
+# Request header of a metadata change.
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
 
 
 class Paged(Struct, Generic[M]):
-    """A page of messages on the wire."""
+    """A page of messages as encoded by the server."""
 
     messages: list[M]
     links: list[dict[str, str]] = []
@@ -36,24 +36,24 @@ _finished: Final = msgspec.json.Decoder(Paged[Finished])
 
 
 def linked(path: str, items: list[T], links: list[dict[str, str]], read: Callable[[Answer], Page[T]]) -> Page[T]:
-    """A page, continued by its link until one comes back empty."""
+    """Return a page that continues through its link until a page is empty."""
     if not (items and links):
         return Page(items, None)
-    # Of the link only the query: dots that are a name are quoted in the call's own path alone.
+    # Only the query of the link is used, because the call's own path quotes names that consist of dots.
     return Page(items, Call(method="GET", path=f"{path}?{links[0]['href'].partition('?')[2]}", read=read))
 
 
 def id_list(ids: Iterable[str]) -> Ids:
-    """Ids as a list. Raises ``Invalid`` for one text, whose letters would be taken for ids."""
+    """Return ids as a list. Raises ``Invalid`` for a single text, whose letters would be mistaken for ids."""
     if isinstance(ids, str):
-        raise Invalid("Ids must be a list of texts, not one text.")
+        raise Invalid("Ids must be a list of strings, not a single string.")
     return [*ids]
 
 
 def messages_call(
     method: str, path: str, params: Params, wait: int = 0, repeat: Repeat = Repeat.SAFE
 ) -> Call[Messages]:
-    """Messages in one answer."""
+    """Return a call that reads the messages of one answer."""
     return Call(
         method=method,
         path=path,
@@ -65,22 +65,22 @@ def messages_call(
 
 
 def message_pages(path: str, params: Params) -> Call[Page[Message]]:
-    """The first page of messages."""
+    """Return the call for the first page of messages."""
     return _listing(path, params, _messages)
 
 
 def finished_pages(path: str, params: Params) -> Call[Page[Finished]]:
-    """The first page of history."""
+    """Return the call for the first page of history."""
     return _listing(path, params, _finished)
 
 
 def message_stretch(path: str, params: Params) -> Call[Stretch[Message]]:
-    """One page of messages and where it ends."""
+    """Return a call for one page of messages and its end position."""
     return _stretch(path, params, _messages)
 
 
 def finished_stretch(path: str, params: Params) -> Call[Stretch[Finished]]:
-    """One page of history and where it ends."""
+    """Return a call for one page of history and its end position."""
     return _stretch(path, params, _finished)
 
 
@@ -103,7 +103,7 @@ def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]
 
 
 class ResourceVerbs:
-    """A queue or a topic. ``kind``: the segment of its URL."""
+    """A queue or topic. ``kind`` is its path segment."""
 
     kind: ClassVar[str]
 
@@ -116,7 +116,10 @@ class ResourceVerbs:
 
     @operation
     def create(self, metadata: Mapping[str, Any] | None = None) -> Call[bool]:
-        """Make it. False if it exists, whose metadata then stay as they are, or if the answer came to a repeat only."""
+        """Create the queue or topic. Return ``False`` if it exists; its metadata is not changed then.
+
+        After a retry, the result may be ``False`` although this call created it.
+        """
         self.transport.warnings.rules(self.kind, metadata or {})
         body = checked_json(metadata) if metadata else b""
         return Call(
@@ -125,14 +128,14 @@ class ResourceVerbs:
 
     @operation
     def metadata(self) -> Call[dict[str, Any]]:
-        """Its metadata, reserved keys that are not set with their defaults; of what does not exist, the defaults."""
+        """Return the metadata, with defaults for unset reserved keys. A missing queue or topic has the defaults."""
         return Call(method="GET", path=self._path(), read=_document)
 
     @operation
     def update(self, metadata: Mapping[str, Any] | None = None, *, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
-        """Set some keys of its metadata and remove others; all of the metadata then.
+        """Set some metadata keys, remove others, and return the new metadata.
 
-        Raises ``QueueNotFound``, ``TopicNotFound``, ``MetadataConflict``: a key to be removed is not there.
+        Raises ``QueueNotFound`` or ``TopicNotFound``, and ``MetadataConflict`` if a key to remove does not exist.
         """
         self.transport.warnings.rules(self.kind, metadata or {})
         removed = [{"op": "remove", "path": _pointer(key)} for key in remove]
@@ -141,18 +144,18 @@ class ResourceVerbs:
 
     @operation
     def delete(self) -> Call[None]:
-        """Remove it with its messages. No error if it does not exist."""
+        """Delete the queue or topic with its messages. Has no effect if it does not exist."""
         return Call(method="DELETE", path=self._path(), read=nothing)
 
     @operation
     def purge(self) -> Call[None]:
-        """Remove its messages."""
+        """Delete all messages."""
         body = wire.encode({"resource_types": ["messages"]})
         return Call(method="POST", path=self._path("purge"), body=body, read=nothing, repeat=Repeat.UNSENT)
 
     @operation
     def stats(self) -> Call[Stats]:
-        """How many messages it has, and which are the oldest and the newest."""
+        """Return the message counts, and the oldest and newest message."""
         return Call(
             method="GET",
             path=self._path("stats"),
@@ -162,7 +165,7 @@ class ResourceVerbs:
 
     @operation
     def exists(self) -> Call[bool]:
-        """Whether it is listed."""
+        """Return whether the queue or topic exists."""
         just_before = self.name[:-1] + chr(ord(self.name[-1:] or "0") - 1) + "~"
         return Call(
             method="GET",
@@ -173,7 +176,7 @@ class ResourceVerbs:
 
     @operation
     def get(self, message: str) -> Call[Message]:
-        """One message. Raises ``MessageNotFound``."""
+        """Return a message. Raises ``MessageNotFound``."""
         return Call(
             method="GET",
             path=self._path("messages", message),
@@ -183,13 +186,13 @@ class ResourceVerbs:
 
     @operation
     def get_many(self, messages: Iterable[str]) -> Call[Messages]:
-        """Those of the messages that are there. Raises ``MessageNotFound`` if none is."""
+        """Return the existing messages among those with these ids. Raises ``MessageNotFound`` if there are none."""
         ids = id_list(messages)
         found = messages_call("GET", self._path("messages"), {"ids": ids, "detailed": True})
         return found if ids else replace(found, local_answer=Answer(200, {}, b'{"messages":[]}'))
 
     def _patch(self, operations: list[dict[str, Any]], repeat: Repeat = Repeat.SAFE) -> Call[dict[str, Any]]:
-        """A change of the metadata, which are the answer."""
+        """Return the call that changes the metadata and reads the new metadata."""
         body = checked_json(operations)
         return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=_document, repeat=repeat)
 
@@ -198,12 +201,12 @@ class ResourceVerbs:
 
 
 def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[Listed]]:
-    """The first page of the project's queues or topics."""
+    """Return the call for the first page of the project's queues or topics."""
     params = {"limit": page_size, "detailed": True if detailed else None, **filters}
 
     def read(answer: Answer) -> Page[Listed]:
         listed = _listed(kind, answer)
-        # The link need not repeat the filters, but it says where to go on, behind an empty page too.
+        # The link need not repeat the filters, but it has the next marker even after an empty page.
         marker = _marker(answer)
         return Page(listed, page_call(marker) if marker else None)
 
@@ -214,7 +217,7 @@ def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Par
 
 
 def _marker(answer: Answer) -> str | None:
-    """Where the listing goes on, by the link to its next page."""
+    """Return the marker in the link to the next page, or ``None``."""
     for link in _document(answer).get("links", []):
         if link["rel"] == "next":
             return dict(parse_qsl(urlsplit(link["href"]).query)).get("marker")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM and SIGINT as a request to end after the work in hand."""
+"""Handling of SIGTERM and SIGINT as requests to end after the current work."""
 
 import signal
 import threading
@@ -9,19 +9,19 @@ from typing import Any, Final
 
 # The signals that stop loops.
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-# The stop functions of all loops that run in the main thread, nested or as concurrent tasks.
+# The stop functions of all loops in the main thread, which may be nested or run as concurrent tasks.
 _stops: Final[list[Callable[[], None]]] = []
-# The handlers of the signals before the first loop began.
+# The signal handlers from before the first loop began.
 _before: Final[dict[signal.Signals, Any]] = {}
-# One element until the first of the signals arrives.
+# Has one element until the first signal arrives.
 _first_awaited: Final[list[None]] = []
 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Generator[None, None, None]:
-    """Calls ``stop`` at the first of the signals, and gives the second one to the handlers that were there before.
+    """Call ``stop`` on the first signal, and restore the previous handlers for the second one.
 
-    Only in the main thread, where alone Python handles signals; a signal that is ignored stays so.
+    Signals are handled only in the main thread, as Python requires. An ignored signal stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -45,16 +45,16 @@ def _take_signals() -> None:
 
 
 def _put_back() -> None:
-    # A loop that the garbage collector ends in another thread leaves this to the signal itself.
+    # If garbage collection ends a loop in another thread, the next signal restores the handlers.
     if threading.current_thread() is threading.main_thread():
-        # A copy: a signal that comes amid the loop is handled before its next step, and ends here, too.
+        # Iterate over a copy, because a signal during this loop calls this function again.
         for number, handler in list(_before.items()):
             signal.signal(number, handler)
         _before.clear()
 
 
 def _on_signal(number: int, _frame: object) -> None:
-    """The first signal stops the loops; one that comes meanwhile is the second one already."""
+    """Stop the loops on the first signal; a signal that arrives during that counts as the second."""
     first = bool(_first_awaited)
     _first_awaited.clear()
     if first:

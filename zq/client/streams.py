@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server-Sent Events: parsing, and reading on behind the last event after a lost connection."""
+"""Server-sent events: parsing, and resumption after a lost connection."""
 
 import time
 from collections.abc import AsyncGenerator, Generator
@@ -11,11 +11,11 @@ from zq.client.calls import Answer, AsyncTransport, Call, Params, Transport, rea
 from zq.client.values import Event, Gap
 from zq.errors import Invalid, TooManyRequests, Unavailable
 
-# Seconds without a byte after which a stream counts as broken; the server sends something every 15.
+# Seconds without data after which a stream counts as broken. The server sends data every 15 seconds.
 SILENCE: Final = 45.0
-# Seconds before a stream that broke is opened again; twice as many each time that it brought nothing.
+# Seconds before a broken stream is opened again, doubled after each attempt without events.
 FIRST_PAUSE: Final = 0.2
-# The longest such pause, in seconds.
+# Maximum of this pause in seconds.
 MAX_PAUSE: Final = 10.0
 Broken = Unavailable | Invalid | TooManyRequests
 _event: Final = msgspec.json.Decoder(Event)
@@ -23,7 +23,7 @@ _gap: Final = msgspec.json.Decoder(Gap)
 
 
 class EventReader:
-    """Parses events, and remembers where to read on. ``last`` "" = no position is known yet."""
+    """A parser of events that records the position at which to resume. ``last`` is "" if no position is known."""
 
     def __init__(self, path: str, params: Params, after: int | str | None) -> None:
         self.last = "" if after is None else str(after)
@@ -35,13 +35,13 @@ class EventReader:
         self.pause = FIRST_PAUSE
 
     def call(self) -> Call[None]:
-        """Opens the stream behind the last event."""
+        """Return the call that opens the stream after the last event."""
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self.last} if self.last else {})
         self._rest, self._got_bytes = b"", False
         return Call(method="GET", path=self._path, params=self._params, headers=headers, read=_stream, wait=SILENCE)
 
     def feed(self, chunk: bytes) -> list[Event | Gap]:
-        """The events that these bytes complete."""
+        """Return the events that are complete with these bytes."""
         self._got_bytes = self._opened = True
         *blocks, self._rest = (self._rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
         with reading_answer("GET", self._path):
@@ -50,11 +50,10 @@ class EventReader:
         return events
 
     def broken_off(self, error: Broken | None) -> list[Gap]:
-        """Gaps to report before the stream is opened again. Raises the error if it could not be opened at all.
+        """Return the gaps to report before the stream is opened again. Raises the error if the stream was never opened.
 
-        Who opens it again too often waits for as long as the server says.
-        If the server refuses a position that it sent itself, the log is gone, so its successor is read from the
-        start.
+        After ``TooManyRequests``, the pause is as long as the server requests. If the server refuses a position that it
+        sent itself, the log is lost, so the new log is read from the start.
         """
         if isinstance(error, Invalid) and self._position_known:
             self.last, self._position_known = "0", False
@@ -89,7 +88,7 @@ def _stream(answer: Answer) -> None:
 
 
 def stream(transport: Transport, reader: EventReader) -> Generator[Event | Gap, None, None]:
-    """Events without end."""
+    """Yield the events of a stream without end, and reconnect after failures."""
     while True:
         broken: Broken | None = None
         try:
@@ -103,8 +102,8 @@ def stream(transport: Transport, reader: EventReader) -> Generator[Event | Gap, 
 
 
 async def stream_async(transport: AsyncTransport, reader: EventReader) -> AsyncGenerator[Event | Gap, None]:
-    """Events without end."""
-    import asyncio  # here: a blocking client does without it
+    """Yield the events of a stream without end, and reconnect after failures."""
+    import asyncio  # imported here, because a blocking client does not need it
 
     while True:
         broken: Broken | None = None

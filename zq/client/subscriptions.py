@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs of queues and topics about who gets their messages: subscriptions, and what could not be delivered to them."""
+"""The verbs of subscriptions and their deliveries, common to queues and topics."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -14,7 +14,7 @@ from zq.client.values import DeadDelivery, Redriven, Subscribed, Subscription
 from zq.wire.numbers import checked_json
 
 T = TypeVar("T")
-# The segment below a queue's or topic's.
+# Path segment of subscriptions.
 _SEGMENT: Final = "subscriptions"
 
 
@@ -37,16 +37,16 @@ class _Secret(Struct):
 
 
 class SubscriptionVerbs(ResourceVerbs):
-    """Each raises ``SubscriptionNotFound`` where there is none of the id, but ``unsubscribe``."""
+    """Subscription verbs. All except ``unsubscribe`` raise ``SubscriptionNotFound`` for an unknown id."""
 
     @operation
     def subscribe(
         self, subscriber: str, *, ttl: int | None = None, options: Mapping[str, Any] | None = None
     ) -> Call[Subscribed]:
-        """Have messages delivered to a URI, once the subscriber has agreed; for ``ttl`` seconds, by default an hour.
+        """Subscribe a URI to the messages, for ``ttl`` seconds (default: one hour), once the subscriber has confirmed.
 
-        One that has not agreed yet is asked again. Raises ``SubscriptionExists``. If the answer is lost, the same call
-        again finds the id, and ``rotate_secret`` makes a new secret.
+        A subscriber that has not confirmed yet receives another request for confirmation. If the answer is lost, repeat
+        the call to get the id, and call ``rotate_secret`` to get a secret. Raises ``SubscriptionExists``.
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         return Call(
@@ -59,7 +59,11 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @listing
     def subscriptions(self, *, page: int | None = None) -> Call[Page[Subscription]]:
-        """All of them; ``page``: how many in a request."""
+        """List all subscriptions.
+
+        Args:
+            page: Number of subscriptions per request.
+        """
 
         def read(answer: Answer) -> Page[Subscription]:
             found = msgspec.json.decode(answer.body, type=_Subscriptions)
@@ -69,7 +73,7 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @operation
     def subscription(self, id: str) -> Call[Subscription]:
-        """One of them."""
+        """Return a subscription."""
         where = self._path(_SEGMENT, id)
         return Call(method="GET", path=where, read=lambda answer: msgspec.json.decode(answer.body, type=Subscription))
 
@@ -82,10 +86,10 @@ class SubscriptionVerbs(ResourceVerbs):
         ttl: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Call[None]:
-        """Change what is given. Raises ``SubscriptionExists``.
+        """Change the given properties of a subscription. Raises ``SubscriptionExists``.
 
-        Another subscriber has to agree anew. It gets no ``post_headers`` but those that are given, and a new secret;
-        call ``rotate_secret`` for one that you know.
+        A new subscriber must confirm again. It gets no ``post_headers`` except those given here, and a new secret; call
+        ``rotate_secret`` to get a secret that you know.
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         body = checked_json({name: value for name, value in terms.items() if value is not None})
@@ -93,22 +97,22 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @operation
     def unsubscribe(self, id: str) -> Call[None]:
-        """End one, with what was to be delivered to it. No error if it does not exist."""
+        """Delete a subscription with its pending deliveries. An unknown subscription is ignored."""
         return Call(method="DELETE", path=self._path(_SEGMENT, id), read=nothing)
 
     @operation
     def confirm_subscription(self, id: str, agreed: bool = True) -> Call[None]:
-        """Confirm a subscription in the subscriber's place, or end its deliveries.
+        """Confirm a subscription on behalf of the subscriber, or refuse it.
 
-        With authentication only an administrator may confirm while the server requires confirmation; else
-        ``NotAuthorized`` is raised.
+        With authentication, only administrators may confirm a subscription that requires confirmation; other callers
+        get ``NotAuthorized``.
         """
         body = wire.encode({"confirmed": agreed})
         return Call(method="PUT", path=self._path(_SEGMENT, id, "confirm"), body=body, read=nothing)
 
     @operation
     def rotate_secret(self, id: str) -> Call[str]:
-        """A new secret of signed webhooks; the former one signs for another day."""
+        """Return a new secret for signed webhooks. The former secret also signs for one more day."""
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "secret"),
@@ -118,12 +122,20 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @listing
     def dead_deliveries(self, id: str, *, page: int | None = None) -> Call[Page[DeadDelivery]]:
-        """What could not be delivered to it, the first that was given up first; ``page``: how many in a request."""
+        """List the failed deliveries of a subscription, earliest failure first.
+
+        Args:
+            page: Number of deliveries per request.
+        """
         return self._deliveries(id, {"limit": page})
 
     @listing
     def waiting_deliveries(self, id: str, *, page: int | None = None) -> Call[Page[DeadDelivery]]:
-        """What is to be delivered to it, tried already or not; ``page``: how many in a request."""
+        """List the pending deliveries of a subscription, whether attempted or not.
+
+        Args:
+            page: Number of deliveries per request.
+        """
         return self._deliveries(id, {"limit": page, "state": "waiting"})
 
     def _deliveries(self, id: str, params: Params) -> Call[Page[DeadDelivery]]:
@@ -137,8 +149,10 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @operation
     def test_subscription(self, id: str) -> Call[str]:
-        """Have ``{"test": true}`` delivered to this subscriber alone, and return its message's id. Raises ``Conflict``
-        unless it has agreed."""
+        """Deliver ``{"test": true}`` to this subscriber only, and return the message id.
+
+        Raises ``Conflict`` unless the subscription is confirmed.
+        """
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries"),
@@ -148,7 +162,7 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @operation
     def redrive_deliveries(self, id: str, *, limit: int | None = None) -> Call[Redriven]:
-        """Have them tried again, up to 1,000 or ``limit`` of them, each with all attempts anew."""
+        """Retry failed deliveries, up to 1,000 or ``limit`` of them, with all attempts again."""
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries", "redrive"),
@@ -159,7 +173,7 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @operation
     def drop_deliveries(self, id: str, deliveries: Iterable[str] | None = None) -> Call[None]:
-        """Drop up to 20 of them by their ids, or all. No error for those that are not there."""
+        """Delete failed deliveries: up to 20 by id, or all. Unknown ids are ignored."""
         params: Params = {} if deliveries is None else {"ids": id_list(deliveries)}
         if not params.get("ids", True):
             return Call(method="DELETE", path="", read=nothing, local_answer=Answer(204, {}, b""))

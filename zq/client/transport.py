@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls over HTTP on pooled connections, for threads and for tasks."""
+"""Transports: calls over HTTP on pooled connections, for threads and for tasks."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import AsyncRetrying, Retrying
 
-from zq.client.attempts import Attempts, Retry, Settings, sentence
+from zq.client.attempts import Attempts, Retry, Settings, connection_error
 from zq.client.calls import Answer, Call, Caught, maybe_applied, reading_answer
 from zq.client.warnings import Warnings
 from zq.errors import Unavailable
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class HttpTransport:
-    """Calls over HTTP; threads may share it."""
+    """A blocking transport over HTTP. Threads may share it."""
 
     def __init__(self, settings: Settings, check_delays: bool = True) -> None:
         self._settings = settings
@@ -27,7 +27,7 @@ class HttpTransport:
         self.before_close: list[Callable[[], None]] = []
 
     def run(self, call: Call[T]) -> T:
-        """Return the result of the call."""
+        """Run the call and return its result."""
         if call.check is not None:
             checked = None
             with Caught():
@@ -47,14 +47,14 @@ class HttpTransport:
 
     @contextmanager
     def open(self, call: Call[Any]) -> Generator[Iterator[bytes], None, None]:
-        """The body of the answer, as it comes."""
+        """Open a streaming answer and yield its body as it arrives."""
         answer, response = self._send(call, self._settings, stream=True)
         try:
             with reading_answer(call.method, call.path):
                 call.read(answer)
             yield response.iter_bytes()
         except httpx.RequestError as error:
-            raise Unavailable(sentence(self._settings.url, error)) from error
+            raise Unavailable(connection_error(self._settings.url, error)) from error
         finally:
             response.close()
 
@@ -86,7 +86,7 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """Calls over HTTP; tasks of one event loop may share it."""
+    """An asynchronous transport over HTTP. Tasks of one event loop may share it."""
 
     def __init__(self, settings: Settings, check_delays: bool = True) -> None:
         self._settings = settings
@@ -95,7 +95,7 @@ class AsyncHttpTransport:
         self.before_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     async def run(self, call: Call[T]) -> T:
-        """Return the result of the call."""
+        """Run the call and return its result."""
         if call.check is not None:
             checked = None
             with Caught():
@@ -115,14 +115,14 @@ class AsyncHttpTransport:
 
     @asynccontextmanager
     async def open(self, call: Call[Any]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The body of the answer, as it comes."""
+        """Open a streaming answer and yield its body as it arrives."""
         answer, response = await self._send(call, self._settings, stream=True)
         try:
             with reading_answer(call.method, call.path):
                 call.read(answer)
             yield response.aiter_bytes()
         except httpx.RequestError as error:
-            raise Unavailable(sentence(self._settings.url, error)) from error
+            raise Unavailable(connection_error(self._settings.url, error)) from error
         finally:
             await response.aclose()
 
@@ -144,7 +144,7 @@ class AsyncHttpTransport:
             return attempts.answer(response), response
 
         async def sleep(pause: float) -> None:
-            import asyncio  # here: a blocking client does without it
+            import asyncio  # imported here, because a blocking client does not need it
 
             for part in attempts.sleeps(pause):
                 await asyncio.sleep(part)

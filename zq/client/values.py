@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What calls take and return: messages and the like, as frozen values. A body is decoded when it is asked for."""
+"""Arguments and results of calls as frozen values. The body of a message is decoded on first access."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -14,17 +14,17 @@ from zq.wire.extensions import Buried, Moved, Released
 from zq.wire.numbers import check_numbers, checked_json
 
 T = TypeVar("T")
-# Characters of a body in the ``repr`` of a message.
+# Maximum length of a body in the ``repr`` of a message.
 REPR_BODY: Final = 200
 M_co = TypeVar("M_co", bound="Message", covariant=True)
-# The body of a message of which only the start was asked for.
+# The body of a message of which only the start was requested.
 NO_BODY: Final = Raw()
-# What becomes of a message; its id alone means that it is deleted.
+# The decision on a message. Its id alone means deletion.
 Decision = str | Released | Moved | Buried
 
 
 class UndecodableBody(InvalidBody, ValueError):
-    """A body that the client cannot decode; ``message_id`` is its message. ``Message.content`` has the bytes."""
+    """The error for a body that the client cannot decode. ``Message.content`` has the bytes."""
 
     def __init__(self, message_id: str, reason: str) -> None:
         super().__init__(f"The body of message {message_id} cannot be decoded: {reason}.")
@@ -32,13 +32,13 @@ class UndecodableBody(InvalidBody, ValueError):
 
 
 class Message(Struct, frozen=True, dict=True, omit_defaults=True):
-    """A message as the server showed it. What stands below ``checksum`` is set where the request asked for details."""
+    """A message as returned by the server. The fields after ``checksum`` are set only if details were requested."""
 
     id: str
     ttl: int
     age: int
     raw: Raw = field(name="body", default=NO_BODY)
-    """The body as it travels: JSON. Empty where only ``body_start`` was asked for."""
+    """The body as JSON. Empty if only ``body_start`` was requested."""
     href: str = ""
     checksum: str = ""
     claim_count: int = 0
@@ -50,18 +50,18 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
     origin_claim_count: int = 0
     reason: str = ""
     body_start: str = ""
-    """The first 256 characters of a body that was not asked for whole."""
+    """The first 256 characters of the body, if only the start was requested."""
     body_bytes: int = 0
-    """How many bytes such a body has."""
+    """Size of the whole body in bytes, if only the start was requested."""
     attributes: dict[str, Any] = {}
-    """What came with it besides its body, by another protocol than this one."""
+    """Attributes that another protocol attached to the message."""
     group: str = ""
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        """The body, shortened, and what is set of the rest."""
+        """Return the shortened body and all fields that are set."""
         body = self.content.decode(errors="replace") or f"{self.body_start}…"
         if len(body) > REPR_BODY:
             body = f"{body[:REPR_BODY]}…"
@@ -71,22 +71,22 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
 
     @cached_property
     def body(self) -> Any:
-        """The body, decoded.
+        """The decoded body.
 
-        Raises ``ValueError`` where only its start was asked for, and ``UndecodableBody`` for a body that Python cannot
-        hold.
+        Raises ``ValueError`` if only the start was requested, and ``UndecodableBody`` if Python cannot represent the
+        body.
         """
         if not self.content:
-            raise ValueError("Only the start of the body was asked for: it is body_start.")
+            raise ValueError("Only the start of the body was requested; see body_start.")
         return _decoded(self.raw, self.id)
 
     @property
     def content(self) -> bytes:
-        """The body as bytes of JSON."""
+        """The body as JSON bytes."""
         return bytes(self.raw)
 
     def body_as(self, kind: type[T]) -> T:
-        """The body as a value of a class that msgspec can decode: a dataclass, a ``Struct``, ``list[int]`` …
+        """Decode the body as a type that msgspec supports, such as a dataclass, a ``Struct`` or ``list[int]``.
 
         Raises ``msgspec.ValidationError``.
         """
@@ -94,32 +94,32 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
 
     @property
     def claim(self) -> str:
-        """The claim that held it when it was shown; "" = none."""
+        """The claim that held the message when it was read; "" = none."""
         return self.href.partition("?claim_id=")[2]
 
 
-# A name of its own, since ``list`` is a verb of the handles.
+# An alias, because ``list`` is a verb of the handles.
 Messages = list[Message]
 
 
 class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
-    """A message to work on. What is decided about it is carried out when its work has ended; the last one counts."""
+    """A claimed message to be handled. Its last decision is applied when its handling ends."""
 
     @cached_property
     def decisions(self) -> list[Any]:
-        """The decisions so far. They are no member, since encoded messages have what the server showed."""
+        """The decisions so far. They are not a field, because an encoded message has the server's fields only."""
         return []
 
     def done(self) -> None:
-        """It is finished and will be deleted."""
+        """Delete the message when its handling ends."""
         self.decisions.append(self.id)
 
     def release(self, delay: int | None = None) -> None:
-        """It is released: after so many seconds; None = as the queue's redelivery rules say."""
+        """Release the message after ``delay`` seconds; ``None`` = the queue's redelivery rules."""
         self._decide(Released(self.id) if delay is None else Released(self.id, delay))
 
     def move(self, queue: str, *, body: Any = msgspec.UNSET, ttl: int | None = None, delay: int | None = None) -> None:
-        """It goes to another queue in one step, with a new body if one is given."""
+        """Move the message to another queue atomically, with a new body if one is given."""
         content = body if body is msgspec.UNSET else _move_body(body)
         moved = Moved(self.id, queue, content)
         moved.ttl = msgspec.UNSET if ttl is None else ttl
@@ -127,25 +127,25 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
         self._decide(moved)
 
     def bury(self, reason: str) -> None:
-        """It goes to the queue's dead letters."""
+        """Move the message to the queue's dead-letter queue."""
         self._decide(Buried(self.id, reason))
 
     def _decide(self, decision: Decision) -> None:
-        msgspec.json.encode(decision)  # what is no JSON fails here, and not in the settlement later
+        msgspec.json.encode(decision)  # fail here, not in the settlement, if the value cannot be encoded as JSON
         self.decisions.append(decision)
 
 
 class Event(Message, frozen=True, dict=True, omit_defaults=True):
-    """A message of a topic, from a stream."""
+    """A message of a topic, received from a stream."""
 
     topic: str = ""
 
 
 class Gap(Struct, frozen=True):
-    """A gap in a stream: messages with sequences between these two were trimmed before they were read.
+    """A gap in a stream: messages between these two sequences were trimmed before they were read.
 
-    Both are None when a connection was lost before the server had sent any position in the log, and when the log is
-    not there any more, as after the loss of the whole store: then all follows that the new one has.
+    Both are ``None`` in two cases: if the connection was lost before the server sent a position, and if the log no
+    longer exists, for example after the loss of the store. In the second case, all messages of the new log follow.
     """
 
     after: int | None
@@ -153,26 +153,33 @@ class Gap(Struct, frozen=True):
 
 
 class Stretch(Struct, Generic[M_co], frozen=True):
-    """Some messages in their order; ``end``: the marker behind the last one, None if there was none."""
+    """A page of messages with its end position.
+
+    Attributes:
+        end: Marker of the last message; ``None`` if the page is empty.
+    """
 
     messages: list[M_co]
     end: int | None
     gap: Gap | None = None
-    """What of a topic was trimmed before it was read."""
+    """The trimmed part of a topic's log before this page."""
     looked: int | None = None
-    """Of a topic in which nothing was found: up to where the project's log was searched."""
+    """The log position up to which an empty page of a topic was searched."""
 
 
 class Finished(Message, frozen=True, dict=True, omit_defaults=True):
-    """A message of a queue's history; ``outcome`` "" = it lives."""
+    """A message in a queue's history; ``outcome`` is "" for a live message."""
 
     finished: datetime | None = None
     outcome: str = ""
 
 
 class Located(Struct, frozen=True):
-    """Where a message is: its queue, and its state there: ``ready``, ``delayed``, ``claimed``; or ``finished``, and
-    ``message`` has how."""
+    """A message found by id, with its queue and state.
+
+    Attributes:
+        state: ``ready``, ``delayed``, ``claimed`` or ``finished``.
+    """
 
     queue: str
     state: str
@@ -180,20 +187,27 @@ class Located(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """Messages that are the caller's until the claim ends; none, and no claim, if there was nothing to take."""
+    """Messages reserved for the caller until the claim ends. ``id`` is "" if no message was ready."""
 
     id: str
     messages: list[Message]
     age: int = 0
     ttl: int = 0
     client: str | None = None
-    """Of its holder, as ``agent`` is; None if that is not known, or was not asked for."""
+    """Client id of the holder; ``agent`` is its User-Agent. ``None`` if unknown or not requested."""
     agent: str | None = None
 
 
 class LiveClaim(Struct, frozen=True):
-    """A claim in a listing. ``client`` and ``agent`` of its holder: the Client-ID and the first 64 characters of the
-    User-Agent, None if they are not known. ``created``: when it was made or renewed last, ``age`` seconds ago."""
+    """A claim in a listing.
+
+    Attributes:
+        client: Client id of the holder; ``None`` if unknown.
+        agent: First 64 characters of the holder's User-Agent; ``None`` if unknown.
+        age: Seconds since ``created``.
+        created: Time of creation or of the last renewal.
+        messages: Number of messages that the claim holds.
+    """
 
     queue: str
     id: str
@@ -208,7 +222,7 @@ class LiveClaim(Struct, frozen=True):
 
 
 class Edge(Struct, frozen=True):
-    """The oldest or the newest message."""
+    """The oldest or newest message."""
 
     href: str
     age: int
@@ -217,9 +231,11 @@ class Edge(Struct, frozen=True):
 
 
 class Depth(Struct, frozen=True):
-    """Messages of a queue by state, each counted up to the server's ``max_counted``, at most a second ago.
+    """The message count per state, each up to the server's ``max_counted``, at most one second old.
 
-    ``backlog``: ready and claimed ones. ``oldest_ready_seconds``: for how long the first ready one could be claimed.
+    Attributes:
+        backlog: Number of ready and claimed messages.
+        oldest_ready_seconds: Seconds for which the first ready message has been ready.
     """
 
     ready: int
@@ -230,7 +246,7 @@ class Depth(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """How many messages there are."""
+    """The message counts of a queue or topic."""
 
     claimed: int
     free: int
@@ -238,20 +254,21 @@ class Stats(Struct, frozen=True):
     oldest: Edge | None = None
     newest: Edge | None = None
     entered: int | None = None
-    """Messages that have entered a queue, counted from any start: only differences count. None: not counted."""
+    """Counter of posted messages with an arbitrary start: only differences are meaningful. ``None`` = unknown."""
 
 
 class Listed(Struct, frozen=True):
-    """A queue or a topic in a listing; ``metadata`` only if asked for."""
+    """A queue or topic in a listing. ``metadata`` is set only if requested."""
 
     name: str
     metadata: Mapping[str, Any] | None = None
 
 
 class Worked(Struct, frozen=True):
-    """How many handlers have returned, and how many have raised, in one ``work``.
+    """The outcome of one ``work``: the number of handlers that returned, and of those that raised.
 
-    ``unstarted``: messages that were claimed and, at its end, given back without having been handed to any.
+    Attributes:
+        unstarted: Number of claimed messages that were released without being handled.
     """
 
     done: int
@@ -260,7 +277,7 @@ class Worked(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """A message to be posted with a ttl, a delay or a group of its own."""
+    """A message to be posted with its own ttl, delay or group."""
 
     body: Any
     ttl: int | None = None
@@ -269,7 +286,7 @@ class Draft(Struct, frozen=True):
 
 
 class LastCommit(Struct, frozen=True):
-    """A producer's last batch and what it did."""
+    """A producer's last batch and its effect."""
 
     batch: int
     published: int
@@ -277,7 +294,7 @@ class LastCommit(Struct, frozen=True):
 
 
 class JobStage(Struct, frozen=True):
-    """Staged messages that wait for a commit, and the bytes of their bodies; ``dropped_in``: seconds."""
+    """A stage that waits for a commit. ``bytes`` is the size of its bodies; ``dropped_in`` is in seconds."""
 
     name: str
     messages: int
@@ -287,7 +304,7 @@ class JobStage(Struct, frozen=True):
 
 
 class JobFence(Struct, frozen=True):
-    """A fence and its last epoch; when it was given out, and seconds since then: None where that is not known."""
+    """A fence and its last epoch, with the time of that epoch and its age in seconds; ``None`` = unknown."""
 
     name: str
     epoch: int
@@ -296,8 +313,13 @@ class JobFence(Struct, frozen=True):
 
 
 class JobCommit(Struct, frozen=True):
-    """A producer's last batch and what it does; ``open``: not all of it is done yet. ``decided`` and ``age``: as of a
-    fence."""
+    """A producer's last batch.
+
+    Attributes:
+        open: Whether the commit is not completely applied.
+        decided: Time of the commit; ``None`` = unknown.
+        age: Seconds since ``decided``.
+    """
 
     producer: str
     batch: int
@@ -309,7 +331,12 @@ class JobCommit(Struct, frozen=True):
 
 
 class Redriven(Struct, frozen=True):
-    """What a redrive moved, and how many are left, exact up to 10,000; ``lost``: named ones that are not ready now."""
+    """The result of a redrive.
+
+    Attributes:
+        remaining: Number of messages left, exact up to 10,000.
+        lost: Requested ids of messages that are not ready.
+    """
 
     moved: int
     remaining: int
@@ -317,7 +344,7 @@ class Redriven(Struct, frozen=True):
 
 
 class RedriveDryRun(Struct, frozen=True):
-    """What a redrive would move, and how many of the ``counted`` messages have which origin, a missing one, or none."""
+    """The expected result of a redrive: counts of the ``counted`` inspected messages by origin."""
 
     would_move: int
     origins: dict[str, int]
@@ -328,7 +355,7 @@ class RedriveDryRun(Struct, frozen=True):
 
 
 class ReplayDryRun(Struct, frozen=True):
-    """How many of the ``counted`` records a replay would post copies of; ``lost``: named ones that have none."""
+    """The expected result of a replay of ``counted`` entries; ``lost`` has the requested ids without an entry."""
 
     would_replay: int
     counted: int
@@ -336,18 +363,18 @@ class ReplayDryRun(Struct, frozen=True):
 
 
 class Subscribed(Struct, frozen=True):
-    """The id of a subscription, and of a new one the ``secret`` by which its webhooks are signed."""
+    """The id of a subscription and, if it is new, the ``secret`` that signs its webhooks."""
 
     id: str = field(name="subscription_id")
     secret: str = field(default="")
 
     def __repr__(self) -> str:
-        """Without the secret."""
+        """Return the fields without the secret."""
         return f"Subscribed(id={self.id!r})"
 
 
 class Subscription(Struct, frozen=True):
-    """A subscription; ``age`` in seconds. Its headers and trust show as ``***``."""
+    """A subscription. ``age`` is in seconds; headers and trust are shown as ``***``."""
 
     id: str
     source: str
@@ -357,27 +384,26 @@ class Subscription(Struct, frozen=True):
     age: int
     options: dict[str, Any]
     confirmed: bool
-    """Whether the subscriber has agreed."""
+    """Whether the subscriber has confirmed."""
 
 
 class DeadDelivery(Struct, frozen=True, dict=True):
-    """What could not be delivered, or waits: of which message, how often it was tried, and why the last time failed
-    (known of what was given up)."""
+    """A failed or pending delivery. ``reason`` is set only for failed deliveries."""
 
     id: str
     message_id: str
     kind: str = field(name="Message_Type")
-    """``Notification``, or the name of a question that did not reach the subscriber."""
+    """``Notification``, or the name of a confirmation request that did not reach the subscriber."""
     attempts: int
     reason: str
     age: int
-    """Seconds since the message was stored to be delivered; ``ttl``: how long it is kept."""
+    """Seconds since the delivery was stored. ``ttl`` is its retention."""
     ttl: int
     raw: Raw = field(name="body", default=Raw(b"null"))
 
     @cached_property
     def body(self) -> Any:
-        """The message's body, decoded; None where it cannot be opened."""
+        """The decoded body of the message; ``None`` if it cannot be decrypted."""
         return _decoded(self.raw, self.id)
 
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings in the log ``zq.client``, and refusals, for requests that the server accepts but that have another effect
-than the caller expects."""
+"""Warnings and refusals for requests that the server accepts but that have an unexpected effect.
+
+Warnings are written to the log ``zq.client``.
+"""
 
 import logging
 from collections.abc import Iterable
@@ -16,14 +18,14 @@ from zq.wire import QUEUE_RULES, TOPIC_RULES
 
 T = TypeVar("T")
 LOG = logging.getLogger("zq.client")
-# The beginning of the server's Warning header of a post whose delay has no effect.
+# Start of the server's Warning header for a post whose delay has no effect.
 DELAY_IGNORED: Final = '299 - "delay is ignored'
-# The reserved metadata by kind.
+# Reserved metadata keys by kind.
 RULES: Final = {"queues": QUEUE_RULES, "topics": TOPIC_RULES}
 
 
 class Warnings:
-    """The warnings of one client, each given once, and its refusals of delays that a queue ignores."""
+    """The warnings of one client, each logged once, and its refusals of delays that a queue ignores."""
 
     def __init__(self, check_delays: bool) -> None:
         self._given: set[tuple[str, str]] = set()
@@ -31,16 +33,16 @@ class Warnings:
         self._delayed_queues: set[str] = set()
 
     def rules(self, kind: str, metadata: Iterable[str]) -> None:
-        """Log a warning for each name that begins with an underscore and is no reserved metadata key of ``kind``."""
+        """Log a warning for each key that begins with an underscore but is not a reserved metadata key of ``kind``."""
         for name in metadata:
             if name.startswith("_") and name not in RULES[kind] and self._first(kind, name):
-                LOG.warning("%s is no rule of %s%s", name, kind, did_you_mean(name, RULES[kind]))
+                LOG.warning("%s is not a reserved metadata key of %s%s", name, kind, did_you_mean(name, RULES[kind]))
 
     def delay_checked(self, queue: str, post: Call[T]) -> Call[T]:
-        """Return a post with a delay, preceded by a request that raises ``Invalid`` if the queue ignores delays.
+        """Return a post that is preceded by a request, which raises ``Invalid`` if the queue ignores delays.
 
-        The request is left out after one that found that the queue applies delays, until the answer to a post says
-        otherwise: the queue may be updated, or deleted and created again.
+        After the request has succeeded once, it is skipped until a post's answer reports an ignored delay, because the
+        queue may be updated or recreated.
         """
         if not self._checks_delays:
             return post
@@ -59,14 +61,17 @@ class Warnings:
         def read(answer: Answer) -> None:
             try:
                 metadata = msgspec.json.decode(answer.body, type=dict[str, Any])
-            except UNREADABLE:  # a proxy's own page
+            except UNREADABLE:  # an error page of a proxy
                 return
             self.check_delay(queue, metadata)
 
         return Call(method="GET", path=path("queues", queue), read=read)
 
     def check_delay(self, queue: str, metadata: dict[str, Any]) -> None:
-        """Raise ``Invalid`` if a queue with these metadata ignores delays; without metadata this is not known."""
+        """Raise ``Invalid`` if a queue with this metadata ignores delays.
+
+        Empty metadata passes, because it is unknown.
+        """
         if not self._checks_delays:
             return
         if metadata.get("_default_message_delay") == 0:
@@ -82,6 +87,6 @@ class Warnings:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name, which names the most similar known one if there is one."""
+    """Return the end of a sentence about an unknown name, with the most similar known name if there is one."""
     close = get_close_matches(name, known, 1)
     return f"; did you mean {close[0]}?" if close else "."

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For those who receive deliveries of subscriptions: is this one from zq, and is it new?"""
+"""Verification of received deliveries: origin and uniqueness."""
 
 import threading
 import time
@@ -12,26 +12,30 @@ __all__ = ["Received", "verify"]
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, tolerance: float = 300) -> str:
-    """The id of a delivery, the same however often it is sent.
+    """Verify a delivery and return its id, which is the same for every attempt.
 
-    ``secret``: as the subscription showed it when it was made (``whsec_…``); ``body``: the bytes as they came.
-    Raises ``Invalid`` if it was not signed with the secret, or more than ``tolerance`` seconds ago.
+    Args:
+        secret: Secret of the subscription (``whsec_…``).
+        body: Body as received.
+        tolerance: Maximum age of the signature in seconds.
+
+    Raises ``Invalid`` if the signature is not valid or too old.
     """
     return verified(secret, headers, body, own(), tolerance)
 
 
 class Received:
-    """Remembers ids of deliveries for ``seconds``, so that a repeat is known for one. Any thread may ask."""
+    """A set of delivery ids that detects duplicates within ``seconds``. Thread-safe."""
 
     def __init__(self, seconds: float = 86400, most: int = 100_000) -> None:
-        """``most``: ids that are remembered; the oldest go first."""
+        """Initialize for up to ``most`` ids. Beyond that, the oldest are dropped."""
         self._seconds = seconds
         self._most = most
         self._lock = threading.Lock()
         self._seen: dict[str, float] = {}
 
     def is_new(self, id: str) -> bool:
-        """Whether the id has not come before; from now on it has."""
+        """Return whether the id is new, and record it."""
         now = time.monotonic()
         with self._lock:
             if self._seen.get(id, now) > now:

@@ -4,10 +4,12 @@
 import time
 from functools import partial
 
+import pytest
+
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, EVERYTHING, Scene, Shift, ids_of, together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
-from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning
+from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, ProducerNotFound
 from zq.model import ClaimRef, Committed, Settled
 
 pytestmark = ONE_OR_TWO_CONNECTIONS
@@ -15,12 +17,12 @@ pytestmark = ONE_OR_TWO_CONNECTIONS
 NAME = "etl.0"
 
 
-def commit(scene: Scene, *arguments: object, **terms: object) -> Committed | None:
-    """As a server does it: again while another attempt is under way; None if a claim has lapsed."""
+def commit(scene: Scene, *arguments: object, verb: str = "commit", **terms: object) -> Committed | None:
+    """Commit, or only decide; repeat it while another attempt is running. Return None if a claim has lapsed."""
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         try:
-            return scene.commit(*arguments, **terms)
+            return getattr(scene, verb)(*arguments, **terms)
         except CommitRunning:
             time.sleep(0.01)
         except ClaimLapsed:
@@ -111,6 +113,34 @@ def test_a_commit_races_a_settlement_of_its_claim(scene: Scene):
         assert told.deleted + settled.deleted == 6
         assert len(settled.lost) + settled.deleted == 3
         assert sorted(id for id, _ in room.finished()) == sorted(posted)
+
+
+@pytest.mark.parametrize("way", ["purge", "delete"])
+@pytest.mark.parametrize("history", [0, 600])
+@pytest.mark.parametrize("verb", ["commit", "decide"])
+def test_a_commit_races_a_removal_of_its_messages(scene: Scene, way: str, history: int, verb: str):
+    """The commit is decided before the removal's answer, or its claim has lapsed and it publishes nothing."""
+    for turn in range(10):
+        source, target, producer = scene.at(f"in{turn}"), scene.at(f"out{turn}"), f"etl{turn}"
+        source.post(3)
+        source.named(NAME)
+        staged = target.stage(f"s{turn}", 2)
+
+        def remove(source: Scene = source, producer: str = producer) -> Committed | None:
+            getattr(source.storage.queues, way)(source.queue)
+            try:
+                return source.last(producer)
+            except ProducerNotFound:
+                return None
+
+        held = [ClaimRef(source.queue, NAME, history)]
+        work = partial(commit, scene, 1, [f"s{turn}"], held, producer=producer, verb=verb)
+        told, seen = together(work, remove)
+        assert (told is None) == (seen is None)
+        while scene.carry_on(100, producer=producer):
+            pass
+        assert target.page() == (staged if told else [])
+        assert source.is_empty()
 
 
 def test_a_reader_by_marker_misses_nothing_that_is_published(scene: Scene):

@@ -2,7 +2,7 @@
 """The resources of the console: the document at ``/console/``, and its files below a path that contains the version.
 
 The files are read and compressed once. All URLs in them are relative, so the console works behind a proxy that adds a
-path prefix. Modules are served without a build step; only the lines of comments are emptied (decision 0114).
+path prefix. Modules are served without a build step; only the lines of comments are emptied (decision 0107).
 """
 
 import base64

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases: the only place for zq's rules, defaults and limits."""
+"""The use cases of the queue service: all rules, defaults and limits."""
 
 from collections.abc import Mapping, Sequence
 
@@ -39,18 +39,18 @@ NO_FOLLOWERS = Followers()
 
 
 class Broker:
-    """The use cases of one store.
+    """The use cases of one store, wired together.
 
     Args:
-        patience: Seconds that the client of a large commit waits for its end.
-        quota: Default quotas of a project; ``None`` if the server has no authentication and cannot limit projects.
-        share: Percentage of waiters and streams that one project may hold.
-        encryption_keys: Master keys, see ``DataKeys``.
-        max_counted: Largest message count per state, see ``Queues``.
-        followers: The followers of queues and topics, if a feature has some.
-        pools: The stores of all pools, if the deployment has pools.
-        audit_ttl: Seconds for which an audit entry is kept.
-        extensions: The rules that features add.
+        patience: Seconds after which a large commit is answered as still running.
+        quota: Default quota of a project; ``None`` disables quotas, for a server without authentication.
+        share: Maximum percentage of long-poll slots and streams that one project may use.
+        encryption_keys: Master keys by id, see ``DataKeys``.
+        max_counted: Maximum message count per state, see ``Queues.depth``.
+        followers: Followers of queues and topics, such as subscriptions.
+        pools: Returns the stores of all pools, if the deployment has pools.
+        audit_ttl: Retention of audit entries in seconds.
+        extensions: Rules that features add to the core.
     """
 
     def __init__(
@@ -160,11 +160,11 @@ class Broker:
         self.removal = Removal(storage, clock, self.queues, self.topics, followers, owned_documents)
 
     def resume(self) -> None:
-        """Continue commits and deletions that no server is working on. Call this every second."""
+        """Resume commits and project deletions that no server is working on. Call once a second."""
         self.transactions.resume()
         self.removal.resume(self.quotas)
 
     def end_waiting(self) -> None:
-        """Answer all waiting requests and end all streams, because the server stops. Idempotent."""
+        """Answer all long polls and end all streams before the server stops. Idempotent."""
         self.waiters.close()
         self.streams.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only use cases: list messages of one state, and find a message by its id."""
+"""Read-only use cases: list messages by state, and find a message by id."""
 
 import re
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from zq.limits import DEFAULT_PAGE, MAX_BODY_NUMBER, Limits, within
 from zq.model import Browsed, Located, Message, Page, Position, QueueRef, State
 from zq.storage.api import Storage
 
-# Marker of a listing of one state.
+# Marker of a page of messages in one state.
 POSITION: Final = re.compile(r"[0-9]{1,19}\.[0-9]{1,19}\.[0-9]{1,19}", re.ASCII)
-# If an answer shows only the start of each body, this multiple of its size limit is read from the store.
+# Read size of a listing that shows only the start of each body, as a multiple of the answer's size limit.
 READ_FOR_STARTS: Final = 4
 
 
 class Browsing:
-    """Use cases of browsing: list messages by state, and locate a message."""
+    """Use cases of message browsing: list by state, and locate by id."""
 
     def __init__(self, storage: Storage, clock: Clock, limits: Limits, sealing: Sealing) -> None:
         self._storage = storage
@@ -33,10 +33,11 @@ class Browsing:
         self._sealing = sealing
 
     def browse(self, queue: QueueRef, state: str, marker: str, limit: int | None, starts: bool) -> Seen[Page[Message]]:
-        """Return a page of messages of one state after the marker, without messages that cannot be decrypted.
+        """Return a page of messages in one state, excluding messages that cannot be decrypted.
 
-        ``starts``: whether the answer shows only the start of each body; then more bytes are read than an answer may
-        have.
+        Args:
+            starts: Whether the answer shows only the start of each body. If so, ``READ_FOR_STARTS`` times the answer's
+                size limit is read from the store.
         """
         if state not in set(State):
             raise InvalidParameter(f"state must be {', '.join(State)}.")
@@ -52,10 +53,10 @@ class Browsing:
         return Seen(Page(shown, None if position is None else ".".join(map(str, position))), now)
 
     def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> Seen[Located]:
-        """Find the message of this id in the project, or its latest history entry.
+        """Return the message with this id, or its latest history entry, from any queue of the project.
 
-        ``may_see`` returns whether the caller may read the queue of a given name. Raises ``MessageNotFound``, also if
-        the caller may not read the queue, and ``MessageUnreadable``.
+        Raises ``MessageUnreadable`` if the message cannot be decrypted. Raises ``MessageNotFound`` if the message does
+        not exist or ``may_see`` rejects the name of its queue.
         """
         now = self._clock.now()
         found = self._storage.locate(project, message, now)
@@ -66,9 +67,9 @@ class Browsing:
 
 
 def _position(marker: str) -> Position:
-    """Parse the marker of a listing of one state. Raises ``InvalidParameter``."""
+    """Parse a marker of ``browse``. Raises ``InvalidParameter``."""
     if not marker:
         return Position()
     if not POSITION.fullmatch(marker):
-        raise InvalidParameter("marker must be one that goes with state, as the link to the next page has it.")
+        raise InvalidParameter("marker is not valid for this listing; use the marker in the link to the next page.")
     return Position(*(min(int(number), MAX_BODY_NUMBER) for number in marker.split(".")))

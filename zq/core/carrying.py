@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Large commits: decided in one step of the store, then carried out in slices.
+"""Execution of large commits: one step of the store decides a commit, then bounded slices apply it.
 
-Each slice is one bounded, idempotent step: published messages leave their stage, settled messages are deleted. After
-each slice the server sleeps for twice the time that the slice took, so that other requests are served. The server that
-received the commit carries it out. If that server dies, another one continues: it recognizes an abandoned commit by the
-lack of progress between two polls.
+A slice is idempotent: it moves published messages out of their stage and deletes settled messages. After each slice the
+server pauses for twice the duration of the slice, so that other requests make progress.
+
+The server that received a commit applies it. If that server dies, another server resumes the commit once it has made no
+progress between two polls.
 """
 
 import logging
@@ -23,25 +24,25 @@ from zq.storage.capabilities import TransactionController
 LOG = logging.getLogger(__name__)
 # Log line for a commit that cannot continue because the store is damaged.
 DAMAGED: Final = (
-    "A decided commit stands still where the store is damaged. Stop the server: zq-server salvage makes a new store, "
-    "which finishes it as far as it can be read."
+    "A commit cannot continue because the store is damaged. Stop the server and run zq-server salvage: it builds a new "
+    "store and completes the commit as far as the data is readable."
 )
-# Target duration of a slice in seconds; the slice size adapts to it.
+# Target duration of a slice in seconds. The slice size adapts to it.
 TARGET_SECONDS: Final = 0.0012
-# Messages in the first slice.
+# Number of messages in the first slice.
 FIRST_SLICE: Final = 100
 # Pause after a slice, as a multiple of the slice's duration.
 PAUSE_FACTOR: Final = 2.0
 # Longest pause in seconds.
 MAX_PAUSE: Final = 0.2
-# Context for a commit that needs no admission.
+# Context manager for a commit that needs no quota.
 NO_ADMISSION: Final = nullcontext()
-# Seconds that one round of maintenance spends on one commit.
+# Seconds that one maintenance round spends on one commit.
 MAINTENANCE_SECONDS: Final = 1.0
 
 
 class Slices:
-    """The size of the next slice in messages, adapted to the duration of the last one."""
+    """The size of the next slice, in messages. It adapts to the duration of the last slice."""
 
     def __init__(self, least: int, most: int) -> None:
         self._least = min(least, most)
@@ -49,15 +50,16 @@ class Slices:
         self.size = min(FIRST_SLICE, most)
 
     def took(self, seconds: float) -> None:
-        """Adapt the size after a slice that took ``seconds``."""
+        """Set the next slice size from the duration of the last slice."""
         wanted = self.size * TARGET_SECONDS / max(seconds, 1e-6)
         self.size = max(self._least, min(self._most, int(wanted), 2 * self.size))
 
 
 class Carrier:
-    """The execution of commits by one server.
+    """Executor of commits on one server.
 
-    ``patience``: seconds after which a client is answered that its commit is still running.
+    Args:
+        patience: Seconds after which a client is answered that its commit is still running.
     """
 
     def __init__(
@@ -77,11 +79,15 @@ class Carrier:
         self._damaged: set[Unfinished] = set()
 
     def commit(self, commit: Commit, admitted: AbstractContextManager[object] = NO_ADMISSION) -> Committed:
-        """Commit and carry the commit out. The result is ``open`` if that takes longer than the patience.
+        """Commit and apply the commit. The result is ``open`` if that takes longer than ``patience``.
 
-        An earlier commit of the same producer is finished first. ``admitted``: a context in which the store may
-        register the producer. Raises the errors of ``TransactionController.commit``, and ``CommitRunning`` if the
-        earlier commit is not finished in time.
+        An earlier commit of the same producer is completed first.
+
+        Args:
+            admitted: Context manager in which the store may register the producer.
+
+        Raises the errors of ``TransactionController.commit``, and ``CommitRunning`` if the earlier commit does not
+        complete in time.
         """
         deadline = time.monotonic() + self._patience
         while True:
@@ -89,49 +95,49 @@ class Carrier:
                 committed = self._transactions.commit(commit, self._clock.now(), self._bounds)
             admitted = NO_ADMISSION
             if committed.open:
-                committed = self._finished(committed, commit.project, commit.producer, deadline)
+                committed = self._complete(committed, commit.project, commit.producer, deadline)
             if committed.replayed or committed.batch >= commit.batch:
                 return committed
             if committed.open:
                 raise CommitRunning
 
     def last(self, project: str, producer: str) -> Committed:
-        """Return the producer's last batch; finish it if that is possible in time. Raises ``ProducerNotFound``."""
+        """Return the producer's last batch, completed if that is possible in time. Raises ``ProducerNotFound``."""
         committed = self._transactions.last(project, producer, self._clock.now())
         if not committed.open:
             return committed
-        return self._finished(committed, project, producer, time.monotonic() + self._patience)
+        return self._complete(committed, project, producer, time.monotonic() + self._patience)
 
     def resume(self) -> None:
-        """Continue commits that made no progress since the last call. Call this every second."""
+        """Resume commits that made no progress since the last call. Call once a second."""
         found = dict.fromkeys(self._transactions.unfinished(self._clock.now()))
         left = [one for one in found if one in self._seen]
         self._seen = found
         self._damaged.intersection_update(found)
-        ours = {(one.project, one.producer) for one in left if one not in self._damaged and self._carry_on(one)}
-        if ours:  # progress made by this server does not mean that another server is at work
+        ours = {(one.project, one.producer) for one in left if one not in self._damaged and self._resume_abandoned(one)}
+        if ours:  # The next poll must not mistake this server's own progress for another server's.
             now = self._transactions.unfinished(self._clock.now())
             self._seen |= dict.fromkeys(one for one in now if (one.project, one.producer) in ours)
 
-    def _carry_on(self, one: Unfinished) -> bool:
-        """Work on an abandoned commit for a while and return whether more is left.
+    def _resume_abandoned(self, one: Unfinished) -> bool:
+        """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether work is left.
 
-        If the store is damaged, only this commit stops, and the damage is logged once.
+        If the store is damaged, only this commit is suspended, and the damage is logged once.
         """
-        LOG.info("A commit that another server, or this one before it ended, has left is carried on.")
+        LOG.info("Resuming a commit that another server, or an earlier process of this one, has abandoned.")
         try:
-            return not self._carry_out(one.project, one.producer, time.monotonic() + MAINTENANCE_SECONDS)
+            return not self._apply_slices(one.project, one.producer, time.monotonic() + MAINTENANCE_SECONDS)
         except StoreDamaged:
             LOG.critical(DAMAGED)
             self._damaged.add(one)
             return False
 
-    def _finished(self, committed: Committed, project: str, producer: str, deadline: float) -> Committed:
-        done = self._carry_out(project, producer, deadline)
+    def _complete(self, committed: Committed, project: str, producer: str, deadline: float) -> Committed:
+        done = self._apply_slices(project, producer, deadline)
         return structs.replace(committed, open=not done)
 
-    def _carry_out(self, project: str, producer: str, deadline: float) -> bool:
-        """Apply slices until the commit is done (``True``) or the deadline has passed (``False``)."""
+    def _apply_slices(self, project: str, producer: str, deadline: float) -> bool:
+        """Apply slices until the commit is complete (``True``) or the deadline has passed (``False``)."""
         slices = Slices(self._transactions.least_slice, self._bounds.step)
         while True:
             began = time.monotonic()

@@ -33,19 +33,20 @@ from zq.model import (
 from zq.model.hidden import HIDDEN
 from zq.storage.api import Storage
 
-# Default of ``limit``.
+# Default number of messages in a claim.
 DEFAULT_CLAIM = 10
-# Claim limit of messages in a paused queue: no message is delivered. The store is called nevertheless, because it
-# returns a live claim of the same name, checks the fence, and reports metadata that end the pause.
+# Claim limit of a paused queue: the store reserves no message. The store is still queried because it returns a live
+# claim of the same name, checks the fence, and reports newer metadata that may end the pause.
 NO_CLAIMS = 0
-# Maximum number of store pages read for one page of claims, because a page of the store may be short.
+# Maximum number of store pages that are read for one page of claims.
 MAX_STORE_PAGES = 4
 
 
 class ClaimAnswer(Struct, frozen=True):
-    """A claim as of ``now``, or ``None`` if there was nothing to claim.
+    """A claim as of ``now``, or ``None`` if no message was ready.
 
-    ``existed``: whether a live claim of the requested name existed already.
+    Attributes:
+        existed: Whether a live claim of the requested name existed before.
     """
 
     claim: Claim | None
@@ -54,7 +55,7 @@ class ClaimAnswer(Struct, frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether there is a claim."""
+        """Whether the answer contains a claim."""
         return self.claim is not None
 
 
@@ -73,7 +74,7 @@ class Claims:
         self._events = events
 
     def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None, holder: Holder) -> ClaimAnswer:
-        """Claim up to ``limit`` messages, as far as they fit in one answer."""
+        """Claim up to ``limit`` messages, up to the size limit of an answer."""
         (claim,) = new_ids(1, self._clock.now())
         request = ClaimRequest(self._lease(claim, terms), self._size(limit), holder=holder)
         return self.claim(queue, lambda _rules: request)
@@ -81,16 +82,19 @@ class Claims:
     def create_named(
         self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None, holder: Holder
     ) -> ClaimAnswer:
-        """Return the live claim of this name; if there is none, claim messages under the name."""
+        """Return the live claim with this name; create it if it does not exist."""
         lease = self._lease(claim_name(name), terms)
         request = ClaimRequest(lease, self._size(limit), named=True, fence=fence, holder=holder)
         return self.claim(queue, lambda _rules: request)
 
     def claim(self, queue: QueueRef, wanted: Callable[[Rules], ClaimRequest]) -> ClaimAnswer:
-        """Claim messages under the cached rules; if the store has newer rules, under these.
+        """Claim messages under the queue's current rules.
 
-        ``wanted`` builds the request for given rules; the options that rules set for every claim are added to it. While
-        claims are paused, there is nothing to claim.
+        The request is built from cached rules first. If the store reports newer metadata, the claim is repeated with
+        the rules parsed from it. While claims are paused, no message is claimed.
+
+        Args:
+            wanted: Returns the request for the given rules; this method adds the options that are common to all claims.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -114,9 +118,9 @@ class Claims:
         return ClaimAnswer(made.claim and self._opened(queue, made.claim, now), now, made.existing)
 
     def _opened(self, queue: QueueRef, claim: Claim, now: Seconds) -> Claim | None:
-        """Release the messages that cannot be decrypted and return the claim with the others; ``None`` if none is left.
+        """Return the claim without the messages that cannot be decrypted, and release those; ``None`` if none is left.
 
-        They are released at once so that a consumer that settles the whole claim settles only messages that it
+        They are released at once because a consumer may settle the whole claim, including messages that it never
         received.
         """
         shown = self._sealing.opened(queue, claim.messages)
@@ -132,7 +136,7 @@ class Claims:
     def get(self, queue: QueueRef, claim: str) -> Seen[Claim]:
         """Return a live claim.
 
-        Raises ``ClaimNotFound``, ``MessageUnreadable`` if one of its messages can no longer be decrypted.
+        Raises ``ClaimNotFound``, and ``MessageUnreadable`` if a message of the claim cannot be decrypted.
         """
         now = self._clock.now()
         found = self._claims.get(queue, claim, now)
@@ -140,10 +144,12 @@ class Claims:
         return Seen(structs.replace(found, messages=shown), now)
 
     def list(self, project: str, queue: str, marker: str, limit: int | None) -> Seen[Page[ClaimSummary]]:
-        """Return a page of live claims of a project, or of one of its queues.
+        """Return a page of the live claims of a project or queue.
 
-        ``queue`` = "" lists the claims of all queues except zq's internal ones. A page may be short or empty even if
-        more claims follow, because the number of entries read for one page is limited.
+        A page may be short or empty even if more claims follow, because the number of entries read per page is limited.
+
+        Args:
+            queue: Name of the queue; "" = all queues except internal ones.
         """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_CLAIMS)
         after, now = _decode_marker(marker), self._clock.now()
@@ -157,10 +163,7 @@ class Claims:
         return Seen(Page(found, _encode_marker(after) if after else None), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
-        """Restart the ttl and grace of a live claim; omitted terms have the server's defaults (contract 8.3).
-
-        Raises ``ClaimNotFound``, ``Fenced``.
-        """
+        """Restart the ttl and grace of a live claim; omitted terms take the server's defaults (contract 8.3)."""
         grace = min(max(0, self._grace(terms)), self._limits.max_claim_grace)  # capped, not refused
         lease = Lease(claim, self._ttl(terms), grace)
         self._claims.renew(queue, lease, self._clock.now(), fence)
@@ -193,14 +196,16 @@ class Claims:
 
 
 def _encode_marker(after: str) -> str:
-    """Return the store's position as an opaque marker."""
+    """Return the store's list position as an opaque marker."""
     return urlsafe_b64encode(after.encode()).decode().rstrip("=")
 
 
 def _decode_marker(marker: str) -> str:
-    """Return the store's position of a marker. Raises ``InvalidParameter``."""
+    """Return the store's list position for a marker. Raises ``InvalidParameter``."""
     try:
         padded = marker.encode("ascii") + b"=" * (-len(marker) % 4)
         return b64decode(padded, b"-_", validate=True).decode("utf-8", "replace")
     except ValueError as error:
-        raise InvalidParameter("marker must be one of claims, as the link to the next page has it.") from error
+        raise InvalidParameter(
+            "marker is not valid for a list of claims; use the marker in the link to the next page."
+        ) from error

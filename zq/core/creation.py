@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Creation of queues and topics on first use, and their rules (contract 7.2, 13)."""
+"""Creation of queues and topics on first use, and lookup of their rules (contract 7.2, 13)."""
 
 import time
 from collections.abc import Callable
@@ -24,7 +24,7 @@ NO_METADATA: Final = b"{}"
 
 
 class QueueCreation:
-    """The rules of queues, and the creation of missing queues."""
+    """Lookup of queue rules, with creation of missing queues."""
 
     def __init__(
         self, queues: QueueController, quotas: AnyQuotas, rules_cache: RulesCache, followers: Followers
@@ -35,9 +35,9 @@ class QueueCreation:
         self._followers = followers
 
     def rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules as stored now; create the queue if it does not exist.
+        """Return the queue's current rules from the store; create the queue if it does not exist.
 
-        Raises ``QuotaExceeded`` if the project has too many queues.
+        Raises ``QuotaExceeded`` if the project has reached its queue limit.
         """
         stored = self._queues.get(queue)
         if stored is None:
@@ -47,23 +47,23 @@ class QueueCreation:
         return self._rules_cache.remember(queue, stored.metadata if stored else metadata)
 
     def forget(self, queue: QueueRef) -> None:
-        """Drop the queue's cached rules after this server has changed its metadata."""
+        """Invalidate the queue's cached rules after this server has changed the queue's metadata."""
         self._rules_cache.forget(queue)
 
 
 class Topic(Struct, frozen=True):
-    """A topic as stored; ``metadata`` is a JSON object."""
+    """A stored topic; ``metadata`` is a JSON object."""
 
     ref: TopicRef
     metadata: bytes
 
 
 class TopicRules(Struct, frozen=True):
-    """The rules for messages published in a topic.
+    """The rules for messages published to a topic.
 
     Attributes:
         ttl: Default ttl in seconds.
-        max_post_size: Maximum size of one post in bytes.
+        max_post_size: Maximum size of a request body in bytes.
         encrypts: Whether bodies are stored encrypted.
     """
 
@@ -73,7 +73,7 @@ class TopicRules(Struct, frozen=True):
 
 
 class TopicCreation:
-    """The rules of topics, at most a second old, and the creation of missing topics."""
+    """Lookup of topic rules, at most one second old, with creation of missing topics."""
 
     def __init__(
         self,
@@ -91,23 +91,23 @@ class TopicCreation:
         self._sealed = ReadThroughCache(self.stored_sealed_since, monotonic)
 
     def rules(self, topic: TopicRef) -> TopicRules:
-        """Return the topic's rules from the cache; create the topic if it does not exist.
+        """Return the topic's cached rules; create the topic if it does not exist.
 
-        Raises ``QuotaExceeded`` if the project has too many topics.
+        Raises ``QuotaExceeded`` if the project has reached its topic limit.
         """
         return self._recent.get(topic)
 
     def forget(self, topic: TopicRef) -> None:
-        """Drop the topic's cached rules after this server has changed its metadata."""
+        """Invalidate the topic's cached rules after this server has changed the topic's metadata."""
         self._recent.forget(topic)
         self._sealed.forget(topic)
 
     def sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the time since which all bodies of the topic are encrypted; 0 if it may contain plain ones. Cached."""
+        """Return the cached time since which every body of the topic is encrypted; 0 if bodies may be unencrypted."""
         return self._sealed.get(topic)
 
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the time since which all bodies of the topic are encrypted, as stored now."""
+        """Return the stored time since which every body of the topic is encrypted; 0 if bodies may be unencrypted."""
         stored = self._topics.get(topic)
         return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 
@@ -116,7 +116,7 @@ class TopicCreation:
         while stored is None and not self._created(topic):
             stored = self._topics.get(topic)  # another server has created it
         metadata = wire.json_object(stored.metadata) if stored else {}
-        # The option queue_ttl matches names of queues, not of topics.
+        # The option queue_ttl applies to queues only.
         ttl = metadata.get("_default_message_ttl") or self._default_ttls.default
         return TopicRules(ttl, post_size(metadata, self._limits), bool(metadata.get(ENCRYPTS)))
 
@@ -126,7 +126,7 @@ class TopicCreation:
 
 
 class TopicStore:
-    """The store of topics, a ``ResourceStore``: metadata are documents, messages are in the project's log."""
+    """The store of topics: metadata in documents, messages in the project's log."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         missing = isinstance(storage.topics, Missing)
@@ -153,8 +153,8 @@ class TopicStore:
         return Page([_topic(document) for document in page.items], page.next)
 
     def delete(self, topic: TopicRef) -> None:
-        # The document is deleted first: a server that dies in between leaves messages without a topic, not a topic
-        # without its messages.
+        # The document is deleted first: if the server dies in between, unreachable messages remain, but no topic
+        # without messages.
         self._documents.delete(_document_ref(topic), self._clock.now())
         self._topics.purge(topic)
 

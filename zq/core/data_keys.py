@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data keys: random keys per project that encrypt message bodies.
 
-They are stored, wrapped by a master key from the operator's file. To change the master key, only these few documents
-are written again; messages stay as they are.
+A master key from the operator's key file wraps each data key before it is stored. A change of the master key rewrites
+only the wrapped data keys, not the messages.
 """
 
 import logging
@@ -21,11 +21,11 @@ from zq.model.documents import Document, DocumentRef
 from zq.storage.api import DocumentController
 
 LOG = logging.getLogger(__name__)
-# Kind of the deployment's documents, one for each project.
-KIND: Final = "data_keys"
-# Bytes of a key.
-SIZE: Final = 32
-# Bytes of a random GCM nonce.
+# Kind of the deployment's documents; each holds the keys of one project.
+DATA_KEYS_KIND: Final = "data_keys"
+# Key length in bytes.
+KEY_SIZE: Final = 32
+# Length of a random GCM nonce in bytes.
 NONCE: Final = 12
 # HKDF label of the wrapping keys.
 LABEL: Final = b"zq data keys 1"
@@ -33,19 +33,19 @@ LABEL: Final = b"zq data keys 1"
 CACHE_SIZE: Final = 10_000
 # Seconds for which a project's keys are cached.
 CACHE_TTL: Final = 60.0
-# Attempts of a compare-and-set.
+# Maximum number of compare-and-set attempts.
 MAX_ATTEMPTS: Final = 20
-# Documents per page of ``rekey``.
+# Number of documents per page of ``rekey``.
 PAGE_SIZE: Final = 100
-NO_KEY: Final = "This server cannot encrypt what this queue stores: it has no message_encryption_key_file."
+NO_KEY: Final = "This server cannot encrypt the queue's messages: message_encryption_key_file is not set."
 
 
 class ProjectKeys(Struct, frozen=True, array_like=True):
-    """A project's keys as stored.
+    """The stored data keys of a project.
 
     Attributes:
         last: Number of the newest key.
-        keys: By key number: the id of the master key, and the key wrapped by it.
+        keys: The master key's id and the wrapped key, by key number.
     """
 
     last: int
@@ -53,9 +53,11 @@ class ProjectKeys(Struct, frozen=True, array_like=True):
 
 
 class Rekeyed(Struct, frozen=True):
-    """The result of rekeying.
+    """The result of ``DataKeys.rekey``.
 
-    ``left``: number of projects with a key that cannot be unwrapped with the master keys of this server.
+    Attributes:
+        projects: Number of projects with data keys.
+        left: Number of projects with a key that no master key of this server can unwrap.
     """
 
     projects: int
@@ -66,9 +68,10 @@ _decoder: Final = msgspec.msgpack.Decoder(ProjectKeys)
 
 
 class DataKeys:
-    """The data keys of all projects.
+    """The data keys of all projects. Thread-safe.
 
-    ``masters``: 32-byte master keys by id. The first one wraps; all can unwrap.
+    Args:
+        masters: 32-byte master keys by id. The first one wraps new keys; all of them can unwrap.
     """
 
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
@@ -78,7 +81,7 @@ class DataKeys:
         self.replace(masters)
 
     def replace(self, masters: Mapping[str, bytes]) -> None:
-        """Use these master keys from now on."""
+        """Replace the master keys and clear the cache."""
         with self._lock:
             self._masters = dict(masters)
             self._known: TTLCache[str, tuple[int, dict[int, Any]]] = TTLCache(CACHE_SIZE, CACHE_TTL)
@@ -89,40 +92,43 @@ class DataKeys:
         return bool(self._masters)
 
     def sealing(self, project: str) -> tuple[str, Any]:
-        """Return the id and the cipher of the project's newest usable key; create a key if there is none.
+        """Return the id and cipher of the project's newest usable key; create a key if there is none.
 
-        Raises ``Unavailable``.
+        Raises ``Unavailable`` if the server has no master key.
         """
         if not self._masters:
             raise Unavailable(NO_KEY)
         _, ciphers = self._ciphers(project)
         if not ciphers:
-            _, ciphers = self._remember(project, self._change(project))
+            _, ciphers = self._remember(project, self._rotate(project))
         newest = max(ciphers)
         return str(newest), ciphers[newest]
 
     def opening(self, project: str, id: str) -> Any:
-        """Return the cipher of the key; ``None`` if the key does not exist or cannot be unwrapped."""
+        """Return the cipher of a data key; ``None`` if the key does not exist or cannot be unwrapped."""
         number = int(id) if id.isascii() and id.isdigit() and len(id) < 10 else 0
         if not self._masters or not number:
             return None
         last, ciphers = self._ciphers(project)
-        if number > last:  # another server has created it since
+        if number > last:  # another server has created the key
             with self._lock:
                 self._known.pop(project, None)
             ciphers = self._ciphers(project)[1]
         return ciphers.get(number)
 
     def rekey(self) -> Rekeyed:
-        """Wrap every key with the first master key, and create a new data key for every project. Raises ``Invalid``."""
+        """Rewrap all data keys with the first master key, and create a new data key for each project.
+
+        Raises ``Invalid`` if the server has no master key.
+        """
         if not self._masters:
-            raise Invalid("This server has no message_encryption_key_file.")
+            raise Invalid("message_encryption_key_file is not set on this server.")
         projects = left = 0
         after = ""
         while True:
-            page = self._documents.list("", KIND, "", after, PAGE_SIZE, self._clock.now())
+            page = self._documents.list("", DATA_KEYS_KIND, "", after, PAGE_SIZE, self._clock.now())
             for document in page.items:
-                held = self._change(document.ref.name)
+                held = self._rotate(document.ref.name)
                 first = next(iter(self._masters))
                 projects, left = projects + 1, left + any(master != first for master, _ in held.keys.values())
             if page.next is None or len(page.items) < PAGE_SIZE:
@@ -130,7 +136,7 @@ class DataKeys:
             after = page.next
 
     def _ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
-        """Return the number of the newest key, and the ciphers of all usable keys by number."""
+        """Return the newest key's number, and the ciphers of all usable keys by number."""
         with self._lock:
             known = self._known.get(project)
         if known is None:
@@ -147,30 +153,30 @@ class DataKeys:
                 self._known[project] = known
         return known
 
-    def _change(self, project: str) -> ProjectKeys:
-        """Create a new key, and wrap all usable keys with the first master key."""
+    def _rotate(self, project: str) -> ProjectKeys:
+        """Create a new data key, and rewrap all usable keys with the first master key."""
         for _ in range(MAX_ATTEMPTS):
             stored = self._stored(project)
             held = _decoder.decode(stored.value) if stored else ProjectKeys(0, {})
             keys = {number: self._rewrapped(project, number, *kept) for number, kept in held.keys.items()}
             number = held.last + 1
-            keys[number] = self._wrapped(project, number, os.urandom(SIZE))
+            keys[number] = self._wrapped(project, number, os.urandom(KEY_SIZE))
             new = ProjectKeys(number, keys)
             version = stored.version if stored else ""
-            ref = DocumentRef("", KIND, project)
+            ref = DocumentRef("", DATA_KEYS_KIND, project)
             if self._documents.put(ref, msgspec.msgpack.encode(new), self._clock.now(), expected=version):
                 with self._lock:
                     self._known.pop(project, None)
                 return new
-        raise MetadataConflict("Others change the keys of the project at the same time. Try again.")
+        raise MetadataConflict("The project's keys were changed concurrently. Try again.")
 
     def _stored(self, project: str) -> Document | None:
-        return self._documents.get(DocumentRef("", KIND, project), self._clock.now())
+        return self._documents.get(DocumentRef("", DATA_KEYS_KIND, project), self._clock.now())
 
     def _wrapped(self, project: str, number: int, key: bytes) -> tuple[str, bytes]:
         id, master = next(iter(self._masters.items()))
         nonce = os.urandom(NONCE)
-        return id, nonce + _wrapping(master).encrypt(nonce, key, _bound_to(id, project, number))
+        return id, nonce + _wrapping(master).encrypt(nonce, key, _associated_data(id, project, number))
 
     def _unwrapped(self, project: str, number: int, id: str, wrapped: bytes) -> bytes | None:
         from cryptography.exceptions import InvalidTag
@@ -179,9 +185,15 @@ class DataKeys:
         if master is None:
             return None
         try:
-            key: bytes = _wrapping(master).decrypt(wrapped[:NONCE], wrapped[NONCE:], _bound_to(id, project, number))
+            key: bytes = _wrapping(master).decrypt(
+                wrapped[:NONCE], wrapped[NONCE:], _associated_data(id, project, number)
+            )
         except (InvalidTag, ValueError):
-            LOG.error("Key %d of a project cannot be opened: it was changed in the store, or key %s was.", number, id)
+            LOG.error(
+                "Data key %d of a project cannot be unwrapped: it or master key %s was modified.",
+                number,
+                id,
+            )
             return None
         return key
 
@@ -201,9 +213,9 @@ def _wrapping(master: bytes) -> Any:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-    return _cipher(HKDF(SHA256(), SIZE, None, LABEL).derive(master))
+    return _cipher(HKDF(SHA256(), KEY_SIZE, None, LABEL).derive(master))
 
 
-def _bound_to(id: str, project: str, number: int) -> bytes:
+def _associated_data(id: str, project: str, number: int) -> bytes:
     """Return the additional authenticated data of a wrapped key. No part can contain the separator."""
     return b"\x00".join(part.encode() for part in (id, project, str(number)))

@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encryption of message bodies and attributes in the store (contract 7.9).
+"""Encryption of stored message bodies and attributes (contract 7.9).
 
-An encrypted body begins with a byte that no JSON text begins with. So clients cannot post a body that looks encrypted,
-and the first byte shows whether a body is encrypted. The layout is: that byte, the length of the data key's id, the id,
-a nonce of 12 random bytes, and the AES-256-GCM ciphertext with its tag of 16 bytes. The tag also covers the project and
-the message id: a body that was copied to another message cannot be decrypted. In a topic it covers the topic and random
-bytes that are stored with the body.
+An encrypted body has this layout:
 
-A queue or topic that was created with encryption has the time since which all its bodies are encrypted. A plain body in
-it was not written by a server, and is treated like one that cannot be decrypted.
+- the byte ``MARK``, with which no JSON text begins: clients cannot post a body that looks encrypted;
+- the length of the data key's id (one byte), and the id;
+- a nonce of 12 random bytes;
+- the AES-256-GCM ciphertext with its 16-byte tag.
+
+The tag also authenticates the project and the message id, so a body that was copied to another message cannot be
+decrypted. In a topic, the tag authenticates the topic and random bytes that are stored with the body.
+
+A queue or topic that was created with encryption records the time since which all its bodies are encrypted. A later
+unencrypted body was not written by a server, and is handled like a body that cannot be decrypted.
 """
 
 import logging
@@ -28,18 +32,18 @@ from zq.model import HistoryEntry, Message, Messages, QueueRef, Seconds
 from zq.model.topics import Published, TopicRef
 
 LOG = logging.getLogger(__name__)
-# First byte of an encrypted body: the version of the layout. JSON begins with white space, a bracket, a quote, a digit,
-# a minus sign or a letter.
+# First byte of an encrypted body: the layout version. JSON begins with white space, a bracket, a quote, a digit, a
+# minus sign or a letter.
 MARK: Final = b"\x01"
-# Bytes of the authentication tag.
+# Length of the authentication tag in bytes.
 TAG: Final = 16
-# Random bytes to which each body of a topic is bound.
+# Number of random bytes that bind a topic's body to its log entry.
 SEAL: Final = 16
-# Seconds for which a server may post plain bodies to a new encrypting queue or topic, because its cache is older.
+# Seconds after creation in which a server with an older cache may still post unencrypted bodies.
 SETTLED: Final = 5.0
-# Delay in seconds of a message that was claimed or popped and could not be decrypted.
+# Redelivery delay in seconds of a message that could not be decrypted when it was claimed or popped.
 SET_ASIDE: Final = 60
-UNREADABLE: Final = "The message's body is encrypted, and cannot be opened with the keys of this server."
+UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with this server's keys."
 
 
 class Sealing:
@@ -54,10 +58,10 @@ class Sealing:
         stored_queue_since: Callable[[QueueRef], Seconds] = lambda _queue: 0.0,
         stored_topic_since: Callable[[TopicRef], Seconds] = lambda _topic: 0.0,
     ) -> None:
-        """Initialize with functions that return the time since which all bodies are encrypted (0 = some may be plain).
+        """Initialize with functions that return the time since which all bodies are encrypted (0 = not all are).
 
-        ``queue_since`` and ``topic_since`` may be cached; ``stored_queue_since`` and ``stored_topic_since`` read the
-        store, because another server may have turned encryption off.
+        ``queue_since`` and ``topic_since`` may return cached values. ``stored_queue_since`` and ``stored_topic_since``
+        read the store, because another server may have disabled encryption.
         """
         self.keys = keys
         self._events = events
@@ -70,34 +74,35 @@ class Sealing:
         return self._since_of(queue) if self.keys.enabled else 0.0
 
     def seal(self, project: str, id: str, body: bytes) -> bytes:
-        """Encrypt a body for the message with this id. Raises ``Unavailable`` if there is no key."""
+        """Encrypt a body for the message with this id. Raises ``Unavailable`` if the server has no master key."""
         key, cipher = self.keys.sealing(project)
         nonce = os.urandom(NONCE)
-        sealed: bytes = cipher.encrypt(nonce, body, _bound_to(key, project, id))
+        sealed: bytes = cipher.encrypt(nonce, body, _associated_data(key, project, id))
         return MARK + bytes([len(key)]) + key.encode() + nonce + sealed
 
     def open(self, project: str, id: str, body: bytes) -> bytes:
-        """Return the body as it was posted; a plain body is returned unchanged. Raises ``MessageUnreadable``."""
+        """Decrypt a body; return an unencrypted body unchanged. Raises ``MessageUnreadable``."""
         if body[:1] != MARK:
             return body
         end = 2 + body[1] if len(body) > 1 else 0
         key = body[2:end].decode("ascii", "replace")
         cipher = self.keys.opening(project, key)
         if cipher is None or len(body) < end + NONCE + TAG:
-            raise self._failed(id, key)
+            raise self._report_undecryptable(id, key)
         from cryptography.exceptions import InvalidTag
 
         nonce, sealed = body[end : end + NONCE], body[end + NONCE :]
         try:
-            opened: bytes = cipher.decrypt(nonce, sealed, _bound_to(key, project, id))
+            opened: bytes = cipher.decrypt(nonce, sealed, _associated_data(key, project, id))
         except InvalidTag as error:
-            raise self._failed(id, key) from error
+            raise self._report_undecryptable(id, key) from error
         return opened
 
     def stored(self, project: str, id: str, body: bytes, *, seals: bool, checksum: bool) -> tuple[bytes, str]:
-        """Return the body to store and its checksum ("" unless ``checksum``).
+        """Return the body to store and its checksum ("" unless ``checksum`` is set).
 
-        ``seals``: encrypt the body (contract 7.10).
+        Args:
+            seals: Whether to encrypt the body (contract 7.10).
         """
         if not seals:
             return body, wire.checksum(body) if checksum else ""
@@ -105,31 +110,31 @@ class Sealing:
         return sealed, wire.checksum(b'"' + b64encode(sealed) + b'"') if checksum else ""
 
     def stored_extra(self, project: str, id: str, extra: bytes, *, seals: bool) -> bytes:
-        """Return the attributes to store, encrypted if ``seals``. Empty attributes stay empty."""
+        """Return the attributes to store, encrypted if ``seals`` is set. Empty attributes stay empty."""
         return self.seal(project, extra_of(id), extra) if seals and extra else extra
 
     def opened(self, queue: QueueRef, messages: Messages) -> Messages:
-        """Return the messages as they were posted, without those that cannot be decrypted."""
+        """Return the decrypted messages, excluding those that cannot be decrypted."""
         marked = [1 for message in messages if message.body[:1] == MARK or message.extra[:1] == MARK]
         if not marked and not self._queue_since(queue):
             return messages
         return [shown for message in messages if (shown := self.opened_or_none(queue, message)) is not None]
 
     def opened_or_none(self, queue: QueueRef, message: Message) -> Message | None:
-        """Return a message as it was posted, or ``None`` if it cannot be decrypted."""
+        """Return the decrypted message, or ``None`` if it cannot be decrypted."""
         try:
             return self.opened_one(queue, message)
         except MessageUnreadable:
             return None
 
     def opened_one(self, queue: QueueRef, message: Message) -> Message:
-        """Return a message as it was posted. Raises ``MessageUnreadable``."""
+        """Return the decrypted message. Raises ``MessageUnreadable``."""
         if (
             is_plain(message)
             and _is_later(message.created, self._queue_since(queue))
             and _is_later(message.created, self._stored_queue_since(queue))
         ):
-            raise self._plain(message.id)
+            raise self._report_unencrypted(message.id)
         if not is_sealed(message):
             return message
         project = queue.project
@@ -137,14 +142,14 @@ class Sealing:
         return structs.replace(message, body=body, extra=self.open(project, extra_of(message.id), message.extra))
 
     def opened_entries(self, queue: QueueRef, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
-        """Return history entries as they were posted, without those that cannot be decrypted."""
+        """Return the decrypted history entries, excluding those that cannot be decrypted."""
         if not any(is_sealed(entry.message) for entry in entries) and not self._queue_since(queue):
             return entries
         shown = [(entry, self.opened_or_none(queue, entry.message)) for entry in entries]
         return [structs.replace(entry, message=message) for entry, message in shown if message is not None]
 
     def opened_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
-        """Return messages of topics as they were posted, without those that cannot be decrypted."""
+        """Return the decrypted messages of topics, excluding those that cannot be decrypted."""
         if not self.keys.enabled and not [1 for message in messages if message.entry.body[:1] == MARK]:
             return messages
         shown = []
@@ -154,7 +159,7 @@ class Sealing:
         return shown
 
     def opened_one_published(self, project: str, message: Published) -> Published:
-        """Return a message of a topic as it was published. Raises ``MessageUnreadable``."""
+        """Return a decrypted message of a topic. Raises ``MessageUnreadable``."""
         entry, topic = message.entry, message.topic
         if entry.body[:1] != MARK:
             ref = TopicRef(project, topic)
@@ -163,21 +168,21 @@ class Sealing:
                 and _is_later(message.created, self._topic_since(ref))
                 and _is_later(message.created, self._stored_topic_since(ref))
             ):
-                raise self._plain(str(message.sequence))
+                raise self._report_unencrypted(str(message.sequence))
             return message
         body = self.open(project, id_in_topic(topic, entry.seal), entry.body)
         return structs.replace(message, entry=structs.replace(entry, body=body))
 
-    def _plain(self, id: str) -> MessageUnreadable:
+    def _report_unencrypted(self, id: str) -> MessageUnreadable:
         self._events.unreadable()
-        LOG.error("Message %s is not encrypted, though all are where it was found: it was changed in the store.", id)
+        LOG.error("Message %s is not encrypted although its queue or topic is: it was modified in the store.", id)
         return MessageUnreadable(UNREADABLE)
 
-    def _failed(self, id: str, key: str) -> MessageUnreadable:
+    def _report_undecryptable(self, id: str, key: str) -> MessageUnreadable:
         self._events.unreadable()
         LOG.error(
-            "Message %s cannot be opened: it was changed or moved in the store, or this server has not the master key "
-            "of key %.32r of its project.",
+            "Message %s cannot be decrypted: it was modified or moved in the store, or this server lacks the master "
+            "key of its project's data key %.32r.",
             id,
             key,
         )
@@ -185,21 +190,23 @@ class Sealing:
 
 
 def id_in_topic(topic: str, seal: bytes) -> str:
-    """Return the identity to which a topic's body is bound, because such a message has no id before it is stored.
+    """Return the identity that binds the encryption of a topic's body; the message has no id before it is stored.
 
-    ``seal``: random bytes of the entry; entries of earlier versions have none. The slash prevents collisions with
-    message ids and topic names.
+    The slash prevents collisions with message ids.
+
+    Args:
+        seal: Random bytes of the entry; b"" in entries of earlier versions.
     """
     return f"topic/{topic}/{seal.hex()}" if seal else f"topic/{topic}"
 
 
 def _is_later(created: Seconds, since: Seconds) -> bool:
-    """Return whether a message was posted when every server knew that its body must be encrypted."""
+    """Return whether a message was posted after every server knew that bodies must be encrypted."""
     return bool(since) and created > since + SETTLED
 
 
 def extra_of(id: str) -> str:
-    """Return the identity to which a message's attributes are bound, so that they cannot be stored as its body."""
+    """Return the identity that binds the encryption of a message's attributes, so that they cannot replace its body."""
     return f"extra/{id}"
 
 
@@ -213,6 +220,6 @@ def is_plain(message: Message) -> bool:
     return message.body[:1] != MARK or (bool(message.extra) and message.extra[:1] != MARK)
 
 
-def _bound_to(key: str, project: str, id: str) -> bytes:
+def _associated_data(key: str, project: str, id: str) -> bytes:
     """Return the additional authenticated data of a body. No part can contain the separator."""
     return MARK + b"\x00".join(part.encode() for part in (key, project, id))

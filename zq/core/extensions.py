@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that features add to those of the core: metadata keys of a protocol, and documents that a project owns."""
+"""Rules that features add to the core: protocol metadata keys, and documents owned by projects."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,16 +8,16 @@ from msgspec import Struct
 
 
 class ProtocolKey(Struct, frozen=True):
-    """A reserved metadata key under which a protocol keeps attributes of its own for a queue.
+    """A reserved metadata key that holds a protocol's own attributes of a queue.
 
-    Dead letters of a queue with this key live as long as messages of their dead-letter queue. Such a queue may be its
-    own dead-letter queue, and may name a dead-letter queue that does not exist yet.
+    A queue with such a key may be its own dead-letter queue, and may name a dead-letter queue that does not exist yet.
+    Its dead letters take the default ttl of their dead-letter queue.
 
     Args:
-        name: The key.
-        schema: The JSON Schema of its value.
-        check: Raises ``InvalidBody`` for metadata whose other keys contradict the value.
-        check_change: Raises ``MetadataConflict`` if former and new metadata of a queue differ in a fixed attribute.
+        name: The metadata key.
+        schema: JSON Schema of the value.
+        check: Raises ``InvalidBody`` if the other metadata contradicts the value.
+        check_change: Raises ``MetadataConflict`` if the former and the new metadata differ in a fixed attribute.
     """
 
     name: str
@@ -30,8 +30,8 @@ class OwnedDocuments(Struct, frozen=True):
     """Documents that are deleted with their project.
 
     Args:
-        kind: The kind of documents in the project.
-        deployment_kinds: The kinds of the deployment's documents that have the same names and are deleted, too.
+        kind: Kind of the project's documents.
+        deployment_kinds: Kinds of deployment documents with the same names, which are deleted with them.
     """
 
     kind: str
@@ -39,12 +39,12 @@ class OwnedDocuments(Struct, frozen=True):
 
 
 class Extension(Struct, frozen=True):
-    """The rules of one feature."""
+    """The rules that one feature adds to the core."""
 
     protocol_keys: Sequence[ProtocolKey] = ()
     owned_documents: Sequence[OwnedDocuments] = ()
 
 
 def uses_protocol(keys: Sequence[ProtocolKey], metadata: Mapping[str, Any]) -> bool:
-    """Return whether the metadata of a queue have attributes of a protocol."""
+    """Return whether the queue's metadata contains attributes of a protocol."""
     return any(metadata.get(key.name) for key in keys)

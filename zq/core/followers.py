@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface between the core and features whose users follow queues and topics."""
+"""The interface of features that copy messages of queues and topics to followers."""
 
 from collections.abc import Sequence
 
@@ -9,28 +9,30 @@ from zq.model import Copies, Draft, QueueRef, Seconds
 
 
 class Followers:
-    """The followers of queues and topics. Here there are none; a feature that has followers derives from this class.
+    """The followers of queues and topics. This base class has none; a feature derives from it.
 
-    A queue with followers has ``MARK`` in its metadata. A post expects the metadata that its server remembers, and the
-    store refuses it if another server has added the mark meanwhile. So no message is accepted without its copies.
+    The metadata of a queue with followers contains ``MARK``. A post states the metadata that its server has cached, and
+    the store refuses the post if another server has added the mark since. No message is therefore accepted without its
+    copies.
     """
 
     def mark(self, _queue: QueueRef) -> Metadata:
-        """Return the metadata by which a new queue shows that it has followers."""
+        """Return the metadata that marks a new queue as followed; empty if it has no followers."""
         return {}
 
     def copies(
         self, _queue: QueueRef, _drafts: Sequence[Draft], _rules: Rules, _now: Seconds, _hops: int
     ) -> Copies | None:
-        """Return the copies to store together with the messages of a post; None for none. The queue has the mark.
+        """Return the copies to store together with a post to a marked queue, or ``None`` if there are none.
 
-        ``hops``: the number of deliveries by zq in the chain that led to the post.
+        Args:
+            _hops: Number of zq deliveries in the chain that led to the post.
         """
         return None
 
     def end(self, _kind: str, _project: str, _name: str) -> None:
-        """Remove all followers of a queue or topic. ``kind``: "queue" or "topic"."""
+        """Remove all followers of a queue (kind "queue") or topic (kind "topic")."""
 
     def remove(self, _project: str) -> bool:
-        """Remove some of a project's followers. Return whether any may be left."""
+        """Remove some of the project's followers. Return whether more may be left."""
         return False

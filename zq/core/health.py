@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Health report: probes the store with real operations on a temporary queue (contract 5)."""
+"""Health report from real operations on a temporary queue (contract 5)."""
 
 import logging
 import threading
@@ -17,11 +17,11 @@ from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, Seconds, 
 from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
-# Project of the probe's queues. Project ids cannot contain a comma, so no client can access it.
+# Project of the probe's queues. A project id cannot contain a comma, so no client can access it.
 PROJECT: Final = "zq,health"
-# Messages posted by a probe.
+# Number of messages posted by a probe.
 POSTED: Final = 100
-# Messages claimed by a probe.
+# Number of messages claimed by a probe.
 CLAIMED: Final = 10
 # Seconds for which a report is cached.
 REPORT_TTL: Final = 1.0
@@ -31,9 +31,9 @@ ABANDONED_AFTER: Final = 60.0
 MAX_ABANDONED: Final = 100
 # Maximum number of queues whose messages are counted.
 COUNTED_QUEUES: Final = 1000
-# Maximum number of messages counted in each state of a queue.
+# Maximum message count per state of a queue.
 COUNTED: Final = 10_000
-# Operations of a probe, in this order.
+# Names of the operations of a probe, in order.
 OPERATIONS: Final = (
     *("create_queue", "post_messages", "claim_messages", "list_messages"),
     *("delete_messages", "delete_claim", "bulk_delete_messages", "delete_queue"),
@@ -43,7 +43,8 @@ OPERATIONS: Final = (
 class Operation(Struct, frozen=True):
     """The outcome of one probe operation.
 
-    ``ref``: identifies the failure in the log; ``None`` if the operation succeeded.
+    Attributes:
+        ref: Id of the failure in the server log; ``None`` if the operation succeeded.
     """
 
     succeeded: bool
@@ -60,23 +61,23 @@ class Volume(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True):
-    """The health of one store. ``operation_status`` has the operation names of contract 5."""
+    """The health of one store. The keys of ``operation_status`` are operation names of contract 5."""
 
     storage_reachable: bool
     operation_status: dict[str, Operation]
     message_volume: Volume
 
 
-# Returns the open stores of pools by name; a store is ``None`` if it is unreachable.
+# Returns the stores of all pools by name; ``None`` for an unreachable store.
 Pools = Callable[[], Mapping[str, Storage | None]]
-# Reports by pool name, and whether the catalog is reachable under ``catalog_reachable``.
+# Reports by pool name, plus the key ``catalog_reachable``: whether the catalog can be read.
 PoolsReport = dict[str, Report | bool]
 
 
 class Health:
-    """The health of the store, or of the stores of all pools.
+    """Health checks of the store, or of the stores of all pools.
 
-    Only one probe runs at a time. Requests that arrive during a probe or within a second after it get the same report.
+    Probes are serialized. Requests during a probe and within ``REPORT_TTL`` after it share one report.
     """
 
     def __init__(
@@ -91,11 +92,14 @@ class Health:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._until = 0.0
-        self._last: Report | PoolsReport | Unavailable = Unavailable("The store was not probed yet.")
+        self._last: Report | PoolsReport | Unavailable = Unavailable("The store has not been probed yet.")
         self._pools = pools
 
     def report(self) -> Report | PoolsReport:
-        """Return a report, at most ``REPORT_TTL`` seconds old. Raises ``Unavailable`` if the store is unreachable."""
+        """Return a report that is at most ``REPORT_TTL`` seconds old.
+
+        Raises ``Unavailable`` if the store is unreachable.
+        """
         with self._lock:
             if self._until <= self._monotonic():
                 try:
@@ -109,10 +113,10 @@ class Health:
         return last
 
     def check_ready(self) -> None:
-        """Raise ``Unavailable`` with the reason unless the store is reachable and its time is known well enough.
+        """Raise ``Unavailable`` with the reason if the server cannot serve requests.
 
-        The clocks of server and store must not differ too much, and the store must answer quickly enough to measure
-        that.
+        The server is ready if the store is reachable, the clocks of server and store differ by at most ``MAX_DRIFT``,
+        and the store answers fast enough to measure that difference.
         """
         self._storage.ping()
         drift, uncertainty = self._clock.drift(), self._clock.uncertainty()
@@ -125,7 +129,7 @@ class Health:
             )
 
     def store_answers(self) -> bool:
-        """Return whether the store can be read and written now."""
+        """Return whether the store answers a ping."""
         try:
             self._storage.ping()
         except Unavailable:
@@ -144,9 +148,9 @@ class Health:
             try:
                 return self._probe(store)
             except Unavailable as absence:
-                LOG.debug("The pool %s is not probed: %s", name, absence)
+                LOG.debug("Pool %s cannot be probed: %s", name, absence)
         ref = str(uuid4())
-        LOG.error("Health probe %s: the pool %s does not answer.", ref, name)
+        LOG.error("Health probe %s: pool %s does not answer.", ref, name)
         return Report(False, dict.fromkeys(OPERATIONS, Operation(False, 0.0, ref)), Volume(0, 0, 0))
 
     def _probe(self, store: Storage) -> Report:
@@ -157,7 +161,7 @@ class Health:
 
 
 def _delete_abandoned(store: Storage, now: Seconds) -> None:
-    """Delete the queues of probes whose servers died before they could."""
+    """Delete the queues of probes whose server died before it could delete them."""
     for queue in store.queues.list(PROJECT, "", MAX_ABANDONED).items:
         if int(queue.ref.name[:12], 16) / 1000 < now - ABANDONED_AFTER:
             store.queues.delete(queue.ref)
@@ -173,7 +177,7 @@ def _volume(store: Storage, now: Seconds) -> Volume:
 
 
 class Probe:
-    """One run of all operations on a temporary queue. The queue's name contains the start time."""
+    """One run of all probe operations on a temporary queue. The queue's name encodes the start time."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
@@ -183,15 +187,17 @@ class Probe:
         self._status: dict[str, Operation] = {}
 
     def run(self) -> dict[str, Operation]:
-        """Run all operations, also after a failure, and return their outcomes."""
+        """Run all operations, even after a failure, and return their outcomes."""
         storage, queue, ids = self._storage, self._queue, self._ids
         drafts = [Draft(id, b'"probe"', MIN_TTL, 0, "") for id in ids]
         request = ClaimRequest(Lease(self._claim, MIN_TTL, 0), CLAIMED)
         shown = ListFilter("", True, True)
         self._try("create_queue", lambda now: storage.queues.create(queue, b"{}"))
         self._try("post_messages", lambda now: storage.messages.post(queue, drafts, now))
-        self._try("claim_messages", lambda now: _some(storage.claims.create(queue, request, now).claim))
-        self._try("list_messages", lambda now: _some(storage.messages.list(queue, 0, POSTED, shown, now).items))
+        self._try("claim_messages", lambda now: _require_found(storage.claims.create(queue, request, now).claim))
+        self._try(
+            "list_messages", lambda now: _require_found(storage.messages.list(queue, 0, POSTED, shown, now).items)
+        )
         self._try("delete_messages", lambda now: storage.messages.delete(queue, ids[:1], now))
         self._try("delete_claim", lambda now: storage.claims.release(queue, self._claim, now))
         self._try("bulk_delete_messages", lambda now: storage.messages.delete(queue, ids, now))
@@ -209,7 +215,7 @@ class Probe:
         self._status[name] = Operation(ref is None, time.monotonic() - began, ref)
 
 
-def _some(found: Any) -> None:
+def _require_found(found: Any) -> None:
     """Raise ``Unavailable`` if ``found`` is empty."""
     if not found:
-        raise Unavailable("The store has nothing of what was posted.")
+        raise Unavailable("The store does not return the posted messages.")

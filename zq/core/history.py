@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of history: list finished messages and replay them (extensions 5)."""
+"""Use cases of the message history: list finished messages, and replay them (extensions 5)."""
 
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
@@ -20,21 +20,21 @@ from zq.model import Draft, HistoryEntry, Page, QueueRef, Seconds, Span, new_ids
 from zq.storage.api import Storage
 from zq.wire.extensions import ReplayTerms, moment
 
-# Maximum number of copies that a replay posts in one step.
+# Maximum number of messages that a replay posts at a time.
 CHUNK = 100
-# Maximum number of body bytes in one step of a replay; a step has at least one copy nevertheless.
+# Maximum number of body bytes that a replay posts at a time. A single message may exceed it.
 CHUNK_BYTES = 4_000_000
-# The start of the year 10000, later than every time that ISO 8601 can express.
+# The start of the year 10000: later than every ISO 8601 time.
 LATEST: Seconds = 253_402_300_800.0
 
 
 class ReplayDryRun(Struct, frozen=True):
-    """The expected effect of a replay.
+    """The expected result of a replay.
 
     Attributes:
-        would_replay: Number of copies that the replay would post.
+        would_replay: Number of messages that the replay would post.
         counted: Number of history entries that were inspected.
-        lost: If ids were requested, the ids that the history does not have, in the order of the request.
+        lost: If ids were requested, the ids without a history entry, in request order.
     """
 
     would_replay: int
@@ -43,7 +43,7 @@ class ReplayDryRun(Struct, frozen=True):
 
 
 class History:
-    """Use cases of history: list finished messages, and post copies of them."""
+    """Use cases of the message history: list finished messages, and post copies of them."""
 
     def __init__(
         self,
@@ -65,19 +65,21 @@ class History:
         self._quotas = quotas
 
     def list(self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str) -> Seen[Page[HistoryEntry]]:
-        """Return a page of history entries in the order in which they finished.
+        """Return a page of history entries, in the order in which the messages finished.
 
-        ``since`` and ``until`` are ISO 8601 or "".
+        Args:
+            since: Earliest finish time in ISO 8601; "" = no bound.
+            until: Latest finish time in ISO 8601; "" = no bound.
         """
         size, span = self._page_size(limit), _span(since or None, until or None)
         return self._page(queue, marker, size, span)
 
     def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> Seen[Page[HistoryEntry]]:
-        """Return a page of live and finished messages in the order of sequence."""
+        """Return a page of live and finished messages, ordered by sequence."""
         return self._page(queue, marker, self._page_size(limit), None)
 
     def _page(self, queue: QueueRef, marker: int, size: int, span: Span | None) -> Seen[Page[HistoryEntry]]:
-        """Return a page without the entries whose bodies cannot be decrypted."""
+        """Return a page of history entries, excluding those that cannot be decrypted."""
         now = self._clock.now()
 
         def read(marker: int, limit: int, most_bytes: int) -> tuple[Sequence[HistoryEntry], int | None]:
@@ -89,7 +91,7 @@ class History:
         return Seen(Page(list(shown), None if position is None else str(position)), now)
 
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
-        """Post copies of finished messages to the queue in the name of ``client``. Return their number.
+        """Post copies of finished messages to the queue, with ``client`` as their sender. Return the number of copies.
 
         Each step of at most ``CHUNK`` copies is atomic. Raises ``Invalid``, ``MessageNotFound``, ``QueuePaused``.
         """
@@ -100,40 +102,39 @@ class History:
         return self._replay_span(queue, client, terms)
 
     def dry_run(self, queue: QueueRef, terms: ReplayTerms) -> ReplayDryRun:
-        """Return what ``replay`` would do, and change nothing. Without a limit, ``MAX_BATCH`` entries are inspected.
-
-        Raises ``Invalid``, ``QueuePaused``.
-        """
+        """Return the expected result of ``replay`` without a change. Without a limit, inspect ``MAX_BATCH`` entries."""
         self._check(terms)
         if terms.ids is not UNSET:
             self._rules_cache.check_posts(queue)
-            kept = [record for page in self._named(queue, terms.ids) for record in page]
+            kept = [record for page in self._pages_of_ids(queue, terms.ids) for record in page]
             found = {record.message.id for record in kept}
-            return ReplayDryRun(self._openable(queue, kept), len(kept), [id for id in terms.ids if id not in found])
+            return ReplayDryRun(
+                self._count_decryptable(queue, kept), len(kept), [id for id in terms.ids if id not in found]
+            )
         limit, span = _limit(terms, MAX_BATCH), _span(_given(terms.since), _given(terms.until))
         self._rules_cache.check_posts(queue)
         counted = would_replay = 0
-        for page in self._spanned(queue, span):
+        for page in self._pages_of_span(queue, span):
             records = page[: min(limit - would_replay, MAX_BATCH - counted)]
             counted += len(records)
-            would_replay += self._openable(queue, records)
+            would_replay += self._count_decryptable(queue, records)
             if would_replay >= limit or counted >= MAX_BATCH:
                 break
         return ReplayDryRun(would_replay, counted)
 
-    def _openable(self, queue: QueueRef, records: Sequence[HistoryEntry]) -> int:
+    def _count_decryptable(self, queue: QueueRef, records: Sequence[HistoryEntry]) -> int:
         """Return how many of the entries can be decrypted."""
         return sum(self._sealing.opened_or_none(queue, record.message) is not None for record in records)
 
-    def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[HistoryEntry]]:
-        """Yield the entries of the ids in pages."""
+    def _pages_of_ids(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[HistoryEntry]]:
+        """Yield the history entries with these ids in pages."""
         for start in range(0, len(ids), MAX_IDS):
             if start:
                 turns.give_way()
             yield self._history.get(queue, ids[start : start + MAX_IDS], self._clock.now())
 
-    def _spanned(self, queue: QueueRef, span: Span) -> Iterator[Sequence[HistoryEntry]]:
-        """Yield the entries of a time span in pages."""
+    def _pages_of_span(self, queue: QueueRef, span: Span) -> Iterator[Sequence[HistoryEntry]]:
+        """Yield the history entries of a time span in pages."""
         marker = 0
         while True:
             page = self._history.list(queue, marker, CHUNK, span, self._clock.now(), CHUNK_BYTES)
@@ -144,27 +145,27 @@ class History:
             turns.give_way()
 
     def _check(self, terms: ReplayTerms) -> None:
-        """Raise ``Invalid`` for terms that contradict each other."""
+        """Raise ``Invalid`` if terms contradict each other or ids are repeated."""
         spanned = [given for given in (terms.since, terms.until, terms.limit) if given is not UNSET]
         if (terms.ids is UNSET) == (not spanned):
-            raise Invalid("Give either ids, or at least one of since, until and limit.")
+            raise Invalid("Send either ids, or at least one of since, until and limit.")
         if terms.ids is not UNSET:
             count_within("ids", len(terms.ids), self._limits.max_messages_per_page)
             each_once("ids", terms.ids)
 
     def _replay_ids(self, queue: QueueRef, client: str, ids: Sequence[str]) -> int:
-        found = (chunk for page in self._named(queue, ids) for chunk in _chunks(page))
+        found = (chunk for page in self._pages_of_ids(queue, ids) for chunk in _chunks(page))
         count = sum(len(self._post(queue, client, chunk)) for chunk in found)
         if not count:
-            raise MessageNotFound("None of the ids is in the history of the queue.")
+            raise MessageNotFound("The queue's history has no message with any of these ids.")
         return count
 
     def _replay_span(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         limit, span = _limit(terms, DEFAULT_BATCH), _span(_given(terms.since), _given(terms.until))
         self._rules_cache.check_posts(queue)
         copies: set[str] = set()
-        for page in self._spanned(queue, span):
-            # Exclude copies made by this replay that have finished since.
+        for page in self._pages_of_span(queue, span):
+            # Skip copies that this replay posted and that have finished since.
             found = [record for record in page if record.message.id not in copies][: limit - len(copies)]
             for chunk in _chunks(found):
                 copies.update(self._post(queue, client, chunk))
@@ -173,9 +174,9 @@ class History:
         return len(copies)
 
     def _post(self, queue: QueueRef, client: str, records: Sequence[HistoryEntry]) -> Sequence[str]:
-        """Post copies and return their ids, without entries that cannot be decrypted.
+        """Post copies of the entries that can be decrypted. Return the ids of the copies.
 
-        A copy has a new id and encryption is bound to the id, so its body is encrypted again.
+        Encryption is bound to the message id. A copy has a new id, so its body is encrypted again.
         """
         rules, now = self._rules_cache.recent(queue), self._clock.now()
         ids, ttl = new_ids(len(records), now), self._rules_cache.ttl(queue, rules)
@@ -212,21 +213,23 @@ def _given(text: str | UnsetType) -> str | None:
 
 
 def _span(since: str | None, until: str | None) -> Span:
-    """Parse both times; a missing time leaves that side of the span open."""
-    return Span(_moment("since", since, 0.0), _moment("until", until, LATEST))
+    """Parse the bounds of a time span. A missing bound leaves that side of the span open."""
+    return Span(_parse_time("since", since, 0.0), _parse_time("until", until, LATEST))
 
 
-def _moment(name: str, text: str | None, default: Seconds) -> Seconds:
+def _parse_time(name: str, text: str | None, default: Seconds) -> Seconds:
     if text is None:
         return default
     parsed = moment(text)
     if parsed is None:
-        raise InvalidParameter(f"{name} must be a date and time as 2026-01-31T12:00:00Z (in a URL + is %2B).")
+        raise InvalidParameter(
+            f"{name} must be an ISO 8601 date and time such as 2026-01-31T12:00:00Z (write + as %2B in a URL)."
+        )
     return min(parsed, LATEST)
 
 
 def _chunks(records: Sequence[HistoryEntry]) -> Iterator[list[HistoryEntry]]:
-    """Split entries into groups, each for one post."""
+    """Split entries into groups that fit in one post."""
     chunk: list[HistoryEntry] = []
     size = 0
     for record in records:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Page markers that do not reveal the name at which a page ended.
+"""Encrypted page markers, which do not reveal the name at which a page ended.
 
-Such a marker is the name, encrypted with a key that is in the store, so that every server can read it. It reveals
-neither the name nor its length. It begins with a character that names cannot contain.
+A marker is the encrypted name. Its length does not depend on the name, and it begins with a character that names cannot
+contain. All servers share the encryption key through the store.
 """
 
 import os
@@ -17,40 +17,40 @@ from zq.limits import MAX_NAME
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
 
-# The document that holds the key.
+# Reference of the document with the encryption key.
 KEY: Final = DocumentRef("", "marker-key", "1")
 # First character of an encrypted marker.
 SEALED: Final = "~"
-# Bytes of the key.
+# Key length in bytes.
 KEY_LENGTH: Final = 32
-# Bytes of the tag that authenticates a marker.
+# Length of a marker's authentication tag in bytes.
 TAG_LENGTH: Final = 16
-# Bytes of one block of the mask.
+# Length of a mask block in bytes.
 BLOCK_LENGTH: Final = 64
 
 
 class Markers:
     """Encryption and decryption of page markers.
 
-    A marker is valid only for the listing that the argument ``about`` identifies.
+    Each marker is bound to one listing, which the argument ``about`` identifies.
     """
 
     def __init__(self, documents: DocumentController, clock: Clock, max_name_length: int = MAX_NAME) -> None:
-        """Use a marker length that fits names of up to ``max_name_length`` characters."""
+        """Initialize for names of up to ``max_name_length`` characters, which determines the marker length."""
         self._documents = documents
         self._clock = clock
         self._length = max_name_length
 
     def seal(self, about: str, name: str) -> str:
-        """Return a marker that continues after ``name``. Raises ``Unavailable``."""
+        """Return an encrypted marker for a page that continues after ``name``. Raises ``Unavailable``."""
         key, plain = self._key(), name.encode().ljust(self._length, b"\0")
         tag = _tag(key, about, plain)
         return SEALED + urlsafe_b64encode(tag + _masked(key, tag, plain)).decode().rstrip("=")
 
     def open(self, about: str, marker: str) -> str:
-        """Return the name after which the listing continues. A marker that is not encrypted is returned unchanged.
+        """Return the name after which the listing continues; return an unencrypted marker unchanged.
 
-        Raises ``InvalidParameter`` if the marker was not created for this listing, ``Unavailable``.
+        Raises ``InvalidParameter`` if the marker belongs to another listing, ``Unavailable``.
         """
         if not marker.startswith(SEALED):
             return marker
@@ -63,10 +63,10 @@ class Markers:
             plain = _masked(key, tag, sealed[TAG_LENGTH:])
             if compare_digest(tag, _tag(key, about, plain)):
                 return plain.rstrip(b"\0").decode()
-        raise InvalidParameter(f"marker begins with {SEALED}, but is of no link of this listing.")
+        raise InvalidParameter("marker is not valid for this listing; use the marker in the link to the next page.")
 
     def _key(self) -> bytes:
-        """Return the key; create it if the store has none."""
+        """Return the encryption key; create it if the store has none."""
         while (document := self._documents.get(KEY, self._clock.now())) is None:
             self._documents.put(KEY, os.urandom(KEY_LENGTH), self._clock.now(), expected="")
         return document.value
@@ -77,7 +77,7 @@ def _tag(key: bytes, about: str, plain: bytes) -> bytes:
 
 
 def _masked(key: bytes, tag: bytes, text: bytes) -> bytes:
-    """Return ``text`` XOR a mask derived from ``tag``. Applied twice, it returns the original text."""
+    """Return ``text`` XOR a mask derived from ``tag``. The function is its own inverse."""
     seeds = (tag + b"\1" * at for at in range(-(-len(text) // BLOCK_LENGTH)))
     mask = b"".join(blake2b(seed, digest_size=BLOCK_LENGTH, key=key, person=b"marker mask").digest() for seed in seeds)
     return bytes(one ^ other for one, other in zip(text, mask, strict=False))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of messages (contract 7)."""
+"""Use cases of a queue's messages (contract 7)."""
 
 import re
 from collections.abc import Sequence
@@ -49,18 +49,18 @@ from zq.model.quotas import Work
 from zq.storage.api import Storage
 from zq.turns import SLICE, slices
 
-# A message id. No marker matches it, because sequences have fewer digits.
+# A message id. It is never mistaken for a marker, because sequences have fewer digits.
 MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
-# Metadata that no queue has. A post that expects them stores nothing and only looks up its idempotency key.
+# Metadata that no queue has. A post that expects this metadata stores nothing and only looks up its idempotency key.
 NO_METADATA: Final = b"none"
-# A size limit that every stage exceeds. Staging under it stores nothing and only looks up its idempotency key.
+# A size limit that every stage exceeds. Staging under this limit stores nothing and only looks up the idempotency key.
 NO_ROOM: Final = -1
-# Maximum size of the notices of a stage, as a multiple of the maximum size of a stage.
+# Maximum size of a stage's notices, as a multiple of the maximum stage size.
 COPIES_SIZE: Final = 2
 
 
 class Messages:
-    """Use cases of messages: post, stage, list, get, delete and pop."""
+    """Use cases of a queue's messages: post, stage, list, get, delete and pop."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class Messages:
         self._events = events
 
     def rules(self, queue: QueueRef, size: int) -> Rules:
-        """Return the rules for a post of ``size`` bytes; create the queue if it is missing (contract 7.2, step 1).
+        """Return the rules for a post of ``size`` bytes; create the queue if it does not exist (contract 7.2, step 1).
 
-        Cached rules save a round trip, because the store checks in the post whether they are current. If the cached
+        Cached rules save a round trip, because the store checks during the post that they are current. If the cached
         rules would refuse the post, the current rules are read from the store.
         """
         remembered = self._rules_cache.remembered(queue)
@@ -109,12 +109,16 @@ class Messages:
         hops: int = 0,
         rules: Rules | None = None,
     ) -> Applied[list[str]]:
-        """Store all messages of the JSON body ``raw`` or none, and return their ids in array order (contract 7.2).
+        """Post all messages of the JSON body ``raw``, or none, and return their ids in array order (contract 7.2).
 
-        A missing queue is created before any check. The checks are in this order: JSON, number of messages, size, each
-        message in turn; the store looks up the idempotency key last. ``hops``: the number of zq's
-        deliveries in a chain that led to this post. ``rules``: what ``rules`` returned for this post, if the caller has
-        called it. Raises ``Invalid``, ``KeyReused``, ``QueuePaused``.
+        A missing queue is created first. Then the server checks, in this order: JSON, number of messages, size, each
+        message. The store looks up the idempotency key last.
+
+        Args:
+            hops: Number of zq deliveries in the chain that led to this post.
+            rules: The result of ``rules`` for this post, if the caller has it.
+
+        Raises ``Invalid``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
         """
         rules = rules or self.rules(queue, len(raw))
         posted = wire.posted(raw)
@@ -150,10 +154,11 @@ class Messages:
         idempotency_key: IdempotencyKey | None = None,
         hops: int = 0,
     ) -> Applied[int]:
-        """Store all messages of the JSON body ``raw`` or none in a stage, and return their number (extensions 9).
+        """Store all messages of the JSON body ``raw`` in a stage, or none, and return their number (extensions 9).
 
-        Staged messages are invisible until a commit publishes them; only the commit creates a missing queue. Raises
-        ``Invalid``, ``StageFull``, ``KeyReused``, ``QueuePaused``.
+        Staged messages are invisible until a commit publishes them. A missing queue is created by the commit.
+
+        Raises ``Invalid``, ``StageFull``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
         """
         posted = wire.posted(raw)
         stage = free_name("stage", stage)
@@ -171,7 +176,7 @@ class Messages:
                     queue, stage, drafts, now, refusal or self.reserve_storage(queue, drafts, rules), idempotency_key
                 )
         except Repeated as first:
-            # The server that staged the messages may have died before it staged the notices.
+            # If the server that staged the messages has died, it may not have staged the notices.
             again = self._drafts(posted, client, queue, rules, now, first.answer)
             self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
             return Applied(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
@@ -189,7 +194,10 @@ class Messages:
         hops: int,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the subscribers' notices for staged messages, at most once. A commit publishes both."""
+        """Stage the followers' notices of staged messages, at most once.
+
+        A commit publishes messages and notices together.
+        """
         copies = self.copies(queue, drafts, rules, now, hops)
         if copies is None:
             return
@@ -241,7 +249,7 @@ class Messages:
         include_claimed: bool = False,
         include_delayed: bool = False,
     ) -> Listed:
-        """Return a page of messages after the marker; without ``echo``, exclude messages that the client posted."""
+        """Return a page of messages after the marker. Without ``echo``, the client's own messages are excluded."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -266,22 +274,27 @@ class Messages:
         raise MessageNotFound("There is no such message in the queue.")
 
     def get_many(self, queue: QueueRef, ids: Sequence[str]) -> Seen[MessageList]:
-        """Return the messages with these ids, without those that do not exist or cannot be decrypted.
+        """Return the messages with these ids, excluding those that do not exist or cannot be decrypted.
 
-        Raises ``MessageNotFound`` if none exists, ``MessageUnreadable`` if none that exists can be decrypted.
+        Raises ``MessageNotFound`` if no message exists, ``MessageUnreadable`` if none of the existing ones can be
+        decrypted.
         """
         count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = self._messages.get(queue, ids, now)
         if not found:
-            raise MessageNotFound("None of the ids is a message of the queue.")
+            raise MessageNotFound("The queue has no message with any of these ids.")
         shown = self._sealing.opened(queue, found)
         if not shown:
             raise MessageUnreadable(UNREADABLE)
         return Seen(shown, now)
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
-        """Delete one message. Raises ``MessageClaimed`` if it is claimed and ``claim`` is "", ``ClaimNotHeld``."""
+        """Delete one message.
+
+        Raises ``MessageClaimed`` if the message is claimed and ``claim`` is "", and ``ClaimNotHeld`` if ``claim`` does
+        not hold the message.
+        """
         claims = (claim,) if claim else ()
         self._messages.delete(queue, (message,), self._clock.now(), claims, self._rules_cache.recent(queue).history_ttl)
         self._events.finished(queue, Outcome.DELETED, 1)
@@ -289,15 +302,17 @@ class Messages:
     def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
         """Delete messages by id.
 
-        If the server requires claim ids, each message must be held by one of ``claims``; otherwise ``claims`` is
-        ignored and claimed messages are deleted, too. Raises ``Invalid``, ``ClaimNotHeld``.
+        If the server requires claim ids, each message must be held by one of ``claims``. Otherwise, claimed messages
+        are deleted too, and ``claims`` is ignored.
+
+        Raises ``Invalid``, ``ClaimNotHeld``.
         """
         count_within("ids", len(ids), self._limits.max_messages_per_page)
         if self._delete_with_claim_id and not claims:
-            raise Invalid("claim_ids is missing: this server deletes by ids only together with their claims.")
+            raise Invalid("claim_ids is missing: this server requires claim ids to delete messages.")
         holders = claims if self._delete_with_claim_id else None
         history = self._rules_cache.recent(queue).history_ttl
-        # History entries contain bodies, so steps are smaller. With claims, the deletion is all or nothing.
+        # History entries contain bodies, so fewer messages are deleted in a step. With claims, the deletion is atomic.
         step = len(ids) if holders is not None else MAX_IDS if history else SLICE
         try:
             for part in slices(ids, step):
@@ -307,14 +322,14 @@ class Messages:
         self._events.finished(queue, Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> Seen[MessageList]:
-        """Delete and return up to ``limit`` ready messages, as far as they fit in one answer.
+        """Delete and return up to ``limit`` ready messages, up to the size limit of an answer.
 
-        Messages that cannot be decrypted are posted again; if the queue keeps a history, they remain there for a
-        replay.
+        Messages that cannot be decrypted are posted again. If the queue keeps a history, they stay in the history
+        instead and can be replayed.
         """
         within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
-            raise Invalid("claim_ids does not go with pop.")
+            raise Invalid("claim_ids cannot be combined with pop.")
         rules, now, popped = self._popped(queue, limit)
         if popped:
             self._events.popped(queue, popped, now)
@@ -338,9 +353,9 @@ class Messages:
         return rules, self._clock.now(), []
 
     def _put_back(self, queue: QueueRef, messages: MessageList, now: Seconds) -> None:
-        """Post popped messages again that could not be decrypted, with their ids and bodies.
+        """Repost popped messages that could not be decrypted, with their ids and bodies.
 
-        They are delayed, so that the next pops do not return them again.
+        They are delayed, so that the next pops do not return them.
         """
         drafts = []
         for message in messages:
@@ -351,9 +366,9 @@ class Messages:
         self._messages.post(queue, drafts, now)
 
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
-        """Return the sequence after which a page continues, or ``None`` if the marker is not valid.
+        """Return the sequence after which a page starts, or ``None`` if the marker is not valid.
 
-        A marker is a sequence or, as openstacksdk sends it, a message id.
+        A marker is a sequence, or a message id for openstacksdk.
         """
         if MESSAGE_ID.fullmatch(marker):
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
@@ -367,7 +382,7 @@ class Messages:
         refusal: ZqError,
         idempotency_key: IdempotencyKey | None,
     ) -> NoReturn:
-        """Raise the refusal of a post; raise ``Repeated`` instead if the store knows the post's idempotency key."""
+        """Raise ``refusal``, or ``Repeated`` if the store has recorded the post's idempotency key."""
         if idempotency_key is not None:
             self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
         raise refusal
@@ -375,12 +390,12 @@ class Messages:
     def reserve_storage(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
         """Reserve storage quota for the drafts.
 
-        Return an error if posts are paused or the quota is exceeded, else ``None``.
+        Return the error if posts are paused or the quota is exceeded, otherwise ``None``.
         """
         return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.reserve_storage(queue.project, drafts)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
-        """Return the copies for the queue's followers; None if there are none."""
+        """Return the copies for the queue's followers, or ``None`` if the queue has no followers."""
         return self._followers.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
 
     def _drafts(
@@ -392,7 +407,11 @@ class Messages:
         now: Seconds,
         ids: Sequence[str] = (),
     ) -> Sequence[Draft]:
-        """Apply the queue's rules to posted messages. ``ids``: the ids that the messages have already."""
+        """Build drafts from posted messages under the queue's rules.
+
+        Args:
+            ids: Ids of the drafts; empty = new ids.
+        """
         limits, default_ttl, default_delay = self._limits, self._rules_cache.ttl(queue, rules), rules.default_delay
         is_plain = not (rules.encrypts or self._checksum)
         drafts: list[Draft] = []

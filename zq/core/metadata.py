@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metadata of queues and topics: reserved keys, validation, JSON patches, defaults shown to clients.
+"""Metadata of queues and topics: reserved keys, validation, JSON patches, and defaults shown to clients.
 
-Contract 6.1, 6.5, 13, extensions 4. Metadata are validated with JSON Schema, only when they change.
+The metadata is validated with JSON Schema whenever it changes. See contract 6.1, 6.5, 13 and extensions 4.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,9 +35,9 @@ RETRY_INTEGERS: Final = (
     "maximum_delay",
     "maximum_delay_retries",
 )
-# Key for the time since which all bodies are encrypted, if the queue or topic was created with encryption.
+# Key of the time since which all bodies are encrypted; set if the queue or topic was created with encryption.
 SEALED: Final = "~sealed"
-# Internal keys: clients can neither read nor write them.
+# Internal keys, which clients can neither read nor write.
 OWN: Final = frozenset({MARK, SEALED})
 # JSON Schema of ``_retry_policy``.
 RETRY_POLICY: Final[Metadata] = {
@@ -54,26 +54,26 @@ PAUSED: Final = "_paused"
 PAUSES: Final = ("claims", "posts", "all")
 NO_TOPIC: Final = "only queues can be paused."
 
-# Key for the meaning of message groups; it cannot change after creation.
+# Key that selects the message group mode. It cannot be changed after creation.
 GROUPED: Final = "_grouped"
 GROUPINGS: Final[Metadata] = {
     "enum": [*filter(None, Grouping), None],
     "description": "must be ordered, fair or null",
 }
-NO_TOPIC_GROUPS: Final = "only queues hand out messages by groups."
+NO_TOPIC_GROUPS: Final = "only queues support message groups."
 
-# Key that enables encryption of messages.
+# Key that enables message encryption.
 ENCRYPTS: Final = "_enable_encrypt_messages"
-NOT_ENCRYPTED: Final = "this server does not encrypt messages, for it has no message_encryption_key_file."
+NOT_ENCRYPTED: Final = "this server cannot encrypt messages because message_encryption_key_file is not set."
 
 
 class MetadataSchema:
-    """The metadata keys of one kind of resource, "queue" or "topic", with their validation.
+    """The metadata schema of one kind of resource, "queue" or "topic".
 
     Args:
-        shown: Defaults that clients see for keys that are unset.
-        ttl: Returns the default ttl of a resource by its name.
-        unbuilt: Keys that must be unset or falsy on this server, each with the reason.
+        shown: Defaults that clients see for unset keys.
+        ttl: Returns the default ttl of a resource by name.
+        unbuilt: Keys that this server does not support, with the reason for each.
     """
 
     def __init__(
@@ -93,19 +93,23 @@ class MetadataSchema:
         self._validator = Draft4Validator(metadata_schema(limits, protocol_keys))
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
-        """Return the metadata as clients see them: unset and falsy reserved keys have their defaults."""
+        """Return the metadata as clients see it: unset and falsy reserved keys have their defaults."""
         defaults = self._shown | {"_default_message_ttl": self._ttl(name)}
         return metadata | {key: metadata.get(key) or default for key, default in defaults.items()}
 
     def check(self, metadata: Metadata, name: str) -> None:
-        """Raise ``InvalidBody`` for the first invalid reserved key, ``NotBuilt`` for a key that this server lacks."""
+        """Validate the metadata of the resource ``name``.
+
+        Raises ``InvalidBody`` for the first invalid reserved key, ``NotBuilt`` for a key that this server does not
+        support.
+        """
         nesting("metadata", metadata)
         for key in OWN.intersection(metadata):
-            raise InvalidBody(f"metadata must not hold {key}: it is this server's own.")
+            raise InvalidBody(f"metadata must not contain {key}, which is reserved for internal use.")
         retry_policy = metadata.get("_retry_policy")
         given = {key: value for key, value in metadata.items() if key != "_retry_policy" or retry_policy}
         for error in sorted(self._validator.iter_errors(given), key=lambda error: list(map(str, error.path))):
-            raise InvalidBody(_sentence(error))
+            raise InvalidBody(_describe(error))
         if (dead := metadata.get("_dead_letter_queue")) is not None and not is_long_queue_name(dead):
             raise InvalidBody(f"_dead_letter_queue {QUEUE_RULE}, or null.")
         if self.kind == "queue" and dead == name and not uses_protocol(self._protocol_keys, metadata):
@@ -118,7 +122,10 @@ class MetadataSchema:
                 raise NotBuilt(f"{key}: {sentence}")
 
     def patched(self, metadata: Metadata, operations: Sequence[wire.Operation]) -> Metadata:
-        """Return a copy with the operations applied in order. Raises ``InvalidBody``, ``MetadataConflict``."""
+        """Return a copy of the metadata with the operations applied in order.
+
+        Raises ``InvalidBody`` for an invalid operation, ``MetadataConflict`` for an operation on a missing key.
+        """
         result = dict(metadata)
         for operation, key in [(operation, _key(operation)) for operation in operations]:
             missing = key not in result and key not in self._shown
@@ -132,7 +139,7 @@ class MetadataSchema:
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
-    """Raise ``InvalidBody`` for a malformed operation, before the queue is looked up (contract 6.5)."""
+    """Raise ``InvalidBody`` for an invalid operation. The check needs no lookup of the queue (contract 6.5)."""
     for operation in operations:
         _key(operation)
 
@@ -143,21 +150,21 @@ def set_values(operations: Sequence[wire.Operation], key: str) -> list[object]:
 
 
 def _key(operation: wire.Operation) -> str:
-    """Return the metadata key of an operation. Raises ``InvalidBody`` for a malformed operation."""
+    """Return the metadata key of an operation. Raises ``InvalidBody`` if the operation is not valid."""
     if operation.op not in ("add", "remove", "replace"):
         raise InvalidBody(f"op must be add, remove or replace; it is {operation.op[:32]!r}.")
     start, *parts = operation.path.split("/")
     if start or len(parts) != 2 or not all(part.strip() for part in parts) or parts[0].lower() != "metadata":
         raise InvalidBody(f"path must be /metadata/<key>; it is {operation.path[:80]!r}.")
     if "~" in parts[1].replace("~0", "").replace("~1", ""):
-        raise InvalidBody(f"path may hold ~ only as ~0 or ~1; it is {operation.path[:80]!r}.")
+        raise InvalidBody(f"path may contain ~ only as ~0 or ~1; it is {operation.path[:80]!r}.")
     if operation.op != "remove" and operation.value is UNSET:
         raise InvalidBody(f"value is missing: {operation.op} needs one.")
     return parts[1].replace("~1", "/").replace("~0", "~")
 
 
 def shown_defaults(limits: Limits) -> Metadata:
-    """Return the defaults that clients see for unset reserved keys (contract 6.1)."""
+    """Return the defaults that clients see for unset reserved keys of a queue (contract 6.1)."""
     return {
         "_max_messages_post_size": limits.max_messages_post_size,
         "_default_message_ttl": limits.default_message_ttl,
@@ -176,7 +183,7 @@ def topic_defaults(limits: Limits) -> Metadata:
 
 
 def metadata_schema(limits: Limits, protocol_keys: Sequence[ProtocolKey] = ()) -> Metadata:
-    """Return the JSON Schema of metadata."""
+    """Return the JSON Schema of the metadata of a queue or topic."""
 
     def integer(low: int, high: int) -> Metadata:
         described = f"must be an integer from {low} to {high}, or null"
@@ -218,7 +225,7 @@ def metadata_schema(limits: Limits, protocol_keys: Sequence[ProtocolKey] = ()) -
 
 
 def check_retry_policy(policy: object, field: str) -> None:
-    """Raise ``InvalidBody`` for an invalid ``_retry_policy``; a falsy one is valid (contract 6.1)."""
+    """Raise ``InvalidBody`` if a ``_retry_policy`` is not valid. A falsy policy is valid (contract 6.1)."""
     if not policy:
         return
     for error in Draft4Validator(RETRY_POLICY).iter_errors(policy):
@@ -228,13 +235,13 @@ def check_retry_policy(policy: object, field: str) -> None:
 
 
 def _check_retry_span(policy: Metadata, field: str = "_retry_policy") -> None:
-    """Raise ``InvalidBody`` unless the longest delay is at least ten seconds above the shortest (contract 6.1)."""
+    """Raise ``InvalidBody`` unless the maximum delay exceeds the minimum by at least ten seconds (contract 6.1)."""
     if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
         raise InvalidBody(f"{field}: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
 
 
-def _sentence(error: ValidationError) -> str:
-    """Return the error as a sentence with field and bounds; a quoted value is cut."""
+def _describe(error: ValidationError) -> str:
+    """Return the error as a sentence with the field and its bounds. Quoted values are truncated."""
     field = ".".join(str(part) for part in error.path)
     schema = error.schema if isinstance(error.schema, dict) else {}
     if "description" in schema:

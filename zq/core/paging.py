@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of many messages, read from the store in slices so that other requests run in between."""
+"""Pagination over many messages, which are read from the store in slices so that other requests run in between."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -10,7 +10,7 @@ from zq.model import ListFilter, Message, Page, QueueRef, Seconds
 from zq.storage.api import MessageController
 
 T = TypeVar("T")
-# The position after which a page continues, in the store's own representation.
+# List position in the store's own representation.
 Marker = Any
 
 
@@ -21,12 +21,12 @@ def read_page(
     most_bytes: int,
     body_of: Callable[[T], bytes],
 ) -> tuple[list[T], Marker]:
-    """Return up to ``size`` items after ``marker``, and the marker of the last item (``None`` if there is no item).
+    """Return up to ``size`` items after ``marker``, and the last item's marker (``None`` if there is no item).
 
     Args:
-        read: Reads one slice. It takes a marker, a maximum number of items and a maximum number of body bytes, and
-            returns the items (at least one if any exists) and the marker of the last item.
-        most_bytes: Maximum number of body bytes in the page; a page has at least one item nevertheless.
+        read: Reads one slice. Its arguments are a marker, a maximum number of items and a maximum number of body bytes.
+            It returns at least one item, if any exists, and the marker of the last item.
+        most_bytes: Maximum number of body bytes in the page. A single item may exceed it.
     """
     if size <= turns.SLICE:
         found, following = read(marker, size, most_bytes)
@@ -36,7 +36,7 @@ def read_page(
         wanted = min(turns.SLICE, size - len(items))
         found, following = read(marker, wanted, most_bytes)
         most_bytes -= sum(len(body_of(item)) for item in found)
-        if following is None or (items and most_bytes < 0):  # the end, or a slice that is one item too large
+        if following is None or (items and most_bytes < 0):  # the end, or one item beyond the limit
             return items, marker if items else None
         items += found
         marker = following
@@ -55,7 +55,7 @@ def list_messages(
     most_bytes: int,
     expected: bytes | None,
 ) -> Page[Message]:
-    """Return the same page as ``MessageController.list``, but read it in slices."""
+    """Return the page that ``MessageController.list`` would return, read in slices."""
     if size <= turns.SLICE:
         return messages.list(queue, after, size, wanted, now, most_bytes, expected)
     others: list[bytes] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of messages in topics, except streams (extensions 8): publish, list, get."""
+"""Use cases of a topic's messages, except streams: publish, list and get (extensions 8)."""
 
 import os
 import time
@@ -30,8 +30,8 @@ class Listed(Struct, frozen=True):
     """A page of a topic's messages as of ``now``.
 
     Attributes:
-        position: The position after which the next page starts.
-        gap: Messages after the client's marker that the log no longer has.
+        position: Log position after which the next page starts.
+        gap: Messages after the client's marker that are no longer in the log.
     """
 
     messages: Sequence[Published]
@@ -41,14 +41,14 @@ class Listed(Struct, frozen=True):
 
 
 class Readers(Struct, frozen=True):
-    """The objects that long polls of topics wait with."""
+    """The log tails and slots that long polls of topics use."""
 
     tails: Tails
     waiters: Waiters
 
 
 class Publishing:
-    """Use cases of messages in topics: publish, list and get."""
+    """Use cases of a topic's messages: publish, list and get."""
 
     def __init__(
         self,
@@ -74,26 +74,30 @@ class Publishing:
         self._retention = retention
 
     def configure(self, retention: Retention) -> None:
-        """Apply these retention limits from the next publish on."""
+        """Apply new retention limits from the next publish on."""
         self._retention = retention
 
     def max_post_size(self, topic: TopicRef) -> int:
-        """Return the maximum size of a post in bytes; create the topic if it does not exist."""
+        """Return the maximum size of a request body in bytes; create the topic if it does not exist."""
         return self._topics.rules(topic).max_post_size
 
     def publish(
         self, topic: TopicRef, raw: bytes, idempotency_key: IdempotencyKey | None = None, hops: int = 0
     ) -> Applied[range]:
-        """Append all messages of the JSON body ``raw`` or none, and return their sequences.
+        """Append all messages of the JSON body ``raw`` to the log, or none, and return their sequences.
 
-        A missing topic is created. ``hops``: the number of zq's deliveries in the chain that led to this post. Checks
-        run in the order of ``Messages.post``. Raises ``Invalid``, ``KeyReused``.
+        A missing topic is created first. The checks have the order of ``Messages.post``.
+
+        Args:
+            hops: Number of zq deliveries in the chain that led to this post.
+
+        Raises ``Invalid``, ``KeyReused``, ``QuotaExceeded``.
         """
         rules = self._topics.rules(topic)
         posted = wire.posted(raw)
         count_within("messages", len(posted), self._limits.max_messages_per_post)
         entries = [self._entry(topic, message, rules, hops) for part in slices(posted) for message in part]
-        if idempotency_key is not None:  # all topics of the project share one log and its keys
+        if idempotency_key is not None:  # the topics of a project share one log and its idempotency keys
             idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
         try:
             first = self._log.publish(topic, entries, self._clock.now(), self._retention, idempotency_key)
@@ -105,11 +109,12 @@ class Publishing:
     def look(
         self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, listening: "Listening | None" = None
     ) -> "Polled[Listed] | Listening":
-        """Return a page of the messages after ``marker`` ("" = from the start), in order of sequence.
+        """Return a page of the messages after ``marker`` ("" = from the start), ordered by sequence.
 
-        If there is no message yet and ``wait`` seconds have not passed, return a ``Listening`` instead. The caller
-        waits with it and passes it to the next call as ``listening``. It is closed when this method returns a page or
-        raises. Raises ``Invalid`` for a marker that no listing or stream has returned.
+        If no message is available and ``wait`` seconds have not passed, return a ``Listening`` instead. The caller
+        waits with it and then calls this method again with it. It is closed when this method returns a page or raises.
+
+        Raises ``Invalid`` if no listing or stream can have returned the marker.
         """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = within("wait", wait or 0, 0, self._limits.max_wait)
@@ -134,9 +139,9 @@ class Publishing:
         return listening
 
     def get(self, topic: TopicRef, ids: Sequence[str]) -> Seen[Sequence[Published]]:
-        """Return the messages of the topic with these ids, each once.
+        """Return the topic's messages with these ids, each message once.
 
-        Raises ``MessageNotFound`` if there is none, ``MessageUnreadable`` if none of them can be decrypted.
+        Raises ``MessageNotFound`` if no message exists, ``MessageUnreadable`` if no message can be decrypted.
         """
         count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
@@ -193,13 +198,17 @@ class Publishing:
 
 
 class Listening:
-    """A long poll of one request for messages of a topic. It occupies one of the slots for waiters.
+    """A long poll for a topic's messages, which occupies a slot.
 
-    ``position``: the log position after which it waits.
+    Attributes:
+        position: Log position after which the poll waits.
     """
 
     def __init__(self, topic: TopicRef, after: int | None, deadline: float, readers: Readers) -> None:
-        """Initialize with the client's marker ``after`` and a ``deadline`` of the monotonic clock.
+        """Initialize a poll from the client's marker ``after``.
+
+        Args:
+            deadline: End of the poll on the monotonic clock.
 
         Raises ``Unavailable``.
         """
@@ -215,15 +224,15 @@ class Listening:
 
     @property
     def over(self) -> bool:
-        """Whether the deadline has passed, or the server stops."""
+        """Whether the deadline has passed or the server is stopping."""
         return self._tail.closed or time.monotonic() >= self._deadline
 
     def left(self) -> float:
-        """Return the seconds after which to look without a notification."""
+        """Return the seconds until the next poll without a notification."""
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK))
 
     def look(self, ask: Callable[[], Listed]) -> Listed:
-        """Return the page that ``ask`` returns. Ask again if the tail has newer messages than the page."""
+        """Return the page that ``ask`` returns; call ``ask`` again if the tail has newer messages than the page."""
         page = ask()
         self.position = page.position
         if not _has_news(page, self._after) and self._has_new():
@@ -235,7 +244,7 @@ class Listening:
     def _has_new(self) -> bool:
         """Return whether the tail has messages of the topic after ``position``.
 
-        Move ``position`` past other topics' messages.
+        Advance ``position`` past the messages of other topics.
         """
         while batches := self._tail.after(self.position, 0):
             if any(batch.topic == self._topic.name for batch in batches):
@@ -244,7 +253,7 @@ class Listening:
         return False
 
     def sleep(self, check: Check | None = None) -> None:
-        """Block until there may be a message, or the deadline. Close and raise if ``check`` raises."""
+        """Block until a message may be available or the deadline has passed. If ``check`` raises, close and reraise."""
         self._events.waiting(1)
         try:
             if check is None:
@@ -259,13 +268,13 @@ class Listening:
             self._events.waiting(-1)
 
     def begin(self, callback: Callable[[], object]) -> None:
-        """Start to wait without a thread; ``callback`` is called when the request should look again."""
+        """Begin to wait without a thread; ``callback`` is called when a message may be available."""
         self._events.waiting(1)
         self._callback = callback
         self._tail.notify_when(self.position, self._topic.name.__eq__, callback)
 
     def end(self) -> None:
-        """Stop waiting."""
+        """Cancel the notification."""
         self._events.waiting(-1)
         if self._callback is not None:
             self._tail.cancel_notify(self._callback)
@@ -279,9 +288,9 @@ class Listening:
 
 
 def _has_news(page: Listed, after: int | None) -> bool:
-    """Return whether to answer at once.
+    """Return whether to answer now.
 
-    A gap at the log's end is not enough, because the next answer would repeat it.
+    A gap at the end of the log is not sufficient, because the next answer would report it again.
     """
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 
@@ -291,5 +300,5 @@ def as_marker(text: str) -> int | None:
     if not text:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 19:
-        raise Invalid("The marker must be the sequence of a message: decimal digits, at most 19 of them.")
+        raise Invalid("The marker must be a message sequence of at most 19 decimal digits.")
     return int(text)

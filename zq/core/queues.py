@@ -32,12 +32,12 @@ from zq.model.stats import Depth
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
 
-# A character that sorts after every character of a name.
+# A character that sorts after all characters that names may contain.
 LAST: Final = "\x7f"
 
 
 class Queues(MetadataResource[QueueRef, Queue]):
-    """Use cases of queues: create, list, change, count, purge and delete."""
+    """Use cases of queues: create, list, update, count, purge and delete."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         max_counted: int,
         protocol_keys: Sequence[ProtocolKey],
     ) -> None:
-        """Initialize; ``max_counted`` is the maximum that ``depth`` counts in each state."""
+        """Initialize; ``max_counted`` is the largest count that ``depth`` returns per state."""
         history = storage.history
         unbuilt = {"_history_ttl": history.sentence} if isinstance(history, Missing) else {}
         if not keys.enabled:
@@ -69,15 +69,15 @@ class Queues(MetadataResource[QueueRef, Queue]):
         self._protocol_keys = protocol_keys
         self._waiters = waiters
         self._max_counted = max_counted
-        self._depths = ReadThroughCache(self._counted)
+        self._depths = ReadThroughCache(self._count_states)
 
     @property
     def max_counted(self) -> int:
-        """The maximum number of messages that ``depth`` counts in each state."""
+        """Largest count that ``depth`` returns per state."""
         return self._max_counted
 
     def configure(self, max_counted: int) -> None:
-        """Count up to ``max_counted`` messages in each state from now on."""
+        """Set the largest count that ``depth`` returns per state."""
         self._max_counted = max_counted
 
     def change(
@@ -87,10 +87,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Change the metadata as for any resource.
-
-        Then wake the queue's waiters, because the change may end a pause.
-        """
+        """Change the metadata and wake the queue's long polls, because the change may have ended a pause."""
         shown = super().change(ref, edit, named, allowance)
         self._waiters.wake(ref)
         return shown
@@ -114,30 +111,30 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
         if (former.get(GROUPED) or None) != (metadata.get(GROUPED) or None):
-            raise MetadataConflict(f"{GROUPED} is said when a queue is made, and stays.")
+            raise MetadataConflict(f"{GROUPED} can only be set when the queue is created.")
         for key in self._protocol_keys:
             key.check_change(former, metadata)
 
     def depth(self, ref: QueueRef) -> Seen[Depth]:
-        """Return the number of messages in each state, at most a second old; zeros for a missing queue.
+        """Return the message count of each state, at most one second old; zeros if the queue does not exist.
 
-        Each number is at most ``max_counted``.
+        No count exceeds ``max_counted``.
         """
         return Seen(self._depths.get(ref), self._clock.now())
 
-    def _counted(self, ref: QueueRef) -> Depth:
+    def _count_states(self, ref: QueueRef) -> Depth:
         most = self._max_counted
         depth = self._storage.depth(ref, self._clock.now(), most)
         return Depth(min(depth.ready, most), min(depth.delayed, most), min(depth.claimed, most), 0, depth.oldest_ready)
 
     def states(self, ref: QueueRef) -> Depth:
-        """Return the number of messages in each state, counted now; see ``depth``."""
-        return self._counted(ref)
+        """Return the current message count of each state, without the cache that ``depth`` uses."""
+        return self._count_states(ref)
 
     def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
-        """Yield the queues whose names are greater than ``after`` and begin with ``prefix``, in the order of names.
+        """Yield the queues whose names begin with ``prefix`` and are greater than ``after``, ordered by name.
 
-        They are read from the store page by page. ``prefix`` may have only characters that names can have.
+        The queues are read page by page. ``prefix`` may contain only characters that are allowed in names.
         """
         marker = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + LAST) if prefix else after
         while True:
@@ -151,12 +148,14 @@ class Queues(MetadataResource[QueueRef, Queue]):
             marker = page.next
 
     def count(self, project: str, visible: Callable[[str], bool] | None = None) -> int:
-        """Return how many queues the project has.
+        """Return the number of the project's queues.
 
-        With ``visible``, count only queues whose names it accepts, among as many as one request may read.
+        Args:
+            visible: Returns whether to count the queue of a given name. If set, at most ``max_metadata_walk`` queues
+                are read.
         """
         if visible is None:
-            return self._queues.count(project) - self._hidden(project)
+            return self._queues.count(project) - self._count_hidden(project)
         most, marker, count = self._limits.max_metadata_walk, "", 0
         while most > 0:
             page = self._queues.list(project, marker, min(most, READ_AHEAD))
@@ -167,8 +166,8 @@ class Queues(MetadataResource[QueueRef, Queue]):
             marker = page.next
         return count
 
-    def _hidden(self, project: str) -> int:
-        """Return how many internal queues of zq the project has."""
+    def _count_hidden(self, project: str) -> int:
+        """Return the number of the project's internal queues."""
         count, after = 0, HIDDEN
         while True:
             page = self._queues.list(project, after, READ_AHEAD)

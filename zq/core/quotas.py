@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quotas and states of projects: the deployment's defaults, and an administrator's settings (tenancy 5, 6).
+"""Quotas and states of projects: the deployment's defaults, and settings per project (tenancy 5, 6).
 
-The settings of a project are a document of the deployment, ``("", "quota", project)``. Servers cache it for ten
-seconds.
+An administrator's settings of a project are stored in the deployment's document ``("", "quota", project)``. Servers
+cache them for ten seconds.
 """
 
 import logging
@@ -18,7 +18,7 @@ from msgspec import structs
 
 from zq.clock import Clock
 from zq.core.rates import Account, Rates
-from zq.core.stored import FRESH, MOST_KNOWN, RETRY, LargeMetadata, Stored, beyond_free, exceeded
+from zq.core.stored import FRESH, MAX_PROJECTS, RETRY, LargeMetadata, Stored, beyond_free, exceeded
 from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
 from zq.limits import project_id, within
 from zq.model import Draft, Page, QueueRef
@@ -29,29 +29,30 @@ from zq.storage.api import Storage
 from zq.storage.concurrency import StripedLocks
 
 LOG = logging.getLogger(__name__)
-# Seconds, in addition to ``FRESH``, after which a project is registered again, because another server may have deleted
-# it.
+# Seconds, in addition to ``FRESH``, after which a project is added to the list of projects again, because another
+# server may have deleted its entry.
 REGISTERED_TTL: Final = 60.0
-# Maximum seconds that a request waits for other creations of the same kind in its project.
+# Maximum seconds for which a request waits for concurrent creations of the same kind in its project.
 CREATION_WAIT: Final = 10.0
-# Documents read at a time when they are counted.
-STEP: Final = 200
-# Default number of projects in a page.
+# Number of documents read at a time when documents are counted.
+DOCUMENT_PAGE: Final = 200
+# Default number of projects per page.
 PAGE: Final = 20
-# Maximum number of projects in a page.
+# Maximum number of projects per page.
 MAX_PAGE: Final = 100
 # Kind of the documents of a project's tokens.
 TOKEN: Final = "token"  # noqa: S105  (no password)
-# Context of a step that needs no reservation.
+# Context manager of a step that reserves nothing.
 NOTHING: Final = nullcontext()
 
 _decoder: Final = msgspec.json.Decoder(Project)
 
 
 class Allotment(msgspec.Struct, frozen=True):
-    """The quota, state and rate account of one project.
+    """The quota, state and rate limiter of one project.
 
-    ``until``: time of the monotonic clock after which it is read again.
+    Attributes:
+        until: Monotonic time at which the allotment expires.
     """
 
     until: float
@@ -61,7 +62,7 @@ class Allotment(msgspec.Struct, frozen=True):
 
 
 class NoQuotas:
-    """The quotas of a server without authentication, which limit nothing. See ``Quotas`` for the methods."""
+    """The absent quotas of a server without authentication. See ``Quotas`` for the methods."""
 
     are_enforced = False
 
@@ -100,7 +101,7 @@ class NoQuotas:
 
 
 class Quotas:
-    """The quotas and states of all projects. ``defaults`` apply to projects without own settings."""
+    """The quotas and states of all projects. ``defaults`` apply to projects without settings of their own."""
 
     are_enforced = True
 
@@ -113,25 +114,27 @@ class Quotas:
         self._lock = threading.Lock()
         self._creation_locks = StripedLocks(CREATION_WAIT)
         self._known: dict[str, Allotment] = {}
-        # Existing queues, stages, fences and producers, and registered projects, with the time until which each is
-        # assumed to exist.
-        self._existing: FIFOCache[tuple[str, ...], float] = FIFOCache(MOST_KNOWN)
+        # Expiry of the knowledge that a queue, stage, fence, producer or list entry of a project exists.
+        self._existing: FIFOCache[tuple[str, ...], float] = FIFOCache(MAX_PROJECTS)
         self.now = rates.now
         self.visits = rates.visits
         self._stored = Stored(storage, clock, rates.now)
-        self._metadata = LargeMetadata(self._metadata_of, rates.now)
+        self._metadata = LargeMetadata(self._measure_metadata, rates.now)
 
     def configure(self, defaults: Quota) -> None:
-        """Apply these defaults from now on."""
+        """Apply new defaults and drop cached allotments."""
         with self._lock:
             self.defaults = defaults
             self._known.clear()
 
     def of(self, project: str, moment: float | None = None) -> Allotment:
-        """Return the project's allotment, at most ten seconds old; if the store is unavailable, the last known one.
+        """Return the project's allotment, at most ten seconds old; the last known one while the store is unavailable.
 
-        ``moment``: the current time of the monotonic clock, if the caller has it. Raises ``Unavailable`` if no
-        allotment is known, because the project may be suspended.
+        Raises ``Unavailable`` if the store is unavailable and no allotment is cached, because the project may be
+        suspended.
+
+        Args:
+            moment: Current monotonic time, if the caller has read the clock.
         """
         known = self._known.get(project)
         if known is not None and (moment or self.now()) < known.until:
@@ -141,7 +144,7 @@ class Quotas:
         except Unavailable as absence:
             if known is None:
                 raise
-            LOG.debug("Quotas stay as they were known: %s", absence)
+            LOG.debug("The cached quotas stay in use, because the store is unavailable: %s", absence)
             return self._remember(project, structs.replace(known, until=self.now() + RETRY))
         quota = self.defaults.with_own(settings.limits)
         account = self._rates.account(project, quota)
@@ -150,20 +153,20 @@ class Quotas:
     def _remember(self, project: str, allotment: Allotment) -> Allotment:
         with self._lock:
             self._known.pop(project, None)
-            if len(self._known) >= MOST_KNOWN:
+            if len(self._known) >= MAX_PROJECTS:
                 del self._known[next(iter(self._known))]  # the oldest
             self._known[project] = allotment
         return allotment
 
-    # Settings of projects, written by administrators.
+    # Settings of projects, which administrators write.
 
     def read(self, project: str) -> Project:
-        """Return the project's settings as stored; empty ones by default."""
+        """Return the project's stored settings, or empty settings."""
         document = self._documents.get(DocumentRef("", QUOTA, project), self._clock.now())
         return _decoder.decode(document.value) if document else Project()
 
     def write(self, project: str, change: Callable[[Project], Project]) -> Project:
-        """Change the project's settings atomically and return them. Raises ``MetadataConflict``."""
+        """Change the project's settings atomically and return the new settings. Raises ``MetadataConflict``."""
         ref = DocumentRef("", QUOTA, project_id(project))
         for _ in range(10):
             now = self._clock.now()
@@ -173,7 +176,7 @@ class Quotas:
             if self._documents.put(ref, msgspec.json.encode(settings), now, expected=version):
                 self.forget(project)
                 return settings
-        raise MetadataConflict("Others change the project at the same time. Try again.")
+        raise MetadataConflict("The project was changed concurrently. Try again.")
 
     def remove(self, project: str) -> None:
         """Delete the project's settings and its entry in the list of projects."""
@@ -184,13 +187,13 @@ class Quotas:
         self.forget(project)
 
     def forget(self, project: str) -> None:
-        """Read the project's settings and usage again on the next request."""
+        """Drop the project's cached settings and usage."""
         with self._lock:
             self._known.pop(project, None)
         self._stored.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """Return a page of the projects that have created something or have settings, in the order of ids."""
+        """Return a page of the projects that have created something or have settings, ordered by id."""
         size = PAGE if limit is None else within("limit", limit, 1, MAX_PAGE)
         now = self._clock.now()
         registered, written = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))
@@ -198,34 +201,34 @@ class Quotas:
         names = sorted({each.ref.name for each in registered} | settings.keys())[:size]
         return Page([(name, settings.get(name, Project())) for name in names], names[-1] if names else None)
 
-    # Quotas that are checked on creation. Requests of one process that create things of the same kind in one project
-    # are serialized, so that each request counts the creations of the others.
+    # Quotas that are checked on creation. Within a process, creations of one kind in one project are serialized, so
+    # that each check includes the other creations.
 
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
         """Reserve quota for a queue and its dead-letter queue while the caller creates the queue.
 
-        Existing queues need no quota. Raises ``QuotaExceeded``.
+        Queues that exist need no quota. Raises ``QuotaExceeded``.
         """
         return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
-        """Reserve quota for the target queues that do not exist, while the caller moves messages to them.
+        """Reserve quota for missing target queues while the caller moves messages to them.
 
-        For most moves, a cache of existing queues saves the round trip and the lock. Raises ``QuotaExceeded``.
+        A cache of existing queues saves the round trip and the lock for most moves. Raises ``QuotaExceeded``.
         """
         missing = self._missing(queues)
         return self._reserve_queues(missing) if missing else NOTHING
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
-        """Raise ``QuotaExceeded`` if there is no quota for those queues that do not exist yet."""
+        """Raise ``QuotaExceeded`` if the project has no quota for the queues that do not exist yet."""
         if missing := self._missing(queues):
             self._register(missing[0].project)
             self._check_queues(missing)
 
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
-        """Raise ``QuotaExceeded`` if there is no quota for the queue's dead-letter queue.
+        """Raise ``QuotaExceeded`` if the project has no quota for the queue's dead-letter queue.
 
-        The check is needed when the name is set, because a later claim creates that queue unconditionally.
+        The quota is checked when the metadata names the queue, because a later claim creates it without a check.
         """
         self.check_targets(_dead_letter_ref(queue, name))
 
@@ -251,7 +254,7 @@ class Quotas:
                 raise exceeded("queues", most)
 
     def _exists(self, queue: QueueRef) -> bool:
-        """Return whether the queue exists or existed a moment ago; ``True`` without a limit on queues."""
+        """Return whether the queue exists, from a cache if possible; ``True`` if the project has no queue limit."""
         known, now = (queue.project, "queues", queue.name), self.now()
         if self._existing.get(known, 0.0) > now:
             return True
@@ -265,7 +268,7 @@ class Quotas:
             self._existing[known] = now + FRESH
 
     def _register(self, project: str) -> None:
-        """Add the project to the list of projects, because it creates something."""
+        """Add the project to the list of projects when it creates something."""
         known, now = ("", PROJECT, project), self.now()
         if self._existing.get(known, 0.0) <= now:
             self._documents.put(DocumentRef("", PROJECT, project), b"{}", self._clock.now(), expected="")
@@ -273,7 +276,7 @@ class Quotas:
 
     @contextmanager
     def admit_topic(self, topic: TopicRef) -> Iterator[None]:
-        """Reserve quota for a topic while the caller creates it. Raises ``QuotaExceeded``."""
+        """Reserve quota for a topic while the caller creates the topic. Raises ``QuotaExceeded``."""
         self._register(topic.project)
         with self._creation_locks.locked((topic.project, TOPIC)):
             most = self.of(topic.project).quota.topics
@@ -282,16 +285,19 @@ class Quotas:
             yield
 
     def admit_metadata(self, project: str, size: int, former: int) -> None:
-        """Raise ``QuotaExceeded`` if a queue's or topic's metadata must not grow from ``former`` to ``size`` bytes."""
+        """Reserve metadata quota for a queue or topic whose metadata grows from ``former`` to ``size`` bytes.
+
+        Raises ``QuotaExceeded``.
+        """
         self._metadata.take(project, size, former, self.of(project).quota.metadata_bytes)
 
-    def _metadata_of(self, project: str) -> int:
-        """Return the counted bytes of the project's metadata, as stored now."""
+    def _measure_metadata(self, project: str) -> int:
+        """Return the project's metadata size in bytes as counted against the quota, read from the store."""
         total, after = 0, ""
         while True:
-            page = self._storage.queues.list(project, after, STEP)
+            page = self._storage.queues.list(project, after, DOCUMENT_PAGE)
             total += sum(beyond_free(len(queue.metadata)) for queue in page.items)
-            if page.next is None or len(page.items) < STEP:
+            if page.next is None or len(page.items) < DOCUMENT_PAGE:
                 break
             after = page.next
         return total + sum(beyond_free(len(topic.value)) for topic in self._documents_of(project, TOPIC))
@@ -300,7 +306,7 @@ class Quotas:
         return self._documents.get(DocumentRef(topic.project, TOPIC, topic.name), self._clock.now()) is not None
 
     def max_subscriptions(self, project: str) -> int:
-        """Return the project's maximum number of subscriptions (0 = no limit), and register the project."""
+        """Return the project's subscription limit (0 = none), and add the project to the list of projects."""
         self._register(project)
         return self.of(project).quota.subscriptions
 
@@ -308,7 +314,8 @@ class Quotas:
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
         """Reserve quota for a stage, fence or producer while the caller uses it.
 
-        The context yields ``QuotaExceeded`` if the name is new and the project has too many of its kind, else ``None``.
+        The context manager yields ``QuotaExceeded`` if the name is new and the project has reached its limit, otherwise
+        ``None``.
         """
         most = getattr(self.of(project).quota, work)
         known = (project, work, name)
@@ -325,16 +332,16 @@ class Quotas:
         yield None
 
     def forget_work(self, project: str, work: Work, name: str) -> None:
-        """Forget that this stage, fence or producer exists."""
+        """Remove a stage, fence or producer from the cache of existing names."""
         with self._lock:
             self._existing.pop((project, work, name), None)
 
     def share_of(self, project: str) -> int:
-        """Return the percentage of a process's waiters and streams that the project may hold."""
+        """Return the percentage of a process's long-poll slots and streams that the project may use."""
         return self.of(project).quota.share
 
     def reserve_storage(self, project: str, drafts: Sequence[Draft]) -> QuotaExceeded | None:
-        """Reserve storage quota for the drafts. Return the refusal if they exceed the quota, else ``None``."""
+        """Reserve storage quota for the drafts. Return the error if the quota is exceeded, otherwise ``None``."""
         quota = self.of(project).quota
         if not quota.stored_messages and not quota.stored_bytes:
             return None
@@ -343,31 +350,31 @@ class Quotas:
         return self._stored.take(project, len(drafts), size, quota)
 
     def stored(self, project: str) -> Usage | None:
-        """Return what the project has stored; ``None`` if the store does not know."""
+        """Return the project's storage usage, or ``None`` if the store does not report it."""
         return self._storage.usage(project, self._clock.now())
 
     def used(self, project: str) -> Mapping[str, int]:
-        """Return the numbers of queues, topics, tokens and transaction objects that the project has."""
+        """Return how many queues, topics, tokens and transaction objects the project has."""
         used = {
             "queues": self._storage.queues.count(project),
             "topics": self._count(project, TOPIC, 1 << 53),
             "tokens": self._count(project, TOKEN, 1 << 53),
         }
-        with suppress(NotBuilt):  # by a driver without transactions
+        with suppress(NotBuilt):  # the driver may lack transactions
             now, count = self._clock.now(), self._storage.transactions.count
             used |= {work.value: count(project, work, "", now).total for work in Work}
         return used
 
     def _count(self, project: str, kind: str, most: int) -> int:
-        """Return how many documents of a kind the project has, counted up to ``most``."""
+        """Return the number of the project's documents of one kind, counted up to ``most``."""
         return sum(1 for _ in islice(self._documents_of(project, kind), most))
 
     def _documents_of(self, project: str, kind: str) -> Iterator[Document]:
         now, marker = self._clock.now(), ""
         while True:
-            page = self._documents.list(project, kind, "", marker, STEP, now)
+            page = self._documents.list(project, kind, "", marker, DOCUMENT_PAGE, now)
             yield from page.items
-            if page.next is None or len(page.items) < STEP:
+            if page.next is None or len(page.items) < DOCUMENT_PAGE:
                 return
             marker = page.next
 
@@ -377,14 +384,15 @@ NO_QUOTAS: Final = NoQuotas()
 
 
 def _dead_letter_ref(queue: QueueRef, name: object) -> list[QueueRef]:
-    """Return the dead-letter queue that the metadata name, as a list of at most one queue."""
+    """Return a list with the dead-letter queue that ``name`` refers to, or an empty list."""
     return [QueueRef(queue.project, name)] if isinstance(name, str) and name else []
 
 
 def check_state(state: State, changes: bool) -> None:
     """Raise ``NotAuthorized`` if the project's state forbids the request.
 
-    ``changes``: whether the request is a write.
+    Args:
+        changes: Whether the request is a write.
     """
     if state is State.SUSPENDED:
         raise NotAuthorized("The project is suspended.")

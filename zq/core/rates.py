@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rate limits per project: requests, messages and bytes a second, and concurrent requests (tenancy 6).
+"""Rate limits per project: requests, messages and bytes per second, and concurrent requests (tenancy 6).
 
-Each rate is a GCRA bucket: the time up to which the past use is paid for. A request is admitted while no bucket is in
-debt. Its cost is paid afterwards, when it is known. The processes of one deployment share a project's rates by
-exchanging their demand, see ``Exchange``.
+Each rate is a GCRA bucket, stored as the time up to which past use is paid. A request is admitted unless a bucket is in
+debt. Its cost is charged when it is known, after the request.
+
+The processes of a deployment share a project's rates by exchanging their demand, see ``Exchange``.
 """
 
 import logging
@@ -25,40 +26,46 @@ from zq.storage.api import DocumentController
 from zq.turns import Company
 
 LOG = logging.getLogger(__name__)
-# Names of the rates in [quota]; tuples of three numbers have this order.
+# Names of the rates in [quota], in the order of all tuples with one number per rate.
 RATES: Final = ("requests", "messages", "bytes")
-# Parameter of the rate-limit header: the unit of the byte rate.
+# Parameter of the rate-limit header that states the unit of the byte rate.
 CONTENT: Final = ';qu="content-bytes"'
 # Burst size in seconds of a rate.
 BURST: Final = 2.0
-# How far ahead a bucket may be paid, in seconds: a burst plus a tolerance for rounding.
+# Maximum seconds by which a bucket may be paid ahead: a burst plus a tolerance for rounding.
 ALLOWED: Final = BURST + 1e-6
-# Maximum number of projects with buckets in one process; an evicted project starts with full buckets.
-MOST_KNOWN: Final = 10_000
+# Maximum number of projects with buckets in one process. An evicted project starts again with full buckets.
+MAX_PROJECTS: Final = 10_000
 # Seconds between two exchanges with other processes.
 INTERVAL: Final = 1.0
 # Seconds for which a process's report is valid.
-LIFE: Final = 5.0
-# A process reports projects whose demand is above this fraction of their rate; 16 silent processes stay within it.
-NEAR: Final = 1 / 16
+REPORT_TTL: Final = 5.0
+# Fraction of a rate above which a process reports the demand: 16 processes below this fraction stay within the rate.
+NEAR_FRACTION: Final = 1 / 16
 # Maximum number of concurrent heavy requests of a project in one process.
 MAX_HEAVY: Final = 2
-# Seconds for which a further heavy request waits for its turn.
+# Maximum seconds that another heavy request waits for its turn.
 HEAVY_WAIT: Final = 1.0
-# Seconds for which heavy requests pause longer after a request of another project.
-LATELY: Final = 0.1
-# Seconds after a request of a second account in which a process counts as serving several accounts.
-RECENTLY: Final = 1.0
-# Kind of the documents with the reports of processes.
-KIND: Final = "rate"
+# Seconds after a request of another project in which heavy requests make longer pauses.
+LATELY_SECONDS: Final = 0.1
+# Seconds after a request of a second project in which a process counts as serving several projects.
+RECENT_SECONDS: Final = 1.0
+# Kind of the documents that hold the reports of processes.
+REPORT_KIND: Final = "rate"
 # Maximum number of processes whose reports are read.
-MOST_PROCESSES: Final = 256
+MAX_PROCESSES: Final = 256
 
 _decoder: Final = msgspec.json.Decoder(dict[str, tuple[float, float, float]])
 
 
 class Left(NamedTuple):
-    """What remains of a project's scarcest rate: ``rest`` of ``name`` now, and all of it after ``seconds``."""
+    """The remainder of a project's scarcest rate.
+
+    Attributes:
+        name: Name of the rate.
+        rest: Units left now.
+        seconds: Seconds until the whole rate is available again.
+    """
 
     name: str
     rest: int
@@ -66,36 +73,37 @@ class Left(NamedTuple):
 
 
 class Visits:
-    """The projects with light requests in progress, and the two projects that sent the last requests."""
+    """Recent activity by project: light requests in progress, and the two latest projects."""
 
     def __init__(self) -> None:
         self.busy: set[Account] = set()
-        """Accounts that have light requests in progress."""
+        """Accounts with light requests in progress."""
         self._last: Account | None = None
-        self._last_at = self._other_at = -RECENTLY
+        self._last_at = self._other_at = -RECENT_SECONDS
 
     def note(self, account: "Account", now: float) -> None:
-        """Record a request. Threads may overwrite each other's records; the next request corrects that."""
+        """Record a request. Without a lock, threads may overwrite each other's record; the next request corrects it."""
         if self._last is not account:
             self._other_at, self._last = self._last_at, account
         self._last_at = now
 
     def are_of_several(self, now: float) -> bool:
-        """Return whether more than one account has sent requests within ``RECENTLY``."""
-        return now - self._other_at < RECENTLY
+        """Return whether several projects sent requests in the last ``RECENT_SECONDS`` seconds."""
+        return now - self._other_at < RECENT_SECONDS
 
     def company(self, account: "Account", now: float) -> Company:
-        """Return whether other projects are being served, or were lately, besides a heavy request of this account."""
+        """Return whether other projects compete with a heavy request of this project, now or a moment ago."""
         if self.busy:
             return Company.NOW
         latest = self._other_at if self._last is account else self._last_at
-        return Company.LATELY if now - latest < LATELY else Company.NONE
+        return Company.LATELY if now - latest < LATELY_SECONDS else Company.NONE
 
 
 class Account:
-    """The rate limits of one project in one process: three buckets, and the number of requests in progress.
+    """The rate limiter of one project in one process: three buckets and a count of requests in progress.
 
-    A heavy request (``zq.http.weight``) takes one of ``MAX_HEAVY`` places and pays an estimated cost before it begins.
+    A heavy request (see ``zq.http.weight``) occupies one of ``MAX_HEAVY`` places and is charged an estimated cost in
+    advance.
     """
 
     __slots__ = (
@@ -125,21 +133,21 @@ class Account:
         self._visits = Visits() if visits is None else visits
         self._busy = self._visits.busy
         self._heavy = 0
-        """Heavy requests that wait for a place or have one."""
+        """Number of heavy requests that wait for a place or occupy one."""
         self._places = threading.Semaphore(MAX_HEAVY)
         self._lock = threading.Lock()
         """Acquired without ``with`` on the path of every request, because ``with`` takes twice as long."""
         self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
-        """The buckets: the time up to which each rate is paid."""
+        """The buckets: monotonic times up to which each rate is paid."""
         self._asked = self._refusals = self._sent = self._size = 0
-        """Since the last call of ``demand``: requests, refusals, and messages and bytes of admitted requests."""
+        """Requests, refusals, and messages and bytes of admitted requests, since the last call of ``demand``."""
         self._mean = (1.0, 0.0)
-        """Mean messages and bytes of a request, in the last second with requests."""
+        """Mean messages and bytes per request, in the last second with requests."""
         self._running = 0
         self.configure(quota, threads)
 
     def configure(self, quota: Quota, threads: int) -> None:
-        """Apply a new quota. Debts at the former rates are cancelled, because paying them could take years."""
+        """Apply a new quota. Debts are cancelled, because paying them at the new rates could take years."""
         with self._lock:
             self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
         self._quota = quota
@@ -153,7 +161,7 @@ class Account:
         return self._quota
 
     def enter(self, now: float) -> None:
-        """Admit a request; ``leave`` must follow. Raises ``TooManyRequests``."""
+        """Admit a request or raise ``TooManyRequests``. Each admitted request must end with ``leave``."""
         limit = now + ALLOWED
         self._lock.acquire()
         try:
@@ -161,7 +169,7 @@ class Account:
             paid = self._requests
             after = (paid if paid > now else now) + self._steps[0]
             if after > limit or self._messages > limit or self._bytes > limit or self._running >= self._most:
-                raise self._refused(after - limit, self._messages - limit, self._bytes - limit)
+                raise self._refuse(after - limit, self._messages - limit, self._bytes - limit)
             self._requests = after
             self._running += 1
             if self._running - self._heavy == 1:
@@ -171,67 +179,67 @@ class Account:
             self._lock.release()
 
     def resume(self) -> None:
-        """Continue a request that was admitted before; ``leave`` must follow."""
+        """Resume a suspended request that was admitted earlier. It must end with ``leave``."""
         with self._lock:
             self._running += 1
-            self._note()
+            self._update_busy()
 
     def begin_heavy(self, now: Callable[[], float], messages: int, size: int) -> None:
-        """Wait for one of the places of heavy requests and pay an estimated cost; ``end_heavy`` must follow.
+        """Wait for a place for a heavy request and charge an estimated cost. ``end_heavy`` must follow.
 
         Raises ``TooManyRequests`` if no place becomes free in time, or if the project is in debt by then.
         """
         with self._lock:
             self._heavy += 1
-            self._note()
+            self._update_busy()
         has_place = self._places.acquire(timeout=HEAVY_WAIT)
         with self._lock:
             limit = now() + ALLOWED
             late = self._messages - limit, self._bytes - limit
             if has_place and max(late) <= 0:
-                self._pay(now(), messages, size)
+                self._charge(now(), messages, size)
                 return
             self._heavy -= 1
-            self._note()
+            self._update_busy()
             if has_place:
                 self._places.release()
-                raise self._refused(0.0, *late)
+                raise self._refuse(0.0, *late)
             self._refusals += 1
         raise TooManyRequests(
-            f"The project may have {MAX_HEAVY} heavy requests at once in one process of the server.", 1, "heavy"
+            f"The project may have at most {MAX_HEAVY} concurrent heavy requests in one server process.", 1, "heavy"
         )
 
     def end_heavy(self, now: float, messages: int, size: int) -> None:
-        """Release the place and take back the estimated cost; ``leave`` pays the actual cost."""
+        """Release the place and refund the estimated cost. ``leave`` charges the actual cost."""
         with self._lock:
             self._heavy -= 1
-            self._note()
-            self._pay(now, -messages, -size)
+            self._update_busy()
+            self._charge(now, -messages, -size)
         self._places.release()
 
     def leave(self, now: float, messages: int, size: int) -> None:
-        """End a request, or suspend it while it waits without a thread, and pay for its messages and bytes."""
+        """End or suspend a request and charge its messages and bytes."""
         self._lock.acquire()
         try:
             self._running -= 1
             if self._running == self._heavy:
                 self._busy.discard(self)
             if messages or size:
-                self._pay(now, messages, size)
+                self._charge(now, messages, size)
         finally:
             self._lock.release()
 
     def spend(self, now: float, messages: int, size: int) -> None:
-        """Pay for messages and bytes that a stream sends after its request has ended."""
+        """Charge messages and bytes that a stream sends after its request has ended."""
         with self._lock:
-            self._pay(now, messages, size)
+            self._charge(now, messages, size)
 
     def owes(self, now: float) -> float:
-        """Return the seconds until the project has paid for the messages and bytes that it used beyond its burst."""
+        """Return the seconds until the project has paid its debt of messages and bytes; negative if it has no debt."""
         return max(self._messages, self._bytes) - now - ALLOWED
 
     def left(self, now: float) -> Left | None:
-        """Return what remains of the scarcest rate; ``None`` if no rate is limited."""
+        """Return the remainder of the scarcest rate, or ``None`` if no rate is limited."""
         debt, scarcest = -1.0, -1
         for rate, paid in enumerate((self._requests, self._messages, self._bytes)):
             if self._rates[rate] and paid - now > debt:
@@ -243,25 +251,25 @@ class Account:
         return Left(RATES[scarcest], rest, max(1, ceil(debt)))
 
     def headers(self, now: float) -> dict[str, str]:
-        """Return the rate-limit headers of an answer, in lower case; none if no rate is limited.
+        """Return the rate-limit headers of an answer, with names in lower case; empty if no rate is limited.
 
-        The headers are those of draft-ietf-httpapi-ratelimit-headers-10.
+        The headers follow draft-ietf-httpapi-ratelimit-headers-10.
         """
         soon = now + 1.0
         requests, messages, size = self._requests, self._messages, self._bytes
         if requests > soon or messages > soon or size > soon:
             left = self.left(now)
             return {} if left is None else self._policy | _text(*left)
-        # Every bucket is paid at most a second ahead, so a full second of each rate remains.
+        # Every bucket is paid at most one second ahead, so a full second of each rate remains.
         if size > requests and size > messages and size > now:
             return self._full[2]
         return self._full[1 if messages > requests and messages > now else 0]
 
     def demand(self) -> tuple[float, float, float]:
-        """Return the demand since the last call, counting each refused request as an average admitted one."""
+        """Return requests, messages and bytes since the last call. A refused request counts like an average one."""
         with self._lock:
             asked, refusals = self._asked, self._refusals
-            # Estimates that were taken back may exceed what was paid since the last call.
+            # Refunded estimates may exceed the costs charged since the last call.
             messages, size = max(0, self._sent), max(0, self._size)
             self._asked = self._refusals = self._sent = self._size = 0
         if granted := asked - refusals:
@@ -269,24 +277,24 @@ class Account:
         return asked, messages + refusals * self._mean[0], size + refusals * self._mean[1]
 
     def share(self, rates: Sequence[float]) -> None:
-        """Limit this process to these rates: the part of the project's rates that other processes leave."""
+        """Limit this process to its share of the project's rates."""
         self._rates = list(rates)
         requests, messages, size = (1 / rate if rate else 0.0 for rate in rates)
         self._steps = requests or -ALLOWED, messages, size
-        """Seconds that one request, message or byte costs."""
+        """Cost in seconds of one request, message and byte."""
         full = [self._policy | _text(name, int(rate), 1) for name, rate in zip(RATES, rates, strict=True)]
         bounded = [pairs for pairs, rate in zip(full, rates, strict=True) if rate]
         self._full = [pairs if rate else (*bounded, {})[0] for pairs, rate in zip(full, rates, strict=True)]
-        """Headers while all of a rate remains; for an unlimited rate, those of the first limited one."""
+        """Headers while each rate is fully available; an unlimited rate has the headers of the first limited one."""
 
-    def _note(self) -> None:
-        """Record whether the project has light requests in progress. The caller holds the lock."""
+    def _update_busy(self) -> None:
+        """Update the set of projects with light requests in progress. The caller holds the lock."""
         if self._running > self._heavy:
             self._busy.add(self)
         else:
             self._busy.discard(self)
 
-    def _pay(self, now: float, messages: int, size: int) -> None:
+    def _charge(self, now: float, messages: int, size: int) -> None:
         _, message, byte = self._steps
         self._sent += messages
         paid = self._messages
@@ -295,12 +303,16 @@ class Account:
         paid = self._bytes
         self._bytes = (paid if paid > now else now) + size * byte
 
-    def _refused(self, *late: float) -> TooManyRequests:
-        """Count a refusal and return the error. ``late``: seconds until each bucket admits a request."""
+    def _refuse(self, *late: float) -> TooManyRequests:
+        """Count a refusal and return the error.
+
+        Args:
+            late: Seconds until each bucket admits a request.
+        """
         self._refusals += 1
         rate = max((1, 2, 0), key=lambda bucket: late[bucket])
         if late[rate] <= 0:
-            sentence = f"The project may have {self._most} requests at once in one process of the server."
+            sentence = f"The project may have at most {self._most} concurrent requests in one server process."
             return TooManyRequests(sentence, 1, "share")
         bound = getattr(self._quota, RATES[rate])
         sentence = f"The project may make {bound} requests a second."
@@ -310,20 +322,21 @@ class Account:
 
 
 class Rates:
-    """The accounts of all projects in one process.
+    """The rate limiters of all projects in one process.
 
-    ``threads``: number of requests that the process works on at once.
+    Args:
+        threads: Number of requests that the process handles concurrently.
     """
 
     def __init__(self, threads: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._threads = threads
         self.now = monotonic
-        self._accounts: LRUCache[str, Account] = LRUCache(MOST_KNOWN)
+        self._accounts: LRUCache[str, Account] = LRUCache(MAX_PROJECTS)
         self.visits = Visits()
         self._lock = threading.Lock()
 
     def account(self, project: str, quota: Quota) -> Account:
-        """Return the project's account, limited by ``quota``."""
+        """Return the project's rate limiter, configured with ``quota``."""
         with self._lock:
             account = self._accounts.get(project)
             if account is None:
@@ -333,30 +346,30 @@ class Rates:
         return account
 
     def accounts(self) -> Mapping[str, Account]:
-        """Return all accounts by project."""
+        """Return the rate limiters by project."""
         with self._lock:
             return dict(self._accounts)
 
 
 class Exchange:
-    """The division of rates among the processes of a deployment, according to the demand that each reports."""
+    """Division of each project's rates among the processes of a deployment, by reported demand."""
 
     def __init__(self, rates: Rates, documents: DocumentController, clock: Clock) -> None:
         self._rates = rates
         self._documents = documents
         self._clock = clock
-        self._ref = DocumentRef("", KIND, uuid4().hex)
+        self._ref = DocumentRef("", REPORT_KIND, uuid4().hex)
         self._heard = 0.0
         self._divided: set[str] = set()
 
     def start(self) -> None:
-        """Exchange every second in a background thread."""
+        """Start a background thread that exchanges reports every second."""
         threading.Thread(target=self._run, name="zq-rates", daemon=True).start()
 
     def round(self) -> None:
-        """Report and read the demand once. Raises ``Unavailable``.
+        """Publish this process's demand, read the other reports, and divide the rates. Raises ``Unavailable``.
 
-        Nothing is written or read while no project is near its rates.
+        The store is not accessed while no project is near its rates.
         """
         accounts = self._rates.accounts()
         demands = {project: account.demand() for project, account in accounts.items()}
@@ -372,10 +385,10 @@ class Exchange:
             accounts[project].share([divided(rate, (each[i] for each in reported)) for i, rate in enumerate(rates)])
 
     def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
-        """Write this process's report and return the reports of the others."""
+        """Write this process's report and return the reports of the other processes."""
         now = self._clock.now()
-        self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + LIFE)
-        page = self._documents.list("", KIND, "", "", MOST_PROCESSES, now)
+        self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + REPORT_TTL)
+        page = self._documents.list("", REPORT_KIND, "", "", MAX_PROCESSES, now)
         return [_decoder.decode(document.value) for document in page.items if document.ref != self._ref]
 
     def _run(self) -> None:
@@ -384,11 +397,11 @@ class Exchange:
             try:
                 self.round()
             except (Unavailable, msgspec.MsgspecError) as absence:
-                LOG.debug("Rates are not divided among processes now: %s", absence)
+                LOG.debug("Rates are currently not divided among processes: %s", absence)
 
 
 def divided(limit: float, demands: Iterable[float]) -> float:
-    """Return the max-min fair share of a consumer with unlimited demand, among others with these demands."""
+    """Return the max-min fair share of a consumer with unlimited demand, next to consumers with these demands."""
     left, sharing = limit, sorted(demands)
     for at, demand in enumerate(sharing):
         share = left / (len(sharing) - at + 1)
@@ -413,4 +426,4 @@ def rates_of(quota: Quota) -> tuple[float, float, float]:
 
 
 def _is_near(demand: Sequence[float], quota: Quota) -> bool:
-    return any(rate and each > rate * NEAR for each, rate in zip(demand, rates_of(quota), strict=True))
+    return any(rate and each > rate * NEAR_FRACTION for each, rate in zip(demand, rates_of(quota), strict=True))

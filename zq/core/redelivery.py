@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules for messages that were claimed and not deleted: redelivery delays with back-off, and dead letters.
+"""Rules for messages that were claimed but not deleted: redelivery delay, back-off and dead letters.
 
-Contract 8.6, extensions 4. Drivers implement neither rule.
+The core applies these rules for all drivers (contract 8.6, extensions 4).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,14 +14,17 @@ from zq.storage.api import Storage
 
 # Number of doublings after which a delay exceeds every possible cap.
 MAX_DOUBLINGS: Final = 31
-# The reason stored with a message that became a dead letter because of its claim count.
+# Reason stored with a dead letter that reached the maximum claim count.
 MAX_CLAIM_COUNT: Final = "max_claim_count"
 
 
 class Redelivery(Struct, frozen=True):
-    """The delay before a message is redelivered after its claim lapsed, or released it without an explicit delay.
+    """The delay before a message is redelivered after its claim has lapsed or was released without a delay.
 
-    ``delay`` and ``cap`` are seconds; ``cap`` limits an exponential delay.
+    Attributes:
+        delay: Delay in seconds after the first claim.
+        exponential: Whether the delay doubles with each claim.
+        cap: Maximum delay in seconds.
     """
 
     delay: int = 0
@@ -29,7 +32,7 @@ class Redelivery(Struct, frozen=True):
     cap: int = 0
 
     def waits(self) -> tuple[int, ...]:
-        """Return the delays after the first, second, … claim in seconds, for ``ClaimRequest.waits``."""
+        """Return the delay in seconds after the first, second, … claim, for ``ClaimRequest.waits``."""
         if not self.delay:
             return ()
         waits = [min(self.delay, self.cap)]
@@ -42,11 +45,12 @@ AT_ONCE: Final = Redelivery()
 
 
 class DeadLetters(Struct, frozen=True):
-    """The dead-letter queue of a queue, and the number of claims after which a message moves there.
+    """The dead-letter queue of a queue, and the claim limit of its messages.
 
     Attributes:
-        ttl: Seconds that a message lives there; ``None`` = the message's own ttl, starting again.
-        history: Seconds for which the source queue keeps a history entry; 0 = none.
+        max_claims: Number of claims after which a message is moved to the dead-letter queue.
+        ttl: Ttl in seconds of a dead letter; ``None`` = the message's own ttl, restarted.
+        history: Seconds for which the source queue keeps a history entry; 0 = no entry.
     """
 
     queue: QueueRef
@@ -63,10 +67,13 @@ def claim(
     now: Seconds,
     before_move: Callable[[QueueRef, Sequence[Move], Seconds], object] | None = None,
 ) -> Claimed:
-    """Claim messages, and move messages with too many claims to the dead-letter queue.
+    """Claim messages, and move messages that reached the claim limit to the dead-letter queue.
 
-    Each message moves only if it is still ready, so two servers may safely do so at once. If a claim found only such
-    messages, it is repeated. ``before_move`` is called with the queue, the moves and ``now``.
+    A message is moved only if it is still ready, so several servers may do this concurrently. If a claim finds only
+    such messages, it is repeated.
+
+    Args:
+        before_move: Called before each move with the queue, the moves and ``now``.
     """
     for _ in range(MAX_LOOKS):
         claimed = storage.claims.create(queue, request, now)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases: redrive dead letters, and preview a redrive (extensions 4)."""
+"""Use cases of dead letters: redrive, and preview of a redrive (extensions 4)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -20,13 +20,13 @@ from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire.extensions import RedriveTerms
 
-# Messages moved in one step.
+# Number of messages moved at a time.
 CHUNK: Final = 100
-# Bytes of bodies read at a time by a dry run.
+# Body bytes that a dry run reads at a time.
 CHUNK_BYTES: Final = 4_000_000
-# The target of a move is authorized like a post to it.
-MOVED: Final = "messages:create"
-NO_WAY: Final = "to is missing: a message of the queue is no dead letter and has no queue to go back to."
+# Policy rule that authorizes a move to a target, like a post to it.
+MOVE_RULE: Final = "messages:create"
+NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which it could be moved back."
 
 
 class Redriven(Struct, frozen=True):
@@ -35,7 +35,7 @@ class Redriven(Struct, frozen=True):
     Attributes:
         moved: Number of messages moved.
         remaining: Number of messages that are still ready, counted up to ``MAX_BATCH``.
-        lost: If ids were requested, the ids that are not ready messages any more, in the order of the request.
+        lost: If ids were requested, the ids of messages that are not ready any more, in request order.
     """
 
     moved: int
@@ -44,15 +44,15 @@ class Redriven(Struct, frozen=True):
 
 
 class DryRun(Struct, frozen=True):
-    """The expected effect of a redrive.
+    """The expected result of a redrive.
 
     Attributes:
         would_move: Number of messages that the redrive would move.
         origins: Number of messages per existing origin queue.
         without_origin: Number of messages without an origin.
-        missing_origin: Number of messages per origin queue that does not exist and would be created.
+        missing_origin: Number of messages per missing origin queue, which the redrive would create.
         counted: Number of ready messages that were inspected.
-        lost: If ids were requested, the ids that are not ready messages any more, in the order of the request.
+        lost: If ids were requested, the ids of messages that are not ready any more, in request order.
     """
 
     would_move: int
@@ -76,7 +76,7 @@ class Routes:
         self._allowance = allowance
         self._targets: dict[str, Rules] = {}
 
-    def known(self, message: Message) -> bool:
+    def has_target(self, message: Message) -> bool:
         """Return whether the message has a target queue."""
         return bool(self._to or message.origin)
 
@@ -85,7 +85,7 @@ class Routes:
         moves = []
         for message in messages:
             target = self._to or message.origin
-            if target and (self._to or self._allowance.allows(MOVED, Verb.PRODUCE, Kind.QUEUE, target)):
+            if target and (self._to or self._allowance.allows(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, target)):
                 if target not in self._targets:
                     self._targets[target] = self._rules_cache.fresh(QueueRef(self._project, target))
                 if not self._targets[target].posts_paused:
@@ -99,7 +99,7 @@ class Routes:
 
 
 class Redriving:
-    """Use cases of redriving: move dead letters back, and preview that."""
+    """Use cases of dead letters: move them back, and preview the moves."""
 
     def __init__(
         self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events, quotas: AnyQuotas
@@ -111,11 +111,15 @@ class Redriving:
         self._quotas = quotas
 
     def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
-        """Move ready messages, the oldest ones or those with ``terms.ids``, to their origins or to ``terms.to``.
+        """Move ready messages to ``terms.to``, or to the queues from which they came.
 
-        Messages stay where they are if the caller may not post to their origin, and so do requested messages without an
-        origin. Raises ``NotAuthorized`` for ``terms.to``. If nothing was moved, raises ``Invalid`` if a message has no
-        origin, and ``QueuePaused`` if posts to a target are paused.
+        The messages are those with ``terms.ids``, or the oldest ones. A message without an origin, or whose origin the
+        caller may not post to, is not moved.
+
+        Raises:
+            NotAuthorized: The caller may not post to ``terms.to``.
+            Invalid: No message was moved, and one has no origin.
+            QueuePaused: No message was moved, and posts to a target are paused.
         """
         routes = self._routes(queue, terms, allowance)
         lost: list[str] | UnsetType = UNSET
@@ -130,9 +134,9 @@ class Redriving:
         return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
     def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> DryRun:
-        """Return what ``redrive`` would do, and change nothing. Without a limit, ``MAX_BATCH`` messages are inspected.
+        """Return the expected result of ``redrive`` without a change. Without a limit, inspect ``MAX_BATCH`` messages.
 
-        A redrive without ids stops at the first message without a target; the counts include the messages after it.
+        Without ids, a redrive stops at the first message that has no target. The counts include the messages after it.
         """
         routes = self._routes(queue, terms, allowance)
         limit = MAX_BATCH if terms.limit is UNSET else terms.limit
@@ -143,7 +147,7 @@ class Redriving:
         seen: set[str] = set()
         for page in pages:
             messages = page[: min(limit - would_move, MAX_BATCH - counted)]
-            end = next((at for at, found in enumerate(messages) if not routes.known(found)), len(messages))
+            end = next((at for at, found in enumerate(messages) if not routes.has_target(found)), len(messages))
             would_move += 0 if blocked else len(routes.moves(messages if named else messages[:end]))
             blocked = blocked or (end < len(messages) and not named)
             counted += len(messages)
@@ -163,14 +167,14 @@ class Redriving:
             within("limit", terms.limit, 1, MAX_BATCH)
         if terms.ids is not UNSET:
             if terms.limit is not UNSET:
-                raise Invalid("limit does not go with ids.")
+                raise Invalid("limit cannot be combined with ids.")
             count_within("ids", len(terms.ids), MAX_NAMED)
             each_once("ids", terms.ids)
         to = None if terms.to is UNSET else queue_name("to", terms.to)
         if to == queue.name:
-            raise Invalid("to must name another queue than the one that is redriven.")
-        if to is not None or not allowance.permits(MOVED):
-            allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
+            raise Invalid("to must not name the queue that is redriven.")
+        if to is not None or not allowance.permits(MOVE_RULE):
+            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
         if to is not None:
             target = QueueRef(queue.project, to)
             check_target("to", target, self._storage.queues.get)
@@ -178,20 +182,20 @@ class Redriving:
         return Routes(self._rules_cache, queue.project, to, allowance)
 
     def _move_oldest(self, queue: QueueRef, routes: Routes, limit: int) -> int:
-        """Move the oldest messages up to the first one without a target. Return their number."""
+        """Move the oldest messages, up to the first one without a target. Return the number of moved messages."""
         moved = marker = left = 0
         while moved < limit and left < MAX_BATCH:
             page = self._storage.messages.list(
                 queue, marker, min(CHUNK, limit - moved), ListFilter(), self._clock.now()
             )
-            end = next((at for at, message in enumerate(page.items) if not routes.known(message)), len(page.items))
-            known = page.items[:end]
-            if page.items and not known and not moved:
-                raise Invalid(NO_WAY)
-            moves = routes.moves(known)
+            end = next((at for at, message in enumerate(page.items) if not routes.has_target(message)), len(page.items))
+            movable = page.items[:end]
+            if page.items and not movable and not moved:
+                raise Invalid(NO_ORIGIN)
+            moves = routes.moves(movable)
             moved += len(self._moved(queue, moves))
-            left += len(known) - len(moves)
-            if page.next is None or len(known) < len(page.items):
+            left += len(movable) - len(moves)
+            if page.next is None or len(movable) < len(page.items):
                 break
             marker = int(page.next)
             turns.give_way()
@@ -203,12 +207,12 @@ class Redriving:
         stay: set[str] = set()
         homeless = False
         for messages in self._named(queue, ids):
-            homeless = homeless or not all(map(routes.known, messages))
+            homeless = homeless or not all(map(routes.has_target, messages))
             moves = routes.moves(messages)
             went.update(self._moved(queue, moves))
             stay.update({message.id for message in messages} - {move.id for move in moves})
         if homeless and not went:
-            raise Invalid(NO_WAY)
+            raise Invalid(NO_ORIGIN)
         return len(went), [id for id in ids if id not in went and id not in stay]
 
     def _moved(self, queue: QueueRef, moves: Sequence[Move]) -> Sequence[str]:
@@ -235,7 +239,7 @@ class Redriving:
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[Message]]:
         """Yield the ready messages with these ids in pages.
 
-        A message that a commit settles remains claimed after its claim has ended, hence the check of ``claim``.
+        ``claim`` is checked because a message that a commit settles stays claimed after its claim has ended.
         """
         for start in range(0, len(ids), CHUNK):
             if start:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletion of a project and all its data (tenancy 5)."""
+"""Deletion of projects with all their data (tenancy 5)."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -9,11 +9,11 @@ from typing import Final
 from msgspec import structs
 
 from zq.clock import Clock
-from zq.core.data_keys import KIND as DATA_KEYS
+from zq.core.data_keys import DATA_KEYS_KIND as DATA_KEYS
 from zq.core.extensions import OwnedDocuments
 from zq.core.followers import Followers
 from zq.core.queues import Queues
-from zq.core.quotas import STEP, TOKEN, Quotas
+from zq.core.quotas import DOCUMENT_PAGE, TOKEN, Quotas
 from zq.core.topics import Topics
 from zq.errors import Unavailable
 from zq.limits import project_id
@@ -26,19 +26,19 @@ from zq.storage.api import Storage
 
 # Kind of the documents that record which projects are being deleted.
 DELETION: Final = "deletion"
-# Queues or topics deleted in one step.
+# Number of queues or topics that one step deletes.
 STEP_SIZE: Final = 20
-# Seconds between two polls for such documents.
+# Seconds between two polls for deletions in progress.
 POLL_INTERVAL: Final = 5.0
-# Kinds of the deployment's documents that belong to a token, in addition to the document in its project.
+# Kinds of deployment documents with the same names as a project's tokens.
 TOKEN_KINDS: Final = (TOKEN, "token-used")
 
 
 class Removal:
-    """The deletion of projects in steps; any server may continue a deletion.
+    """The deletion of projects in steps, which any server may resume.
 
-    The project is suspended first, so that its clients cannot create anything new. The document that suspends it is
-    deleted last, when nothing else is left. Stages, fences and producers expire by themselves.
+    The project is suspended first, so that its clients cannot create anything. The document that suspends it is deleted
+    last. Stages, fences and producers expire by themselves.
     """
 
     def __init__(
@@ -60,26 +60,26 @@ class Removal:
         self._polled = 0.0
 
     def begin(self, quotas: Quotas, project: str) -> None:
-        """Suspend the project and delete a first part of it. Idempotent."""
+        """Suspend the project and run the first step of its deletion. Idempotent."""
         note = DocumentRef("", DELETION, project_id(project))
         self._documents.put(note, b"", self._clock.now())
         quotas.write(project, lambda settings: structs.replace(settings, state=State.SUSPENDED, deleting=True))
         self.step(quotas, project)
 
     def step(self, quotas: Quotas, project: str) -> bool:
-        """Delete one more part of the project. Return whether anything may be left."""
+        """Delete one more part of the project. Return whether more may be left."""
         steps = self._followers.remove, self._step_queues, self._step_topics, self._step_flavors
         owned = self._owned_documents
         if any(step(project) for step in steps) or any(self._step_documents(project, each) for each in owned):
             return True
-        # Messages cannot be decrypted without the data keys, so the keys go last.
+        # The data keys are deleted last, because messages cannot be decrypted without them.
         self._documents.delete(DocumentRef("", DATA_KEYS, project), self._clock.now())
         quotas.remove(project)
         self._documents.delete(DocumentRef("", DELETION, project), self._clock.now())
         return False
 
     def resume(self, quotas: Quotas | None) -> None:
-        """Continue deletions that any server has begun. Call this every second."""
+        """Resume deletions that any server has begun. Call once a second."""
         if quotas is None or time.monotonic() - self._polled < POLL_INTERVAL:
             return
         self._polled = time.monotonic()
@@ -89,11 +89,11 @@ class Removal:
                     pass
 
     def _begun(self) -> Iterator[str]:
-        page = self._documents.list("", DELETION, "", "", STEP, self._clock.now())
+        page = self._documents.list("", DELETION, "", "", DOCUMENT_PAGE, self._clock.now())
         return (document.ref.name for document in page.items)
 
     def _step_flavors(self, project: str) -> bool:
-        found = self._documents.list(project, FLAVOR, "", "", STEP, self._clock.now()).items
+        found = self._documents.list(project, FLAVOR, "", "", DOCUMENT_PAGE, self._clock.now()).items
         for document in found:
             self._documents.delete(document.ref, self._clock.now())
         return bool(found)
@@ -111,9 +111,9 @@ class Removal:
         return bool(found)
 
     def _step_documents(self, project: str, owned: OwnedDocuments) -> bool:
-        """Delete some of the owned documents."""
+        """Delete some of the project's documents and the deployment documents with the same names."""
         now = self._clock.now()
-        found = self._documents.list(project, owned.kind, "", "", STEP, now).items
+        found = self._documents.list(project, owned.kind, "", "", DOCUMENT_PAGE, now).items
         for document in found:
             for kind in owned.deployment_kinds:
                 self._documents.delete(DocumentRef("", kind, document.ref.name), now)

@@ -26,21 +26,21 @@ from zq.model.scopes import Kind, Verb
 LOG = logging.getLogger(__name__)
 # Maximum number of resources that a filtered listing reads at a time.
 READ_AHEAD: Final = 200
-# Number of resources that a filtered listing reads first: few, because metadata may be large.
+# Number of resources in the first read of a filtered listing. It is small because metadata may be large.
 FIRST_READ: Final = 5
-# Bytes of metadata that a filtered listing should read at a time, estimated from the previous read.
+# Target size in bytes of one read of a filtered listing, estimated from the previous read.
 READ_BYTES: Final = 1 << 18
-# Bytes of metadata that one request decodes at most; then its page ends early.
+# Maximum bytes of metadata that one request decodes before its page ends early.
 MAX_DECODED: Final = 1 << 20
 # Bytes of metadata after which a request yields to other threads.
 DECODED_SLICE: Final = 1 << 16
-# Processor seconds that one request may spend; then its page ends early.
+# Maximum processor seconds of one request before its page ends early.
 MAX_WALK_SECONDS: Final = 0.05
 
 # Metadata key that names a queue's dead-letter queue.
 DEAD_LETTERS: Final = "_dead_letter_queue"
 
-# Pair of name and stored metadata.
+# A resource's name and stored metadata.
 Listed = tuple[str, Metadata]
 
 
@@ -48,8 +48,8 @@ class Listing(Struct, frozen=True):
     """A page of resources.
 
     Attributes:
-        next: Marker of the next page; ``None`` at the end.
-        cut: Whether the page ended early; it may even be empty.
+        next: Marker of the next page; ``None`` on the last page.
+        cut: Whether the page ended early. Such a page may be empty.
     """
 
     items: list[Listed]
@@ -58,7 +58,11 @@ class Listing(Struct, frozen=True):
 
 
 class Walk:
-    """The remaining budget of one filtered listing; ``most`` resources. It yields to other threads between slices."""
+    """Work budget of one filtered listing. The listing yields to other threads between slices.
+
+    Args:
+        most: Maximum number of resources to inspect.
+    """
 
     def __init__(self, most: int) -> None:
         self._left = most
@@ -67,7 +71,7 @@ class Walk:
         self._slice = 0
 
     def read(self, size: int) -> None:
-        """Count ``size`` bytes of decoded metadata."""
+        """Charge ``size`` bytes of decoded metadata."""
         self._bytes -= size
         self._slice += size
         if self._slice >= DECODED_SLICE:
@@ -75,7 +79,7 @@ class Walk:
             turns.give_way()
 
     def ends_with_next(self) -> bool:
-        """Count one more resource. Return whether the budget is used up."""
+        """Charge one resource. Return whether the budget is used up."""
         self._left -= 1
         if not self._left % turns.SLICE:
             turns.give_way()
@@ -83,7 +87,7 @@ class Walk:
 
 
 class Name(Protocol):
-    """The full name of a resource: a ``QueueRef`` or a ``TopicRef``."""
+    """The full name of a resource, a ``QueueRef`` or ``TopicRef``."""
 
     @property
     def project(self) -> str: ...
@@ -93,7 +97,7 @@ class Name(Protocol):
 
 
 class Stored(Protocol):
-    """A stored resource."""
+    """A resource as stored."""
 
     @property
     def ref(self) -> Name: ...
@@ -108,7 +112,7 @@ T = TypeVar("T", bound=Stored)
 
 
 class ResourceStore(Protocol[Given, T]):
-    """The store of resources of one kind. Each method has the contract of ``storage.api.QueueController``."""
+    """The store of one kind of resource. The methods have the contract of ``storage.api.QueueController``."""
 
     def create(self, ref: Given, metadata: bytes, /) -> bool: ...
 
@@ -126,9 +130,10 @@ class ResourceStore(Protocol[Given, T]):
 
 
 class MetadataResource(Generic[R, T]):
-    """Use cases of the resources of one kind.
+    """Use cases of one kind of resource with metadata.
 
-    ``changed`` is called with each resource whose metadata may have changed.
+    Args:
+        changed: Called with each resource whose metadata may have changed.
     """
 
     def __init__(
@@ -162,11 +167,16 @@ class MetadataResource(Generic[R, T]):
         filters: Mapping[str, object] | None = None,
         visible: Callable[[str], bool] | None = None,
     ) -> Listing:
-        """Return a page of the resources whose name contains ``name`` and whose stored metadata equal every filter.
+        """Return a page of the resources whose name contains ``name`` and whose stored metadata matches every filter.
 
-        ``visible`` returns whether the client may see a name; ``None`` = all names. The number of resources inspected
-        for one page is limited, so a filtered page may be short or empty even if more follow. ``next`` reveals no name
-        that the client may not see. Raises ``InvalidParameter`` if the marker is not valid.
+        The number of resources that are inspected for a page is limited, so a filtered page may be short or empty even
+        if more follow. ``next`` reveals no name that the client may not see.
+
+        Args:
+            filters: Required values by metadata key.
+            visible: Returns whether the client may see a name; ``None`` = all names are visible.
+
+        Raises ``InvalidParameter`` if the marker is not valid.
         """
         about = f"{self._schema.kind} {project}"
         marker = self._markers.open(about, marker)
@@ -181,7 +191,7 @@ class MetadataResource(Generic[R, T]):
                 if stored.ref.name.startswith(HIDDEN):
                     return Listing(found, found[-1][0] if found else None)
                 if name in stored.ref.name and (visible is None or visible(stored.ref.name)):
-                    metadata = _read(stored.metadata)
+                    metadata = _parse(stored.metadata)
                     walk.read(len(stored.metadata))
                     if _matches(metadata, filters or {}):
                         found.append((stored.ref.name, metadata))
@@ -196,18 +206,21 @@ class MetadataResource(Generic[R, T]):
             marker, chunk = page.next, _next_read(chunk, page.items) if filtered else chunk
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
-        """Return the metadata with defaults for reserved keys."""
+        """Return the metadata as clients see it, with defaults of reserved keys."""
         return self._schema.shown(name, metadata)
 
     def metadata(self, ref: R) -> Metadata:
-        """Return the shown metadata; the defaults if the resource does not exist."""
+        """Return the resource's metadata as clients see it; the defaults if the resource does not exist."""
         stored = self._store.get(ref)
-        return self.shown(ref.name, _read(stored.metadata) if stored else {})
+        return self.shown(ref.name, _parse(stored.metadata) if stored else {})
 
     def create(self, ref: R, raw: bytes, allowance: Allowance = EVERYTHING) -> bool:
-        """Create the resource with a metadata document (b"" = none). Return ``False`` and change nothing if it exists.
+        """Create the resource. Return ``False`` if it exists; it is not changed then.
 
-        Raises ``InvalidBody``, ``NotAuthorized``.
+        Args:
+            raw: Metadata as a JSON object; b"" = no metadata.
+
+        Raises ``InvalidBody``, ``NotAuthorized``, ``QuotaExceeded``.
         """
         metadata = wire.json_object(raw) if raw else {}
         self._check(ref, metadata)
@@ -223,9 +236,10 @@ class MetadataResource(Generic[R, T]):
         return created
 
     def patch(self, ref: R, operations: Sequence[wire.Operation], allowance: Allowance = EVERYTHING) -> Metadata:
-        """Apply the operations atomically and return the shown metadata.
+        """Apply the operations atomically and return the new metadata as clients see it.
 
-        Raises ``NotAuthorized``, ``NotFound``, ``MetadataConflict``, ``InvalidBody``; then nothing has changed.
+        After an error, the metadata is unchanged. Raises ``NotAuthorized``, ``NotFound``, ``MetadataConflict``,
+        ``InvalidBody``.
         """
         named = set_values(operations, DEAD_LETTERS)
         return self.change(ref, lambda metadata: self._schema.patched(metadata, operations), named, allowance)
@@ -237,10 +251,15 @@ class MetadataResource(Generic[R, T]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Replace the metadata atomically by the result of ``edit`` and return the shown metadata.
+        """Replace the metadata atomically by the result of ``edit`` and return it as clients see it.
 
-        ``edit`` is called again if other clients change the metadata at the same time. ``named``: the dead-letter
-        queues that ``edit`` may set. Raises the errors of ``patch`` and of ``edit``; then nothing has changed.
+        If other clients change the metadata concurrently, ``edit`` is called again. After an error, the metadata is
+        unchanged.
+
+        Args:
+            named: Dead-letter queues that ``edit`` may set.
+
+        Raises the errors of ``patch`` and of ``edit``.
         """
         self._judge_dead_letters(allowance, named)
         while True:
@@ -248,7 +267,7 @@ class MetadataResource(Generic[R, T]):
             if stored is None:
                 raise self._missing(f"There is no {self._schema.kind} {ref.name}.")
             former = wire.json_object(stored.metadata)
-            metadata = edit(_read(stored.metadata))
+            metadata = edit(_parse(stored.metadata))
             self._check(ref, metadata)
             self._check_fixed(former, metadata)
             for target in named:
@@ -257,7 +276,7 @@ class MetadataResource(Generic[R, T]):
             raw = wire.encode(metadata | {key: former[key] for key in own.intersection(former)})
             if len(raw) > self._limits.max_queue_metadata:
                 bound = self._limits.max_queue_metadata
-                raise InvalidBody(f"metadata must be at most {bound} bytes; they become {len(raw)}.")
+                raise InvalidBody(f"metadata must be at most {bound} bytes, not {len(raw)}.")
             self._quotas.admit_metadata(ref.project, len(raw), len(stored.metadata))
             if self._store.update(ref, stored.metadata, raw):
                 self._changed(ref)
@@ -268,22 +287,22 @@ class MetadataResource(Generic[R, T]):
         return self._store.create(ref, raw)
 
     def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
-        """Reserve quota for creating the resource and its dead-letter queue. Raises ``QuotaExceeded``."""
+        """Reserve quota for the resource and its dead-letter queue. Raises ``QuotaExceeded``."""
         raise NotImplementedError
 
     def _own_metadata(self, _ref: R) -> Metadata:
-        """Return the internal metadata that are stored with a new resource."""
+        """Return the internal metadata of a new resource."""
         return {}
 
     def _check_dead_letters(self, ref: R, target: object) -> None:
-        """Raise ``QuotaExceeded`` if there is no quota for the dead-letter queue that the metadata name."""
+        """Raise ``QuotaExceeded`` if the project has no quota for the dead-letter queue ``target``."""
 
     def _check(self, ref: R, metadata: Metadata) -> None:
-        """Raise ``InvalidBody`` or ``NotBuilt`` for invalid metadata."""
+        """Raise ``InvalidBody`` or ``NotBuilt`` if the metadata is not valid."""
         self._schema.check(metadata, ref.name)
 
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
-        """Raise ``MetadataConflict`` if a key changed that can only be set on creation."""
+        """Raise ``MetadataConflict`` if a key has changed that can only be set on creation."""
 
     def _judge_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
         """Raise ``NotAuthorized`` unless the client may post to the dead-letter queues."""
@@ -293,55 +312,61 @@ class MetadataResource(Generic[R, T]):
                     allowance.judge("messages:create", Verb.PRODUCE, Kind.QUEUE, target)
 
     def delete(self, ref: R) -> int | None:
-        """Delete the resource and its messages. Return their number, or ``None`` if they could not be counted."""
-        held = self._held(ref)
+        """Delete the resource with its messages. Return the message count, or ``None`` if it is unknown."""
+        held = self._count_messages(ref)
         self._store.delete(ref)
         self._changed(ref)
         return held
 
     def purge(self, ref: R, types: Sequence[str] | None) -> int | None:
-        """Delete the resource's messages, subscriptions or both, as ``types`` names (``None`` = both).
+        """Delete the resource's messages, its subscriptions, or both.
 
-        Return the number of deleted messages, or ``None`` if they could not be counted. Raises ``InvalidBody``.
+        Args:
+            types: "messages" and "subscriptions"; ``None`` = both.
+
+        Returns:
+            The number of deleted messages, or ``None`` if it is unknown.
+
+        Raises ``InvalidBody`` for another type.
         """
         for kind in types or ():
             if kind not in ("messages", "subscriptions"):
-                raise InvalidBody(f"resource_types may hold messages and subscriptions; it holds {kind[:32]!r}.")
+                raise InvalidBody(f"resource_types may contain messages and subscriptions, not {kind[:32]!r}.")
         held: int | None = 0
         if types is None or "messages" in types:
-            held = self._held(ref)
+            held = self._count_messages(ref)
             self._store.purge(ref)
         if types is None or "subscriptions" in types:
             self._followers.end(self._schema.kind, ref.project, ref.name)
             self._changed(ref)
         return held
 
-    def _held(self, ref: R) -> int | None:
+    def _count_messages(self, ref: R) -> int | None:
         try:
             stats = self.stats(ref).value
             return stats.claimed + stats.free
-        except ZqError as error:  # deletion is possible even if counting fails
-            LOG.warning("What is removed of %s cannot be counted: %s", ref.name, error)
+        except ZqError as error:  # a failed count must not prevent the deletion
+            LOG.warning("The messages of %s cannot be counted before their deletion: %s", ref.name, error)
             return None
 
     def stats(self, ref: R) -> Seen[Stats]:
-        """Return the counts of messages, and the oldest and newest message."""
+        """Return the message counts, and the oldest and newest message."""
         now = self._clock.now()
         return Seen(self._store.stats(ref, now), now)
 
 
 def _next_read(count: int, read: Sequence[Stored]) -> int:
-    """Return the number of resources to read next, after ``count`` were read."""
+    """Return the number of resources to read after a read of ``count`` resources."""
     mean = 1 + sum(len(stored.metadata) for stored in read) // len(read)
     return max(1, min(2 * count, READ_AHEAD, READ_BYTES // mean))
 
 
-def _read(stored: bytes) -> Metadata:
-    """Return the metadata without internal keys."""
+def _parse(stored: bytes) -> Metadata:
+    """Parse stored metadata and remove internal keys."""
     metadata = wire.json_object(stored)
     return {key: value for key, value in metadata.items() if key not in OWN}
 
 
 def _matches(metadata: Metadata, filters: Mapping[str, Any]) -> bool:
-    """Return whether stored metadata equal all filters. Types must be equal, too: ``true`` is not 1."""
+    """Return whether stored metadata matches all filters. Types must match too: ``true`` is not 1."""
     return all(type(metadata.get(key)) is type(value) and metadata[key] == value for key, value in filters.items())

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of a queue's messages, derived from its metadata (contract 6.1, extensions 4), and their caches.
+"""The rules of a queue's messages, parsed from its metadata, and their caches (contract 6.1, extensions 4).
 
-Caches are of ``cachetools``, which evicts one entry when a cache is full. A ``FIFOCache`` is read without a lock,
-because a lookup changes nothing in it. ``LRUCache`` and ``TTLCache`` reorder entries on lookup, and cost three and
-eight times as much.
+A ``FIFOCache`` is read without a lock, because a lookup does not modify it. ``LRUCache`` and ``TTLCache`` reorder their
+entries on each lookup, and take three and eight times as long.
 """
 
 import re
 import threading
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
@@ -22,9 +21,9 @@ from zq.core.encryption import is_plain
 from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.core.metadata import PAUSED, SEALED, Metadata
 from zq.core.redelivery import DeadLetters, Redelivery
-from zq.errors import MetadataConflict, QueuePaused
+from zq.errors import ClaimNotFound, MetadataConflict, QueuePaused
 from zq.limits import Limits, is_long_queue_name
-from zq.model import Move, QueueRef, Seconds
+from zq.model import Message, Move, QueueRef, Seconds
 from zq.model.hidden import MARK
 from zq.storage.api import Storage
 
@@ -33,12 +32,12 @@ V = TypeVar("V")
 
 # Maximum number of queues in a cache. An entry takes 0.3 kB; an evicted entry costs a round trip.
 CACHE_SIZE: Final = 100_000
-# Attempts of a compare-and-set of metadata.
+# Maximum number of compare-and-set attempts to change metadata.
 MAX_ATTEMPTS: Final = 20
 # Seconds for which a value is cached.
 CACHE_TTL: Final = 1.0
 
-# Pairs of a queue name pattern with ``*`` and ``?``, and a ttl in seconds; the first match applies.
+# Pairs of a queue name pattern (wildcards ``*`` and ``?``) and a ttl in seconds. The first match applies.
 Patterns = Sequence[tuple[str, int]]
 
 
@@ -50,15 +49,15 @@ class DefaultTtls:
 
     @property
     def default(self) -> int:
-        """The ttl of queues that match no pattern."""
+        """Ttl in seconds of queues that match no pattern."""
         return self._table[0]
 
     def of(self, queue: str) -> int:
-        """Return the default ttl of the queue in seconds."""
+        """Return the queue's default message ttl in seconds."""
         return self._table[1](queue)
 
     def replace(self, default: int, by_name: Patterns) -> None:
-        """Apply these ttls to messages posted from now on."""
+        """Replace all ttls, for messages that are posted from now on."""
         self._table = default, _finder(default, by_name)
 
 
@@ -73,9 +72,9 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 
 
 class ReadThroughCache(Generic[K, V]):
-    """A cache of the answers of ``ask``, at most ``CACHE_TTL`` seconds old. Thread-safe.
+    """A read-through cache of the results of ``ask``, at most ``CACHE_TTL`` seconds old. Thread-safe.
 
-    It is exact for changes made by this server, which calls ``forget``.
+    A change by this server is visible at once, because the server calls ``forget`` after it.
     """
 
     def __init__(self, ask: Callable[[K], V], monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -86,7 +85,7 @@ class ReadThroughCache(Generic[K, V]):
         self._changes = 0
 
     def get(self, key: K) -> V:
-        """Return the cached answer for the key, or ask for it."""
+        """Return the cached value of the key; call ``ask`` on a miss."""
         try:
             until, answer = self._known[key]
         except KeyError:
@@ -97,21 +96,21 @@ class ReadThroughCache(Generic[K, V]):
         changes = self._changes
         answer = self._ask(key)
         with self._lock:
-            if changes == self._changes:  # otherwise the answer may be older than the change
+            if changes == self._changes:  # otherwise the value may be older than the change
                 self._known[key] = asked + CACHE_TTL, answer
         return answer
 
     def forget(self, key: K) -> None:
-        """Drop the cached answer after this server changed the key's value."""
+        """Remove the key from the cache after this server has changed its value."""
         with self._lock:
             self._changes += 1
             self._known.pop(key, None)
 
 
 class Rules(Struct, frozen=True):
-    """The rules of a queue's messages, parsed from ``metadata`` with defaults applied, except for the ttl.
+    """The rules of a queue's messages, parsed from ``metadata``, with defaults applied.
 
-    See ``RulesCache.ttl`` for the ttl.
+    The exception is the ttl, see ``RulesCache.ttl``.
     """
 
     metadata: bytes
@@ -125,16 +124,16 @@ class Rules(Struct, frozen=True):
     history_ttl: int
     encrypts: bool = False
     subscribed: int = 0
-    """The generation of the queue's subscriptions, see ``Subscribing``; 0 = no subscriptions."""
+    """Generation of the queue's subscriptions, see ``Subscribing``; 0 = no subscriptions."""
     claims_paused: bool = False
     posts_paused: bool = False
     sealed_since: Seconds = 0.0
-    """Time since which all bodies of the queue are encrypted; 0 = some may be plain."""
+    """Time since which all bodies of the queue are encrypted; 0 = bodies may be unencrypted."""
     uses_protocol: bool = False
-    """Whether the queue has attributes of a protocol; its dead letters then get the default ttl of their queue."""
+    """Whether the queue has attributes of a protocol. If so, its dead letters take the default ttl of their queue."""
 
     def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:
-        """Return whether a message has a delay other than 0 and the queue ignores delays."""
+        """Return whether a message has a delay other than 0 although the queue ignores delays."""
         if not self.default_delay:
             for one in posted:
                 if one.delay is not UNSET and bytes(one.delay) != b"0":
@@ -142,10 +141,10 @@ class Rules(Struct, frozen=True):
         return False
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
-        """Return the dead-letter queue of ``queue`` and its conditions, or ``None`` if there is none (contract 8.6).
+        """Return the queue's dead-letter queue with its conditions, or ``None`` if it has none (contract 8.6).
 
-        A queue with attributes of a protocol may be its own dead-letter queue. Then messages stay, because moving them
-        would reset their claim counts.
+        A queue with attributes of a protocol may be its own dead-letter queue. Its messages are not moved, because a
+        move would reset their claim counts.
         """
         if self.dead_letter_queue in ("", queue.name) or self.max_claim_count is None:
             return None
@@ -154,7 +153,7 @@ class Rules(Struct, frozen=True):
 
 
 class RulesCache:
-    """The rules of queues under given limits, cached by metadata and by queue."""
+    """The rules of queues under the server's limits, cached by metadata and by queue."""
 
     def __init__(
         self,
@@ -168,17 +167,18 @@ class RulesCache:
         self.default_ttls = default_ttls or DefaultTtls(limits.default_message_ttl)
         self._limits = limits
         self.rules: Callable[[bytes], Rules] = lru_cache(maxsize=1024)(self._rules)
-        """Parses metadata to rules. Memoized, because every post and claim calls it."""
+        """Parses metadata into rules. Memoized, because every post and claim calls it."""
         self._remembered: FIFOCache[QueueRef, Rules] = FIFOCache(CACHE_SIZE)
         self._lock = threading.Lock()
         self._queues = storage.queues
         self._messages = storage.messages
+        self._claims = storage.claims
         self._recent = ReadThroughCache(self._stored, monotonic)
 
     def remembered(self, queue: QueueRef) -> Rules | None:
-        """Return the rules that this server saw last, or ``None``.
+        """Return the rules that this server read last, or ``None``.
 
-        They may be out of date, so use them only if the store checks them (``expected`` metadata).
+        They may be stale, so the caller must let the store check them (``expected`` metadata).
         """
         try:
             return self._remembered[queue]
@@ -186,7 +186,7 @@ class RulesCache:
             return None
 
     def remember(self, queue: QueueRef, metadata: bytes) -> Rules:
-        """Parse the metadata and cache the rules for the queue."""
+        """Parse the metadata and cache the result for the queue."""
         rules = self.rules(metadata)
         with self._lock:
             self._remembered[queue] = rules
@@ -195,12 +195,12 @@ class RulesCache:
     def recent(self, queue: QueueRef) -> Rules:
         """Return the queue's rules, at most ``CACHE_TTL`` seconds old; the default rules if the queue does not exist.
 
-        It saves deletes and pops a round trip each.
+        The cache saves a round trip on each delete and pop.
         """
         return self._recent.get(queue)
 
     def fresh(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules as stored now; the default rules if the queue does not exist."""
+        """Return the queue's current rules from the store; the default rules if the queue does not exist."""
         return self.remember(queue, self._stored(queue).metadata)
 
     def check_posts(self, queue: QueueRef) -> None:
@@ -209,34 +209,42 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Let the targets accept the plain bodies that moves of ready messages bring. Raises ``MetadataConflict``."""
-        self.admit_plain(self.plain_targets(source, moves, now))
+        """Make the targets accept unencrypted bodies of ready messages. Raises ``MetadataConflict``."""
+        by_id = self._moves_to_sealed(source, moves)
+        if by_id:
+            found = self._messages.get(source, list(by_id), now)
+            ready = [message for message in found if message.available <= now and not message.claim]
+            self.admit_plain(_plain_targets(source, ready, by_id))
 
-    def plain_targets(
-        self, source: QueueRef, moves: Sequence[Move], now: Seconds, claim: str = ""
-    ) -> Collection[QueueRef]:
-        """Return the targets that accept only encrypted bodies and would get plain ones by the moves.
+    def plain_targets(self, source: QueueRef, claim: str, moves: Sequence[Move], now: Seconds) -> Collection[QueueRef]:
+        """Return the targets that accept only encrypted bodies and would get plain ones by moves of claimed messages.
 
-        Only messages held by ``claim`` count; without a claim, ready messages. A move that will be refused must not
-        change its target. The messages are read from the store only if the source may hold plain bodies.
+        Only messages that ``claim`` holds count, because other moves are refused and must not change their targets.
         """
-        targets = {move.to: QueueRef(source.project, move.to) for move in moves}
-        sealed = {name for name, target in targets.items() if self.recent(target).sealed_since}
-        if not sealed or self.fresh(source).sealed_since:
+        by_id = self._moves_to_sealed(source, moves)
+        if not by_id:
             return ()
-        by_id = {move.id: move for move in moves if move.to in sealed}
-        plain = set()
-        for message in self._messages.get(source, list(by_id), now):
-            move = by_id[message.id]
-            moved = message if move.body is None else structs.replace(message, body=move.body)
-            if message.claim == claim and (claim or message.available <= now) and is_plain(moved):
-                plain.add(targets[move.to])
-        return plain
+        try:
+            held = self._claims.get(source, claim, now).messages
+        except ClaimNotFound:
+            return ()
+        return _plain_targets(source, held, by_id)
+
+    def _moves_to_sealed(self, source: QueueRef, moves: Sequence[Move]) -> Mapping[str, Move]:
+        """Return the moves, by message id, to queues that accept only encrypted bodies.
+
+        Return none if the source queue holds only encrypted bodies.
+        """
+        names = {move.to for move in moves}
+        sealed = {name for name in names if self.recent(QueueRef(source.project, name)).sealed_since}
+        if not sealed or self.fresh(source).sealed_since:
+            return {}
+        return {move.id: move for move in moves if move.to in sealed}
 
     def admit_plain(self, targets: Iterable[QueueRef]) -> None:
-        """Let the queues accept plain bodies from now on, because the next step moves some there.
+        """Make the queues accept unencrypted bodies, because the next step moves such bodies into them.
 
-        Drivers move messages without inspecting their bodies. Raises ``MetadataConflict``.
+        Drivers move messages without inspecting bodies. Raises ``MetadataConflict``.
         """
         for target in targets:
             for _ in range(MAX_ATTEMPTS):
@@ -247,24 +255,24 @@ class RulesCache:
                 if self._queues.update(target, stored.metadata, wire.encode(metadata)):
                     break
             else:
-                raise MetadataConflict("Others change the queue at the same time. Try again.")
+                raise MetadataConflict("The queue was changed concurrently. Try again.")
             self.forget(target)
 
     def forget(self, queue: QueueRef) -> None:
-        """Drop cached rules after this server has created, changed or deleted the queue."""
+        """Invalidate the queue's cached rules after this server has created, changed or deleted the queue."""
         with self._lock:
             self._remembered.pop(queue, None)
         self._recent.forget(queue)
 
     def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
-        """Return the dead-letter queue of ``queue``, with the ttl of its messages; ``None`` if there is none."""
+        """Return the queue's dead-letter queue with the ttl of its messages, or ``None`` if it has none."""
         letters = rules.dead_letters(queue)
         if letters is None or letters.ttl is not None or not rules.uses_protocol:
             return letters
         return structs.replace(letters, ttl=self.ttl(letters.queue, self.recent(letters.queue)))
 
     def ttl(self, queue: QueueRef, rules: Rules) -> int:
-        """Return the default ttl of the queue's messages. Computed for each post, because options may change it."""
+        """Return the default ttl of the queue's messages. It is not cached, because server options may change it."""
         return rules.own_ttl or self.default_ttls.of(queue.name)
 
     def _stored(self, queue: QueueRef) -> Rules:
@@ -302,9 +310,21 @@ class RulesCache:
         )
 
 
-def post_size(metadata: Metadata, limits: Limits) -> int:
-    """Return the maximum size of a post in bytes.
+def _plain_targets(source: QueueRef, messages: Iterable[Message], by_id: Mapping[str, Move]) -> Collection[QueueRef]:
+    """Return the targets of those moves, by message id, that bring plain bodies."""
+    plain = set()
+    for message in messages:
+        move = by_id.get(message.id)
+        if move is not None:
+            moved = message if move.body is None else structs.replace(message, body=move.body)
+            if is_plain(moved):
+                plain.add(QueueRef(source.project, move.to))
+    return plain
 
-    The server's limit also applies to metadata stored under a larger limit.
+
+def post_size(metadata: Metadata, limits: Limits) -> int:
+    """Return the maximum size of a post to the queue in bytes.
+
+    The server's limit also caps metadata that was stored under a larger limit.
     """
     return min(metadata.get("_max_messages_post_size") or limits.max_messages_post_size, limits.max_messages_post_size)

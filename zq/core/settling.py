@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use case: settle a claim (extensions 3)."""
+"""Use case: settle the messages of a claim (extensions 3)."""
+
+from contextlib import suppress
+from typing import Final
 
 from msgspec import UNSET
 
@@ -8,7 +11,7 @@ from zq.core.encryption import Sealing
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
 from zq.core.values import Applied
-from zq.errors import Invalid, Repeated
+from zq.errors import ClaimNotFound, Invalid, Repeated
 from zq.events import Events
 from zq.limits import (
     MAX_REASON,
@@ -27,12 +30,15 @@ from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire import extensions
 
-# The target of a move is authorized like a post to it.
-MOVED = "messages:create"
+# Policy rule that authorizes a move to a target, like a post to it.
+MOVE_RULE = "messages:create"
+# The id of a claim that does not exist, because the names of claims contain no tilde. A settlement of it changes
+# nothing; the store only looks up the idempotency key and checks the fence.
+NO_CLAIM: Final = "~none"
 
 
 class Settling:
-    """Use case of settling: delete, release, move and bury a claim's messages."""
+    """Use case of settlement: delete, release, move and bury the messages of a claim."""
 
     def __init__(
         self,
@@ -63,27 +69,28 @@ class Settling:
         fence: Fence | None = None,
         allowance: Allowance = EVERYTHING,
     ) -> Applied[Settled]:
-        """Delete, release, move or bury messages of the claim, all or none.
+        """Delete, release, move or bury messages of the claim atomically.
 
-        Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``, ``KeyReused``, ``Fenced``; then nothing has changed.
+        After an error, nothing has changed. Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``, ``KeyReused``,
+        ``Fenced``, ``QuotaExceeded``.
         """
         self._check(terms)
         targets = {move.queue for move in terms.move}
         for target in targets:
-            allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, target)
+            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, target)
             check_target("queue", QueueRef(queue.project, target), self._storage.queues.get)
         rules = self._rules_cache.recent(queue)
         if terms.bury:
             if rules.dead_letter_queue in ("", queue.name):
-                raise Invalid("bury: the queue has no _dead_letter_queue besides itself.")
-            allowance.judge(MOVED, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
+                raise Invalid("bury: the queue has no _dead_letter_queue other than itself.")
+            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)
         refs = [QueueRef(queue.project, target) for target in targets]
         try:
             with self._quotas.admit_targets(refs):
                 now = self._clock.now()
-                self._admit_plain(queue, claim, settlement, now, fence)
+                self._admit_plain(queue, claim, settlement, now, idempotency_key, fence)
                 settled = self._storage.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
         except Repeated as first:
             return Applied(first.answer, replayed=True)
@@ -93,17 +100,26 @@ class Settling:
         return Applied(settled)
 
     def _admit_plain(
-        self, queue: QueueRef, claim: str, settlement: Settlement, now: Seconds, fence: Fence | None
+        self,
+        queue: QueueRef,
+        claim: str,
+        settlement: Settlement,
+        now: Seconds,
+        idempotency_key: IdempotencyKey | None,
+        fence: Fence | None,
     ) -> None:
-        """Let the targets accept the plain bodies that the claim's messages bring. Raises ``Fenced``."""
-        targets = self._rules_cache.plain_targets(queue, settlement.move, now, claim)
-        if targets and fence is not None:
-            # The store checks the fence, and nothing changes.
-            self._storage.claims.settle(queue, claim, Settlement(), now, fence=fence)
+        """Make the targets accept the unencrypted bodies that the claim's messages bring.
+
+        Raises ``Repeated``, ``KeyReused`` or ``Fenced`` if the settlement will change nothing; then no target changes.
+        """
+        targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now)
+        if targets and (idempotency_key is not None or fence is not None):
+            with suppress(ClaimNotFound):
+                self._storage.claims.settle(queue, NO_CLAIM, Settlement(), now, idempotency_key, fence)
         self._rules_cache.admit_plain(targets)
 
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:
-        """Convert the request's terms to the store's settlement."""
+        """Convert the request's terms to a settlement of the store."""
         buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
         return Settlement(
             delete=() if isinstance(terms.delete, str) else terms.delete,
@@ -115,7 +131,7 @@ class Settling:
         )
 
     def _check(self, terms: extensions.SettleTerms) -> None:
-        """Check the terms that do not depend on the rules of queues. Raises ``Invalid``."""
+        """Check all terms that do not depend on the rules of queues. Raises ``Invalid``."""
         limits, fields = self._limits, "delete, release, move and bury"
         ids = [] if isinstance(terms.delete, str) else list(terms.delete)
         ids += [released.id for released in terms.release]
@@ -136,7 +152,7 @@ class Settling:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")
 
     def _move(self, project: str, given: extensions.Moved, encrypts: bool) -> Move:
-        """Build one move. A new body is encrypted if the source queue (``encrypts``) or the target queue encrypts."""
+        """Convert one move of the request. A new body is encrypted if the source or target queue encrypts."""
         rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
         if body is not None and len(body) > rules.max_post_size:

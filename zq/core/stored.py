@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage quotas of projects, enforced from cached usage (tenancy 6)."""
+"""Storage quotas of projects, enforced on cached usage (tenancy 6)."""
 
 import threading
 from collections.abc import Callable
@@ -12,18 +12,18 @@ from zq.errors import QuotaExceeded
 from zq.model.quotas import Quota, Usage
 from zq.storage.api import Storage
 
-# Seconds for which a project's quota and usage are cached.
+# Seconds for which a project's settings and usage are cached.
 FRESH: Final = 10.0
-# Seconds after which usage is read again if the store did not answer, or if the project is near a quota.
+# Seconds after which usage is read again if the store did not answer or the project is near a quota.
 RETRY: Final = 1.0
-# Bytes of the metadata of each queue or topic that are not counted.
+# Number of metadata bytes per queue or topic that are not counted.
 FREE_METADATA: Final = 4096
 # Maximum number of projects in a cache.
-MOST_KNOWN: Final = 10_000
+MAX_PROJECTS: Final = 10_000
 
 
 class StoredUsage:
-    """A project's usage as read at ``moment`` (monotonic clock), plus the writes that this process admitted since."""
+    """A project's usage at the monotonic time ``moment``, plus the writes that this process has admitted since."""
 
     __slots__ = ("bytes", "messages", "moment", "until")
 
@@ -31,10 +31,10 @@ class StoredUsage:
         self.messages, self.bytes, self.moment = usage.messages, usage.bytes, moment
         near = 0 < quota.stored_messages <= 2 * usage.messages or 0 < quota.stored_bytes <= 2 * usage.bytes
         self.until = moment + (RETRY if near else FRESH)
-        """When to read the usage again: soon if more than half of a quota is used."""
+        """Monotonic time at which the usage expires: sooner if more than half of a quota is used."""
 
     def add(self, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
-        """Count more messages and bytes, or return the refusal if they exceed the quota."""
+        """Add messages and bytes to the usage. Return the error if they exceed the quota, otherwise ``None``."""
         messages += self.messages
         size += self.bytes
         if messages > quota.stored_messages > 0:
@@ -46,10 +46,10 @@ class StoredUsage:
 
 
 class Stored:
-    """The enforcement of storage quotas by one process.
+    """Enforcement of storage quotas in one process.
 
-    Usage is read from the store from time to time; in between, each process counts its own writes. It does not see the
-    writes of other processes, by which a project may exceed its quota.
+    Usage is read from the store periodically. In between, each process counts its own writes only, so a project may
+    temporarily exceed its quota by the writes of other processes.
     """
 
     def __init__(self, storage: Storage, clock: Clock, monotonic: Callable[[], float]) -> None:
@@ -57,10 +57,13 @@ class Stored:
         self._clock = clock
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._held: FIFOCache[str, StoredUsage] = FIFOCache(MOST_KNOWN)
+        self._held: FIFOCache[str, StoredUsage] = FIFOCache(MAX_PROJECTS)
 
     def take(self, project: str, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
-        """Count more messages and bytes, or return the refusal. If the usage is unknown, nothing is refused."""
+        """Add messages and bytes to the project's usage. Return the error if they exceed the quota, otherwise ``None``.
+
+        If the store does not report usage, no quota is enforced.
+        """
         now = self._monotonic()
         held = self._held.get(project)
         if held is None or now >= held.until:
@@ -85,29 +88,29 @@ class Stored:
         return held
 
     def forget(self, project: str) -> None:
-        """Read the project's usage again on the next call."""
+        """Invalidate the project's cached usage."""
         with self._lock:
             self._held.pop(project, None)
 
 
 class LargeMetadata:
-    """The limit of metadata bytes per project.
+    """Enforcement of the metadata quota of projects in one process.
 
-    The first ``FREE_METADATA`` bytes of each queue or topic are not counted. The total is checked when metadata grow
-    beyond them. It is cached like the usage in ``Stored``.
+    Only metadata beyond the first ``FREE_METADATA`` bytes of a queue or topic is counted. The total is checked when the
+    counted size of a queue or topic grows. It is cached like the usage in ``Stored``.
     """
 
     def __init__(self, measure: Callable[[str], int], monotonic: Callable[[], float]) -> None:
-        """Initialize with ``measure``, which reads a project's counted metadata bytes from the store."""
+        """Initialize with ``measure``, which reads a project's counted metadata size from the store."""
         self._measure = measure
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._known: FIFOCache[str, tuple[float, int]] = FIFOCache(MOST_KNOWN)
+        self._known: FIFOCache[str, tuple[float, int]] = FIFOCache(MAX_PROJECTS)
 
     def take(self, project: str, size: int, former: int, most: int) -> None:
-        """Count metadata that change from ``former`` to ``size`` bytes.
+        """Record that metadata grows from ``former`` to ``size`` bytes.
 
-        Raises ``QuotaExceeded`` if the project would have more than ``most`` bytes (0 = no limit).
+        Raises ``QuotaExceeded`` if the project would exceed ``most`` bytes (0 = no limit).
         """
         more = beyond_free(size) - beyond_free(former)
         if not most or more <= 0:
@@ -126,10 +129,10 @@ class LargeMetadata:
 
 
 def beyond_free(size: int) -> int:
-    """Return how many bytes of metadata are counted."""
+    """Return the number of metadata bytes that count against the quota."""
     return max(0, size - FREE_METADATA)
 
 
 def exceeded(name: str, most: int) -> QuotaExceeded:
-    """Return the error for a project that already has ``most`` of ``name``."""
+    """Return the error for a project that has reached the limit of ``most`` for ``name``."""
     return QuotaExceeded(f"The project may have {most} {name}.")

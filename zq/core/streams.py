@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live streams: send messages to readers as they are published, from any position in the log (extensions 8).
+"""Live streams: messages of topics, sent to readers as they are published (extensions 8).
 
-On an edge without asynchronous streams, a stream holds a thread, so the number of streams is limited. A slow reader
-does not delay publishers: unsent messages stay in the log. A reader that takes nothing is disconnected and may resume.
+A stream may start at any position in the log. A slow reader does not delay publishers, because unsent messages stay in
+the log. A reader that receives no data for ``STALL_TIMEOUT`` seconds is disconnected and may resume.
+
+On an edge without asynchronous streams each stream occupies a thread, so the number of streams is limited.
 """
 
 import logging
@@ -25,41 +27,42 @@ from zq.model.topics import Batch, LogSlice, Pattern
 from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
-# Messages read from the store at a time for a reader that lags behind.
-PORTION: Final = 500
+# Number of messages read from the store at a time for a reader that lags behind.
+READ_SIZE: Final = 500
 # Seconds after which a failed read of the store is repeated.
 RETRY: Final = 0.5
-# Seconds after which a reader that takes nothing is disconnected.
-PATIENCE: Final = 30.0
-# Seconds after which such a reader is disconnected while the server stops.
-LAST_PATIENCE: Final = 1.0
-# Seconds between two checks for such readers.
+# Seconds without progress after which a stalled reader is disconnected.
+STALL_TIMEOUT: Final = 30.0
+# Seconds without progress after which a stalled reader is disconnected while the server is stopping.
+STOPPING_STALL_TIMEOUT: Final = 1.0
+# Seconds between two checks for stalled readers.
 CHECK_INTERVAL: Final = 0.5
 
 
 class Gap(Struct, frozen=True):
-    """The sequences above ``after`` and below ``resumes``, which the log no longer has."""
+    """A range of sequences that the log has lost: above ``after`` and below ``resumes``."""
 
     after: int
     resumes: int
 
 
 class EventData(Struct, frozen=True):
-    """Rendered server-sent events, and their number."""
+    """Rendered server-sent events and their count."""
 
     data: bytes = b""
     count: int = 0
 
 
 Portion = EventData | Gap
-# The result if nothing was published.
+# The result if no message was published.
 NO_EVENTS: Final = EventData()
 
 
 class Stream:
-    """One reader's position in the log.
+    """A reader's stream and its position in the log.
 
-    ``position``: the reader has everything up to it. ``gap``: a gap that the reader is sent first.
+    Attributes:
+        position: Sequence up to which the reader has received all messages.
     """
 
     def __init__(
@@ -73,7 +76,7 @@ class Stream:
         visible: Callable[[str], bool] | None = None,
         disconnect: Callable[[], None] | None = None,
     ) -> None:
-        """Initialize; ``visible`` and ``disconnect`` are described in ``Streams.open``."""
+        """Initialize; see ``Streams.open`` for ``visible`` and ``disconnect``."""
         self._matches = pattern.matches if visible is None else _both(pattern.matches, visible)
         self._owner = owner
         self._project = project
@@ -89,7 +92,7 @@ class Stream:
         self._disconnect = disconnect
 
     def next(self, seconds: float) -> Portion:
-        """Return the reader's next events or its gap; no events if nothing is published within ``seconds``."""
+        """Return the next events or a gap; no events if no message is published within ``seconds``."""
         self._failed = False
         try:
             return self._next(seconds)
@@ -102,33 +105,33 @@ class Stream:
 
     @property
     def over(self) -> bool:
-        """Whether the stream must end, because the server stops."""
+        """Whether the stream must end because the server is stopping."""
         return self._owner.closing
 
     def notify_when(self, callback: Callable[[], object]) -> None:
-        """Call ``callback`` once when ``next`` may return something; see ``Tail.notify_when``."""
+        """Call ``callback`` once when ``next`` may have a result; see ``Tail.notify_when``."""
         self._callback = callback
         self._tail.notify_when(self.position, self._matches, callback)
 
     def rest(self) -> float:
-        """Return the seconds after which to call ``next`` without a notification."""
+        """Return the seconds after which to call ``next`` even without a notification."""
         return RETRY if self._failed or self._tail.unsure else RECHECK
 
     @property
     def patience(self) -> float:
-        """Seconds after which a reader that takes nothing is disconnected."""
-        return LAST_PATIENCE if self._owner.closing else PATIENCE
+        """Seconds without progress after which the reader is disconnected."""
+        return STOPPING_STALL_TIMEOUT if self._owner.closing else STALL_TIMEOUT
 
     def send(self) -> None:
-        """Record that data is being sent to the reader, until ``taken``."""
+        """Record that sending to the reader has begun; ``taken`` must follow."""
         self._sending_since = time.monotonic()
 
     def taken(self) -> None:
-        """Record that the reader has taken everything and waits for more."""
+        """Record that the reader has received all data."""
         self._sending_since = None
 
     def disconnect_stalled(self) -> None:
-        """Disconnect the reader, once, if it has taken nothing for too long."""
+        """Disconnect the reader if it has been stalled for too long."""
         since, disconnect = self._sending_since, self._disconnect
         if since is not None and disconnect is not None and time.monotonic() - since > self.patience:
             self._disconnect = None
@@ -136,8 +139,8 @@ class Stream:
             self.dropped()
 
     def dropped(self) -> None:
-        """Log and count that the reader was disconnected."""
-        LOG.info("A reader of a stream has taken nothing for %.0f seconds and is disconnected.", self.patience)
+        """Log and count the disconnection of a stalled reader."""
+        LOG.info("A stalled stream reader is disconnected after %.0f seconds without progress.", self.patience)
         self._owner.events.stream_dropped()
 
     def close(self) -> None:
@@ -149,16 +152,16 @@ class Stream:
             self._owner.left(self, self._project, self._tail)
 
     def _next(self, seconds: float) -> Portion:
-        gap, self._gap = self._gap or self._lost_meanwhile(), None
+        gap, self._gap = self._gap or self._lost_tail(), None
         if gap is not None:
             return gap
         batches = self._tail.after(self.position, seconds)
         if batches is None:
             return self._from_store()
-        return self._chosen(batches, batches[-1].last) if batches else NO_EVENTS
+        return self._render(batches, batches[-1].last) if batches else NO_EVENTS
 
-    def _lost_meanwhile(self) -> Gap | None:
-        """Return the gap if the log lost its tail since the last call and the reader was in it."""
+    def _lost_tail(self) -> Gap | None:
+        """Return the gap if the log has lost its tail since the last call and the reader's position is in it."""
         lost = self._tail.lost
         if lost is None or lost == self._lost or self.position < lost[0]:
             return None
@@ -166,15 +169,15 @@ class Stream:
         return Gap(lost[0], lost[1] + 1) if self.position <= lost[1] else None
 
     def _from_store(self) -> Portion:
-        reading = self._owner.topics.read(self._project, self.position, PORTION, self._pattern)
+        reading = self._owner.topics.read(self._project, self.position, READ_SIZE, self._pattern)
         if reading.dropped > self.position:
             gap = Gap(self.position, reading.dropped + 1)
             self.position = reading.dropped
             return gap
-        return self._chosen(reading.batches, reading.position)
+        return self._render(reading.batches, reading.position)
 
-    def _chosen(self, batches: list[Batch], position: int) -> EventData:
-        """Return the events that the reader wants and does not have yet; move its position."""
+    def _render(self, batches: list[Batch], position: int) -> EventData:
+        """Return the events for the reader and advance its position."""
         owner, now, after = self._owner, self._owner.now(), self.position
         render = self._tail.renderings.render
         wanted = [batch for batch in batches if self._matches(batch.topic)]
@@ -187,7 +190,12 @@ class Stream:
 
 
 class Streams:
-    """The streams of one server: at most ``most`` in total, and ``share`` percent of that for one project."""
+    """The streams of one server.
+
+    Args:
+        most: Maximum number of streams.
+        share: Percentage of ``most`` that one project may use.
+    """
 
     def __init__(
         self,
@@ -214,7 +222,7 @@ class Streams:
         self.closing = False
 
     def now(self) -> Seconds:
-        """Return the current time, which decides whether messages have expired."""
+        """Return the current time, for message expiry."""
         return self._clock.now()
 
     def open(
@@ -225,20 +233,21 @@ class Streams:
         visible: Callable[[str], bool] | None = None,
         disconnect: Callable[[], None] | None = None,
     ) -> Stream:
-        """Open a stream of the topics that match, after the position ``after`` (``None`` = the log's end).
-
-        Raises ``Crowded``, ``Invalid`` if ``after`` is beyond the log's end, ``Unavailable``.
+        """Open a stream of the matching topics after a log position.
 
         Args:
-            visible: Returns whether the reader may see a topic's messages; ``None`` = all topics.
-            disconnect: Closes the connection of a reader that takes nothing; ``None`` = the edge does so.
+            after: Log position; ``None`` = the end of the log.
+            visible: Returns whether the reader may see the messages of a topic; ``None`` = all topics are visible.
+            disconnect: Closes the connection of a stalled reader; ``None`` = the edge closes it.
+
+        Raises ``Crowded``, ``Unavailable``, and ``Invalid`` if ``after`` is beyond the end of the log.
         """
         own = self._quotas.share_of(project)
         with self._lock:
             if self.closing or not self._slots.take(project, own):
                 self.events.stream_refused()
                 raise Crowded(
-                    f"This server serves at most {self._most} streams at once, and {self._slots.share(own)} of one "
+                    f"This server serves at most {self._most} concurrent streams, and {self._slots.share(own)} for one "
                     "project. Try again later."
                 )
         tail = None
@@ -283,7 +292,7 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect readers that have stopped reading, since their threads are blocked in the send."""
+        """Disconnect stalled readers, whose own threads are blocked while sending."""
         while not self.closing or self._streams:
             time.sleep(CHECK_INTERVAL)
             with self._lock:
@@ -297,12 +306,12 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 
 
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
-    """Return the gap for a reader whose marker is past the end of the log, because the log has lost its tail.
+    """Return the gap for a reader whose marker is past the end of a log that has lost its tail; ``None`` if none.
 
-    Raises ``Invalid`` for a marker that the log has never assigned: messages up to it would silently be skipped.
+    Raises ``Invalid`` if the log has never assigned the marker, because messages up to it would be skipped silently.
     """
     if marker <= reading.last:
         return None
     if marker > reading.given:
-        raise Invalid(f"The marker must not be beyond the log's end, which is {reading.last}; it is {marker}.")
+        raise Invalid(f"The marker must not be beyond the end of the log, which is {reading.last}; it is {marker}.")
     return Gap(reading.last, marker + 1)

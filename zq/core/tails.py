@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In-memory tails of topic logs: each log is read from the store once, however many readers it has.
+"""In-memory tails of topic logs. Each log is read from the store once for all its readers.
 
-The store notifies of published batches (``TopicController.subscribe``). If a batch does not follow the last known one,
-a notification was lost or is late, and one of the waiting readers reads the missing batches from the store for all. It
-also reads every few seconds, because the last notification may be lost. A reader that lags behind the memory reads the
-store itself.
+The store notifies a tail of published batches (``TopicController.subscribe``). A batch that does not follow the last
+known one reveals a lost or late notification. One of the waiting readers then reads the missing batches for all
+readers. Because the last notification may also be lost, a reader polls the store every few seconds. A reader whose
+position is older than the tail reads from the store itself.
 
-Streams share rendered events, too. An event depends on its message and on the message's age in whole seconds, so
-streams that send a batch within the same second send the same bytes. Visibility does not matter, because a batch
-belongs to one topic.
+Streams also share rendered events. An event depends only on its message and the message's age in whole seconds, so all
+streams that send a batch within the same second send the same bytes. A batch belongs to one topic, so all its messages
+have the same visibility.
 """
 
 import logging
@@ -29,33 +29,33 @@ from zq.storage.api import Storage
 from zq.wire import publishing
 
 LOG = logging.getLogger(__name__)
-# Bytes of a log that are kept in memory; temporarily up to 1.5 times as much.
+# Bytes of a log that are kept in memory; the tail is trimmed when it reaches 1.5 times this size.
 WINDOW: Final = 4 << 20
-# Bytes that a reader gets at a time; the last batch may exceed this.
-PORTION: Final = 256 << 10
-# Estimated bytes of a message in memory, in addition to its body.
+# Bytes that a reader receives at a time. The last batch may exceed it.
+READ_BYTES: Final = 256 << 10
+# Estimated memory of a message in bytes, in addition to its body.
 OVERHEAD: Final = 200
-# Bytes of rendered events kept per log, in addition to the batch that was rendered last.
+# Bytes of rendered events cached per log, in addition to the latest rendered batch.
 MAX_RENDERED: Final = 2 << 20
-# Messages read from the store at a time.
+# Number of messages read from the store at a time.
 FETCH: Final = 1000
-# Seconds after which the store is read without a notification.
+# Seconds after which the store is polled without a notification.
 RECHECK: Final = 5.0
 # Seconds after which a failed read is repeated.
 RETRY: Final = 0.5
-# A sequence that is greater than every assigned one.
+# A sequence greater than all assigned ones.
 BEYOND: Final = 2**62
 ALL: Final = Pattern(EVERYTHING)
 Callback = Callable[[], object]
 
 
 class Rendered(Struct, frozen=True):
-    """The events of a batch at one age.
+    """The rendered events of a batch at one age.
 
     Attributes:
         age: Age of the batch in whole seconds.
-        sequences: The sequence of each event's message.
-        ends: The end offset of each event in ``data``.
+        sequences: Message sequence of each event.
+        ends: End offset of each event in ``data``.
     """
 
     batch: Batch
@@ -65,14 +65,14 @@ class Rendered(Struct, frozen=True):
     ends: list[int]
 
     def after(self, position: int) -> tuple[bytes, int]:
-        """Return the bytes of the events after ``position``, and their number."""
+        """Return the bytes of the events after ``position``, and the number of these events."""
         first = bisect_right(self.sequences, position)
         data = self.data[self.ends[first - 1] :] if first else self.data
         return data, len(self.sequences) - first
 
 
 class Renderings:
-    """A cache of the latest rendered batches of one project's log. Thread-safe."""
+    """A cache of the latest rendered batches of one log. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class Renderings:
         self._size = 0
 
     def render(self, project: str, batch: Batch, now: Seconds, sealing: Sealing) -> Rendered:
-        """Return the batch's events as of ``now``. Threads that need the same events wait for the first one."""
+        """Return the events of the batch as of ``now``. Concurrent callers share one rendering."""
         seconds = age(batch.created, now)
         with self._lock:
             kept = self._kept.get(batch.sequence)
@@ -98,7 +98,7 @@ class Renderings:
 
 
 class Tail:
-    """The tail of one project's log: all batches after ``start``, up to ``position``."""
+    """The in-memory tail of one project's log: the batches after ``start``, up to ``position``."""
 
     def __init__(self, storage: Storage, project: str) -> None:
         self._topics = storage.topics
@@ -112,30 +112,30 @@ class Tail:
         self._stale = False
         self._fetching = False
         self._callbacks: dict[Callback, Callable[[str], bool]] = {}
-        self._asked = time.monotonic()
+        self._fetched_at = time.monotonic()
         self.closed = False
         self.lost: tuple[int, int] | None = None
-        """The last range that the log lost at its end: sequences above the first number, up to the second."""
+        """The latest range that the log lost at its end: the sequences above the first number, up to the second."""
         self.start = self.position = -1
         self.begun = threading.Event()
-        """Set when ``start`` is known, or is -1 because the log's end could not be read."""
+        """Set when ``start`` is known; ``start`` is -1 if the end of the log could not be read."""
         self.users = 0
         self.unsubscribe: Callable[[], None] = lambda: None
-        """Ends the subscription to the store."""
+        """Cancels the subscription to the store's notifications."""
 
     def begin(self) -> None:
-        """Read the log's end. Later batches arrive by notification or are fetched. Raises ``Unavailable``."""
+        """Read the end of the log. Later batches are notified or fetched. Raises ``Unavailable``."""
         last = self._topics.read(self._project, BEYOND, 1, ALL).last
         with self._changed:
             self.start = self.position = last
 
     def on_published(self, batch: Batch | None, before: int) -> None:
-        """Handle the store's notification about the project's log."""
+        """Handle the store's notification of a batch or a purge."""
         with self._changed:
             if batch is None and before:
                 self._stale = self._stale or before > self.position
             elif batch is None:
-                self._forget(self.position)
+                self._reset(self.position)
                 self._purges += 1
                 self._stale = True
             elif batch.last <= self.position:
@@ -149,16 +149,16 @@ class Tail:
             self._notify(None)
 
     def after(self, position: int, seconds: float) -> list[Batch] | None:
-        """Return the batches after ``position``; an empty list if nothing is published within ``seconds``.
+        """Return the batches after ``position``; an empty list if no batch is published within ``seconds``.
 
-        Return ``None`` if memory does not reach back to ``position``: then the caller must read the store.
+        Return ``None`` if ``position`` is older than the tail. The caller must then read from the store.
         """
         deadline = time.monotonic() + seconds
         while True:
             with self._changed:
                 if position < self.start:
                     return None
-                found = self._behind(position)
+                found = self._after(position)
                 if found or self.closed:
                     return found
                 if not self._must_fetch():
@@ -171,7 +171,7 @@ class Tail:
             self._fetch()
 
     def wait_for(self, topic: str, position: int, deadline: float) -> None:
-        """Return when the topic may have a message after ``position``, or at ``deadline`` of the monotonic clock."""
+        """Block until the topic may have a message after ``position``, or until the monotonic time ``deadline``."""
         while (left := deadline - time.monotonic()) > 0:
             batches = self.after(position, left)
             if not batches or any(batch.topic == topic for batch in batches):
@@ -179,9 +179,9 @@ class Tail:
             position = batches[-1].last
 
     def notify_when(self, position: int, wanted: Callable[[str], bool], callback: Callback) -> None:
-        """Call ``callback`` once when ``after`` may find a batch of a ``wanted`` topic, or has to read the store.
+        """Call ``callback`` once when ``after`` may find a batch of a ``wanted`` topic or must read from the store.
 
-        If that is already so, it is called at once. It may be called from any thread and must return at once.
+        The callback may be called immediately and on any thread. It must not block.
         """
         with self._changed:
             if self.closed or position < self.position or self._must_fetch():
@@ -190,26 +190,26 @@ class Tail:
                 self._callbacks[callback] = wanted
 
     def cancel_notify(self, callback: Callback) -> None:
-        """Remove the callback."""
+        """Remove a callback of ``notify_when``."""
         with self._changed:
             self._callbacks.pop(callback, None)
 
     @property
     def unsure(self) -> bool:
-        """Whether batches are known to be missing because the store did not answer.
+        """Whether batches are missing because the store did not answer.
 
-        It is read again after ``RETRY``.
+        The store is read again after ``RETRY`` seconds.
         """
         return self._stale
 
     def close(self) -> None:
-        """End the wait of all readers, and let none wait any more."""
+        """Wake all readers and refuse further waiting."""
         with self._changed:
             self.closed = True
             self._notify(None)
 
     def _notify(self, topic: str | None) -> None:
-        """Wake all readers of the topic (``None`` = all readers). The caller holds the lock."""
+        """Wake the topic's readers, or all readers if ``topic`` is ``None``. The caller holds the lock."""
         self._changed.notify_all()
         for callback, wanted in list(self._callbacks.items()) if self._callbacks else ():
             if topic is None or wanted(topic):
@@ -217,10 +217,10 @@ class Tail:
                 callback()
 
     def _must_fetch(self) -> bool:
-        """Return whether this thread must read the store now."""
+        """Return whether this thread must read from the store."""
         if self._fetching:
             return False
-        since = time.monotonic() - self._asked
+        since = time.monotonic() - self._fetched_at
         return since > RECHECK or (self._stale and since >= 0)
 
     def _fetch(self) -> None:
@@ -233,32 +233,32 @@ class Tail:
         finally:
             with self._changed:
                 self._fetching = False
-                self._asked = time.monotonic() + (RETRY if reading is None else 0)
+                self._fetched_at = time.monotonic() + (RETRY if reading is None else 0)
                 if reading is None or purges != self._purges:
                     self._stale = True
                 else:
                     if reading.last < position <= reading.given:
                         self.lost = reading.last, position
-                    self._take_over(reading)
+                    self._append_read(reading)
                 self._notify(None)
 
-    def _take_over(self, reading: LogSlice) -> None:
-        """Keep the batches read, except for those that were published in between."""
+    def _append_read(self, reading: LogSlice) -> None:
+        """Append the batches that were read, except for those that were published in between."""
         if reading.dropped > self.position:
-            self._forget(reading.dropped)
+            self._reset(reading.dropped)
         for batch in reading.batches:
             if batch.last > self.position:
                 self._append(batch)
         self.position = max(self.position, reading.position)
         self._stale = self._stale or reading.more
 
-    def _behind(self, position: int) -> list[Batch]:
-        """Return the next batches after ``position``, up to ``PORTION`` bytes."""
+    def _after(self, position: int) -> list[Batch]:
+        """Return the next batches after ``position``, up to ``READ_BYTES`` bytes."""
         if not self._batches or self._batches[-1].last <= position:
             return []
         first = end = bisect_right(self._batches, position, key=lambda batch: batch.last)
         weight = 0
-        while end < len(self._batches) and weight < PORTION:
+        while end < len(self._batches) and weight < READ_BYTES:
             weight += _weight(self._batches[end])
             end += 1
         return self._batches[first:end]
@@ -271,7 +271,7 @@ class Tail:
             self._trim()
 
     def _trim(self) -> None:
-        """Drop the oldest batches until the rest fits the window."""
+        """Drop the oldest batches until the tail fits in the window."""
         count = 0
         while self._weight > WINDOW and count < len(self._batches) - 1:
             self._weight -= _weight(self._batches[count])
@@ -280,15 +280,15 @@ class Tail:
             self.start = self._batches[count - 1].last
             del self._batches[:count]
 
-    def _forget(self, position: int) -> None:
-        """Drop all batches, which end at or before ``position``."""
+    def _reset(self, position: int) -> None:
+        """Drop all batches and continue after ``position``."""
         self._batches.clear()
         self._weight = 0
         self.start = self.position = position
 
 
 class Tails:
-    """The tails of one server; a log has one while it has readers."""
+    """The tails of all logs that have readers on this server."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -298,7 +298,7 @@ class Tails:
 
     @contextmanager
     def following(self, project: str) -> Iterator[Tail]:
-        """Hold the tail of a project's log in this context. Raises ``Unavailable``."""
+        """Acquire the tail of a project's log for the duration of a context. Raises ``Unavailable``."""
         tail = self.join(project)
         try:
             yield tail
@@ -306,9 +306,9 @@ class Tails:
             self.leave(project, tail)
 
     def join(self, project: str) -> Tail:
-        """Return the tail of a project's log; ``leave`` must follow. Raises ``Unavailable``.
+        """Acquire the tail of a project's log; release it with ``leave``. Raises ``Unavailable``.
 
-        The first caller initializes the tail, and concurrent callers share the outcome.
+        The first caller initializes the tail. Concurrent callers wait for it and share the outcome.
         """
         with self._lock:
             tail = self._tails.get(project)
@@ -327,14 +327,14 @@ class Tails:
         return tail
 
     def leave(self, project: str, tail: Tail) -> None:
-        """Give up a reader's use of the tail."""
+        """Release the tail. The last reader's release drops it."""
         with self._lock:
             tail.users -= 1
             if not tail.users:
                 self._drop(project, tail)
 
     def close(self) -> None:
-        """End the wait of all readers, and let none wait any more. Idempotent."""
+        """Wake all readers and refuse further waiting. Idempotent."""
         with self._lock:
             self._closed = True
             for tail in self._tails.values():
@@ -353,7 +353,7 @@ class Tails:
             tail.begun.set()
 
     def _drop(self, project: str, tail: Tail) -> None:
-        """Remove the tail. The caller holds the lock, so that the project's next subscription begins afterwards."""
+        """Remove the tail. The caller holds the lock, so a new subscription for the project begins only afterwards."""
         if self._tails.get(project) is tail:
             del self._tails[project]
             tail.unsubscribe()

@@ -32,7 +32,7 @@ from zq.storage.api import Storage
 
 
 class Topics(MetadataResource[TopicRef, Topic]):
-    """Use cases of topics: create, list, change, purge and delete."""
+    """Use cases of topics: create, list, update, purge and delete."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Topics(MetadataResource[TopicRef, Topic]):
         super().__init__(store, schema, markers, clock, limits, quotas, followers, creation.forget, TopicNotFound)
 
     def stored(self, project: str, after: str) -> Page[Topic]:
-        """Return a page of the stored topics whose names are greater than ``after``."""
+        """Return a page of stored topics whose names are greater than ``after``."""
         return self._store.list(project, after, READ_AHEAD)
 
     def _admitted(self, ref: TopicRef, _metadata: Metadata) -> AbstractContextManager[None]:

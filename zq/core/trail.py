@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit trail: changes and deletions by clients, kept in the store so that the console can show them (console E11).
+"""The audit trail: a stored log of changes and deletions by clients, which the console shows (console E11).
 
-A background thread writes an entry after its request was answered, so writing neither delays nor fails the request. The
-entry is lost if the process is killed or the store is unavailable at that time. A project has at most
-``MAX_PER_SECOND`` entries a second; further ones are only counted. Names of entries sort by time, latest first. Each
-entry is stored twice: for its project and for administrators.
+A background thread writes each entry after the request was answered, so that the audit trail neither delays nor fails
+requests. An entry is lost if the process is killed or the store is unavailable at that time.
+
+At most ``MAX_PER_SECOND`` entries of a project are written per second; further ones are only counted. The names of
+entries sort by time, latest first. Each entry is stored twice: for its project and for administrators.
 """
 
 import logging
@@ -29,19 +30,20 @@ from zq.wire.answers import timestamp
 from zq.wire.extensions import moment
 
 LOG = logging.getLogger(__name__)
-# Kind of the documents.
-KIND: Final = "audit"
-# Maximum number of entries in a page.
+# Kind of the audit documents.
+AUDIT_KIND: Final = "audit"
+# Maximum number of entries per page.
 MAX_PAGE: Final = 100
-# Maximum number of entries of a project in one second.
+# Maximum number of entries of a project per second.
 MAX_PER_SECOND: Final = 20
-# Maximum number of entries waiting to be written, of all projects.
+# Maximum number of entries in the write queue, over all projects.
 MAX_WAITING: Final = 1000
-# Maximum number of characters in each text of an entry.
+# Maximum length of each text in an entry.
 MAX_TEXT: Final = 1024
-# Seconds after which an idle writer ends; more than one, because it also writes the counts of the last second.
+# Seconds after which an idle writer thread ends. It exceeds one second because the thread also writes the counts of the
+# last second.
 IDLE: Final = 2.0
-# Default seconds for which an entry is kept.
+# Default retention of entries in seconds.
 TTL: Final = 30 * 86_400
 # The start of the year 10000 in microseconds.
 END: Final = 253_402_300_800_000_000
@@ -50,10 +52,10 @@ _decode: Final = msgspec.json.Decoder(Entry).decode
 
 
 class Trail:
-    """The audit entries of all projects. Thread-safe. ``put`` never raises, not even if the store fails."""
+    """The audit entries of all projects. Thread-safe. ``put`` never raises, even if the store fails."""
 
     def __init__(self, documents: DocumentController, clock: Clock, ttl: float = TTL) -> None:
-        """Initialize; an entry is kept for ``ttl`` seconds."""
+        """Initialize; ``ttl`` is the retention of entries in seconds."""
         self._ttl = ttl
         self._documents = documents
         self._clock = clock
@@ -61,27 +63,27 @@ class Trail:
         self._waiting: deque[Entry] = deque()
         self._second: int | None = None
         self._counts: dict[str, int] = {}
-        """Number of entries in the current second, by project."""
+        """Number of entries per project in the current second."""
         self._dropped = 0
         self._finishing = False
         self._writer: threading.Thread | None = None
         self._last = 0
 
     def configure(self, ttl: float) -> None:
-        """Keep new entries for ``ttl`` seconds."""
+        """Set the retention of new entries in seconds."""
         self._ttl = ttl
 
     def put(self, entry: Entry) -> None:
-        """Queue the entry for writing. If its project has too many in this second, only count it."""
+        """Queue the entry for writing, or only count it if its project exceeds ``MAX_PER_SECOND``."""
         with self._changed:
             self._append_counts(int(time.monotonic()))
             count = self._counts[entry.project] = self._counts.get(entry.project, 0) + 1
             if count <= MAX_PER_SECOND:
-                self._append(_shortened(entry))
+                self._append(_truncate(entry))
             self._start()
 
     def finish(self, patience: float = 5.0) -> None:
-        """Wait up to ``patience`` seconds until all entries are written or lost and the writer has ended."""
+        """Wait up to ``patience`` seconds for queued entries to be written and the writer thread to end."""
         with self._changed:
             self._append_counts(None)
             if self._waiting:
@@ -89,19 +91,23 @@ class Trail:
             self._finishing = True
             self._changed.notify_all()
             if not self._changed.wait_for(lambda: self._writer is None, patience):
-                LOG.error("Entries of the audit are lost, since the store is slow: %d", len(self._waiting) + 1)
+                LOG.error("Audit entries were lost because the store is slow: %d", len(self._waiting) + 1)
             self._finishing = False
 
     def list(self, project: str, marker: str, limit: int | None, since: str) -> Page[Entry]:
-        """Return a page of entries, latest first; ``project`` "" lists all projects. ``since``: ISO 8601 or "".
+        """Return a page of entries, latest first.
+
+        Args:
+            project: Project id; "" = all projects.
+            since: Earliest time in ISO 8601; "" = no bound.
 
         Raises ``InvalidParameter``.
         """
         if marker and not _NAME.fullmatch(marker):
-            raise InvalidParameter("marker must be one that the link to the next page has.")
+            raise InvalidParameter("marker is not valid; use the marker in the link to the next page.")
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_PAGE)
         bound = _since(since)
-        page = self._documents.list(project, KIND, "", marker, size + 1, self._clock.now())
+        page = self._documents.list(project, AUDIT_KIND, "", marker, size + 1, self._clock.now())
         found = [document for document in page.items if document.ref.name < bound]
         shown = found[:size]
         return Page([_decode(document.value) for document in shown], shown[-1].ref.name if found[size:] else None)
@@ -113,7 +119,7 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """Append an entry with the number of entries that were only counted before ``second`` (``None``: until now)."""
+        """Append an entry for each project with its number of unwritten entries before ``second`` (``None`` = now)."""
         if second == self._second:
             return
         counts, self._counts, self._second = self._counts, {}, second
@@ -123,13 +129,13 @@ class Trail:
                 self._append(Entry(project=project, outcome="counted", why=why))
 
     def _start(self) -> None:
-        """Start the writer thread unless it runs. If that fails, the next entry tries again."""
+        """Start the writer thread if it is not running. If that fails, the next entry starts it."""
         if self._writer is None or not self._writer.is_alive():
             writer = threading.Thread(target=self._run, name="zq-trail", daemon=True)
             try:
                 writer.start()
-            except RuntimeError:  # the process may have no more threads, or ends
-                LOG.exception("Entries of the audit cannot be written now.")
+            except RuntimeError:  # the process is out of threads or is exiting
+                LOG.exception("The writer thread of the audit trail cannot be started.")
                 return
             self._writer = writer
         self._changed.notify_all()
@@ -139,7 +145,7 @@ class Trail:
             self._write(entry)
 
     def _next(self) -> Entry | None:
-        """Return the next entry to write, or ``None`` if the writer must end after ``IDLE`` seconds without entries."""
+        """Return the next entry to write; ``None`` if there was none for ``IDLE`` seconds and the thread must end."""
         entry = None
         with self._changed:
             self._append_counts(int(time.monotonic()))
@@ -152,7 +158,7 @@ class Trail:
                 self._changed.notify_all()
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            LOG.error("Entries of the audit are lost, since %d waited to be written: %d", MAX_WAITING, dropped)
+            LOG.error("Audit entries were lost because %d entries were already queued: %d", MAX_WAITING, dropped)
         return entry
 
     def _write(self, entry: Entry) -> None:
@@ -162,22 +168,24 @@ class Trail:
             name = f"{END - self._last:018d}.{urandom(4).hex()}"
             value = encoded(structs.replace(entry, time=timestamp(int(now * 1000) / 1000)))
             for project in dict.fromkeys((entry.project, "")):
-                self._documents.put(DocumentRef(project, KIND, name), value, now, expires=now + self._ttl)
+                self._documents.put(DocumentRef(project, AUDIT_KIND, name), value, now, expires=now + self._ttl)
         except BaseException:  # the thread must survive every failure, even a panic of a native extension
-            LOG.exception("An entry of the audit is lost: %r", entry)
+            LOG.exception("An audit entry was lost: %r", entry)
 
 
-def _shortened(entry: Entry) -> Entry:
-    """Return the entry with its texts cut to ``MAX_TEXT``, because clients choose some of them."""
+def _truncate(entry: Entry) -> Entry:
+    """Truncate the entry's texts to ``MAX_TEXT`` characters, because clients choose some of them."""
     texts = {name: text[:MAX_TEXT] for name, text in structs.asdict(entry).items() if isinstance(text, str)}
     return structs.replace(entry, **texts)
 
 
 def _since(given: str) -> str:
-    """Return the exclusive upper bound of the names of entries at this time or later."""
+    """Return the exclusive upper bound for the names of entries at or after this time."""
     if not given:
         return "~"
     since = moment(given)
     if since is None:
-        raise InvalidParameter("since must be a date and time as 2026-01-31T12:00:00Z (in a URL + is %2B).")
+        raise InvalidParameter(
+            "since must be an ISO 8601 date and time such as 2026-01-31T12:00:00Z (write + as %2B in a URL)."
+        )
     return f"{END - int(min(max(since, 0.0), END / 1_000_000) * 1_000_000):018d}~"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of fences, stages and commits (extensions 9)."""
+"""Use cases of transactions: fences, stages and commits (extensions 9)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Transactions:
-    """Use cases for batch jobs that may be restarted at any point: fences, stages, commits."""
+    """Use cases of restartable batch jobs: fences, stages and commits."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Transactions:
         patience: float,
         quotas: AnyQuotas,
     ) -> None:
-        """Initialize; after ``patience`` seconds, a large commit is answered as still running."""
+        """Initialize; after ``patience`` seconds a large commit is answered as still running."""
         self._transactions = storage.transactions
         bounds = Bounds(limits.commit_slice, limits.max_commit_messages)
         self._resumes = not isinstance(storage.transactions, Missing)
@@ -64,13 +64,13 @@ class Transactions:
         self._quotas = quotas
 
     def advance_fence(self, project: str, name: str) -> int:
-        """Return the fence's next epoch. Holders of older epochs are fenced off. Raises ``QuotaExceeded``."""
+        """Advance the fence and return its new epoch. Older epochs are fenced off. Raises ``QuotaExceeded``."""
         project, name = project_id(project), free_name("fence", name)
         with self._admitted(project, Work.FENCE, name):
             return self._transactions.advance_fence(project, name, self._clock.now())
 
     def drop_stage(self, project: str, stage: str) -> None:
-        """Delete the stage unless a commit refers to it; ignore an unknown stage."""
+        """Delete the stage unless a commit refers to it. Ignore an unknown stage."""
         project, stage = project_id(project), free_name("stage", stage)
         self._transactions.drop_stage(project, stage)
         self._transactions.drop_stage(project, copies_of(stage))
@@ -79,10 +79,12 @@ class Transactions:
     def commit(
         self, project: str, terms: CommitTerms, fence: Fence | None, allowance: Allowance = EVERYTHING
     ) -> Committed:
-        """Publish the stages and delete the claims' messages atomically. The result is ``open`` if that takes longer.
+        """Publish stages and delete the messages of claims atomically.
+
+        The result is ``open`` if the commit is decided but not yet applied. After an error, nothing has changed.
 
         Raises ``Invalid``, ``NotAuthorized``, ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed``, ``CommitTooLarge``,
-        ``CommitRunning``, ``Fenced``, ``QuotaExceeded``; then nothing has changed.
+        ``CommitRunning``, ``Fenced``, ``QuotaExceeded``.
         """
         _judge(allowance, terms)
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
@@ -116,7 +118,7 @@ class Transactions:
             yield
 
     def last(self, project: str, producer: str) -> Committed:
-        """Return the producer's last batch; ``open`` if it is still being carried out. Raises ``ProducerNotFound``."""
+        """Return the producer's last batch, which is ``open`` until it is applied. Raises ``ProducerNotFound``."""
         return self._carrier.last(project_id(project), free_name("producer", producer))
 
     def list(
@@ -127,11 +129,15 @@ class Transactions:
         limit: int | None,
         visible: Callable[[str], bool] | None = None,
     ) -> Seen[Page[KnownWork]]:
-        """Return a page of the project's stages, fences or producers in order of names.
+        """Return a page of the project's stages, fences or producers, ordered by name.
 
-        ``visible`` returns whether the client may see a name (``None`` = all). The number of names read for one page is
-        limited, so such a page may be short or empty even if more follow. ``next`` reveals no name that the client may
-        not see, and is ``None`` at the end. Raises ``Invalid``, ``InvalidParameter``.
+        The number of names that are read for a page is limited, so a filtered page may be short or empty even if more
+        follow. ``next`` reveals no name that the client may not see, and is ``None`` on the last page.
+
+        Args:
+            visible: Returns whether the client may see a name; ``None`` = all names are visible.
+
+        Raises ``Invalid``, ``InvalidParameter``.
         """
         about, now = f"{work} {project_id(project)}", self._clock.now()
         after = self._markers.open(about, marker)
@@ -154,13 +160,13 @@ class Transactions:
         return Seen(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
 
     def resume(self) -> None:
-        """Continue commits whose server has died. Call this every second."""
+        """Resume commits of servers that have died. Call once a second."""
         if self._resumes:
             self._carrier.resume()
 
 
 def _judge(allowance: Allowance, terms: CommitTerms) -> None:
-    """Raise ``NotAuthorized`` unless the client may use all queues, stages and the producer that the commit names."""
+    """Raise ``NotAuthorized`` unless the client may use all queues, stages and the producer of the commit."""
     for queue in {held.queue for held in terms.settle}:
         allowance.judge("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
     verb = Verb.CONSUME if terms.settle and not terms.stages else Verb.PRODUCE
@@ -175,7 +181,7 @@ def _count(count: int) -> int:
 
 def _named(project: str, held: HeldClaim) -> tuple[QueueRef, str]:
     if not held.claim:
-        raise Invalid("settle must name a claim in each member.")
+        raise Invalid("Each member of settle must name a claim.")
     return reachable_queue_ref(project, held.queue), held.claim
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of use cases that are not values of the model."""
+"""Results of use cases that are not part of the model."""
 
 from typing import Generic, TypeVar
 
@@ -11,23 +11,23 @@ T = TypeVar("T")
 
 
 class Seen(Struct, Generic[T], frozen=True):
-    """A value read from the store, and the time ``now`` at which it was read."""
+    """A value from the store, and the time at which it was read."""
 
     value: T
     now: Seconds
 
     @property
     def found(self) -> bool:
-        """Whether the value is not empty."""
+        """Whether the value is non-empty."""
         return bool(self.value)
 
 
 class Applied(Struct, Generic[T], frozen=True):
-    """The result of a change.
+    """The result of a write.
 
     Attributes:
-        replayed: Whether an earlier request with the same idempotency key produced this result.
-        ignores_delays: Whether a message of the request has a delay that its queue ignores.
+        replayed: Whether the result was stored by an earlier request with the same idempotency key.
+        ignores_delays: Whether the queue ignored the delay of a message.
     """
 
     value: T
@@ -38,7 +38,8 @@ class Applied(Struct, Generic[T], frozen=True):
 class Listed(Struct, frozen=True):
     """A page of a queue's messages as of ``now``.
 
-    ``delayed``: whether the page includes delayed messages; always true if the queue has no default delay.
+    Attributes:
+        delayed: Whether the page includes delayed messages; always true for a queue without a default delay.
     """
 
     page: Page[Message]
@@ -47,5 +48,5 @@ class Listed(Struct, frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether the page has messages."""
+        """Whether the page contains messages."""
         return bool(self.page.items)

@@ -1,35 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots for long polls and streams, shared fairly among projects, and the queues in which long polls wait."""
+"""Slots that long polls and streams occupy, shared fairly among projects, and wait queues of long polls."""
 
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
-# Default percentage of a server's slots that one project may take (at least one slot).
+# Default percentage of a server's slots that one project may occupy; at least one slot.
 SHARE: Final = 25
-# Maximum number of notified read-only requests of one project that look at the same time.
+# Maximum number of concurrent polls by woken read-only requests of one project.
 MAX_LOOKING: Final = 4
 
 
 class Slots:
-    """The slots of one server for long polls or streams. The caller serializes calls with a lock."""
+    """The slots of one server for long polls or streams. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, most: int, share: int = SHARE) -> None:
-        """Initialize ``most`` slots, of which one project may take ``share`` percent by default."""
+        """Initialize with ``most`` slots. By default, one project may occupy ``share`` percent of them."""
         self._free = self._most = most
         self._share = share
         self._taken: Counter[str] = Counter()
 
     def share(self, own: int | None) -> int:
-        """Return how many slots a project may take.
+        """Return the number of slots that a project may occupy.
 
-        ``own``: the project's percentage, if it differs from the default.
+        Args:
+            own: Percentage for this project; ``None`` = the default.
         """
         return max(1, self._most * (self._share if own is None else own) // 100)
 
     def take(self, project: str, own: int | None = None) -> bool:
-        """Take a slot for the project. Return ``False`` if none is free, or if the project's share is used up."""
+        """Acquire a slot for the project. Return ``False`` if no slot is free or the project has used its share."""
         if self._free <= 0 or self._taken[project] >= self.share(own):
             return False
         self._free -= 1
@@ -52,7 +53,7 @@ class Wakeup(threading.Event):
         self._callback: Callable[[], object] | None = None
 
     def notify(self, callback: Callable[[], object] | None) -> None:
-        """Call ``callback`` when the event is set; ``None`` = stop calling."""
+        """Set the function that is called when the event is set; ``None`` = no function."""
         self._callback = callback
 
     def set(self) -> None:
@@ -63,11 +64,11 @@ class Wakeup(threading.Event):
 
 
 class Waiter:
-    """One waiting request and its slot.
+    """A waiting request and its slot.
 
     Attributes:
-        takes: Whether the request takes messages (claims or pops them), rather than only looking.
-        in_vain: Whether the last look, after the deadline, found nothing.
+        takes: Whether the request claims or pops messages instead of only reading them.
+        in_vain: Whether the last poll at the deadline found no message.
     """
 
     __slots__ = ("has_left", "in_vain", "is_called", "places", "slots", "takes", "wakeup")
@@ -78,26 +79,26 @@ class Waiter:
         self.wakeup = Wakeup()
         self.in_vain = self.has_left = False
         self.is_called = False
-        """Whether the request was notified and has not looked since."""
+        """Whether the request was notified and has not polled since."""
         self.places = 0
-        """Number of the places of ``Lookers`` that the request occupies."""
+        """Number of places that the request occupies in ``Lookers``."""
 
     def begin_look(self) -> None:
-        """Begin a look. A notification from now on may be about a message that the look misses."""
+        """Begin a poll. Later notifications may be about messages that this poll misses."""
         self.wakeup.clear()
         self.is_called = False
 
     def end_in_vain(self) -> None:
-        """Record that the last look found no message."""
+        """Record that the last poll found no message."""
         self.in_vain = True
 
     def leave(self) -> None:
-        """Leave the wait queue."""
+        """Mark the request as finished, so that it is not woken again."""
         self.has_left = True
 
 
 class Lookers:
-    """The notified read-only requests of one project. At most ``MAX_LOOKING`` of them look at the same time."""
+    """The notified read-only requests of one project, of which at most ``MAX_LOOKING`` poll concurrently."""
 
     __slots__ = ("looking", "pending")
 
@@ -106,13 +107,13 @@ class Lookers:
         self.pending: deque[Waiter] = deque()
 
     def call(self, waiter: Waiter) -> None:
-        """Queue a waiter for its turn to look, unless it is queued already."""
+        """Queue a waiter to poll, unless it is queued already."""
         if not waiter.is_called:
             waiter.is_called = True
             self.pending.append(waiter)
 
     def wake_next(self) -> bool:
-        """Wake as many waiters as may look. Return ``False`` if none looks or is queued."""
+        """Wake as many waiters as may poll. Return ``False`` if no waiter is polling or queued."""
         while self.pending and self.looking < MAX_LOOKING:
             waiter = self.pending.popleft()
             if not waiter.has_left:
@@ -122,7 +123,7 @@ class Lookers:
         return self.looking > 0
 
     def free(self, waiter: Waiter) -> None:
-        """Release the places of a waiter that has looked or left."""
+        """Release the places of a waiter that has polled or left."""
         self.looking -= waiter.places
         waiter.places = 0
 
@@ -137,11 +138,11 @@ class WaitQueue:
         self.timer = 0.0
 
     def set_timer(self, moment: float) -> None:
-        """Set the timer to a time of the monotonic clock."""
+        """Set the timer to a monotonic time."""
         self.timer = moment
 
     def notify_taker(self) -> None:
-        """Wake the first waiter that takes messages and is not awake."""
+        """Wake the first sleeping waiter that claims or pops messages."""
         for waiter in self.waiters:
             if waiter.takes and not waiter.wakeup.is_set():
                 waiter.wakeup.set()

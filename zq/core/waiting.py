@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long polls: requests that wait until there is a message to return (extensions 2).
+"""Long polls: requests that wait until a message is available (extensions 2).
 
-Each queue has a wait queue. The store notifies of queues that received messages, in any process. A timer handles
-messages that become ready over time, and lost notifications. A waiting request reads the store only when it is woken.
-Of the requests that take messages, one is woken, which wakes the next one if it found something. Of the requests that
-only look, all are woken, a few of each project at a time.
+Each queue has a wait queue. The store notifies every server of queues that received messages. A timer covers messages
+that become ready later, and lost notifications. A waiting request reads the store only after it was woken.
+
+A notification wakes one of the requests that claim or pop. If that request finds a message, it wakes the next one. A
+notification wakes all read-only requests, but only a few of each project at a time.
 """
 
 import threading
@@ -24,29 +25,38 @@ from zq.model import QueueRef, Seconds
 from zq.storage.api import Storage
 
 T = TypeVar("T")
-# Raises an error if the request may not wait any longer.
+# Raises an error if the request must not wait any longer.
 Check = Callable[[], object]
-# Seconds after which a queue with waiters is checked without a notification.
+# Seconds after which a queue with waiters is polled without a notification.
 RECHECK: Final = 5.0
-# Maximum number of such checks per second in one server; with many queues, the interval grows.
+# Maximum number of such polls per second in one server. With many queues, the interval grows.
 MAX_RECHECKS: Final = 100
-# Seconds added to every timer, so that the message is certainly ready when it fires.
+# Seconds added to every timer, so that the message is ready when the timer fires.
 TIMER_SLACK: Final = 0.002
-# The reserve has one slot for this many regular slots (at least one).
+# Number of regular slots per reserve slot. The reserve has at least one slot.
 RESERVED: Final = 4
 # Seconds for which a request may wait in the reserve.
-PAUSE: Final = 1.0
+RESERVE_WAIT: Final = 1.0
 
 
 class Polled(Struct, Generic[T], frozen=True):
-    """The result of a poll. ``turned_away``: whether there was neither a message nor a free slot to wait in."""
+    """The result of a poll.
+
+    Attributes:
+        turned_away: Whether there was neither a message nor a free slot.
+    """
 
     answer: T
     turned_away: bool = False
 
 
 class Waiters:
-    """The waiting requests of one server: at most ``most`` in total, and ``share`` percent of that for one project."""
+    """The waiting requests of one server.
+
+    Args:
+        most: Maximum number of waiting requests.
+        share: Percentage of ``most`` that one project may use.
+    """
 
     def __init__(
         self,
@@ -77,29 +87,29 @@ class Waiters:
     def enter(
         self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None, paused: bool = False
     ) -> "Visit":
-        """Return a ``Visit`` for a request that may wait for ``wait`` seconds without holding a thread.
+        """Register a request that may wait up to ``wait`` seconds without a thread.
 
-        Raises ``Invalid`` for a ``wait`` out of range.
+        Raises ``Invalid`` if ``wait`` is out of range.
 
         Args:
-            takes: Whether the request takes the messages that it finds. A message wakes one such request, and all
-                requests that only read.
-            check: Called at least every ``RECHECK`` seconds while the request waits, and before it looks again; an
-                error that it raises ends the wait.
-            paused: Whether the client would poll again at once if it were turned away. Then it waits in the reserve for
-                ``PAUSE`` seconds, if the reserve has a free slot.
+            takes: Whether the request claims or pops messages. A message wakes one such request, and all read-only
+                requests.
+            check: Called at least every ``RECHECK`` seconds during the wait, and before each poll. If it raises an
+                error, the wait ends.
+            paused: Whether a refused client would poll again at once. Such a request may wait for ``RESERVE_WAIT``
+                seconds in the reserve, if the reserve has a free slot.
         """
         if not within("wait", wait or 0, 0, self._limits.max_wait):
             return Visit(self, queue, None, 0.0)
         began = time.monotonic()
         deadline, waiter = began + (wait or 0), self._take_slot(queue, takes, self._slots)
         if waiter is None and paused and (waiter := self._take_slot(queue, takes, self._reserve)):
-            deadline = min(deadline, began + PAUSE)
+            deadline = min(deadline, began + RESERVE_WAIT)
             self.events.turned_away()
         return Visit(self, queue, waiter, deadline, check)
 
     def wake(self, queue: QueueRef) -> None:
-        """Wake requests after messages arrived in the queue. Returns at once; usually no request waits."""
+        """Wake requests after messages have arrived in the queue. It never blocks."""
         if queue in self._wait_queues:
             with self._lock:
                 wait_queue = self._wait_queues.get(queue)
@@ -107,7 +117,7 @@ class Waiters:
                     self._notify(queue.project, wait_queue)
 
     def _notify(self, project: str, wait_queue: WaitQueue) -> None:
-        """Wake the read-only requests, a few at a time, and the first request that takes. The caller holds the lock."""
+        """Wake a few read-only requests, and the first request that claims or pops. The caller holds the lock."""
         for waiter in wait_queue.waiters:
             if not waiter.takes:
                 self._lookers.setdefault(project, Lookers()).call(waiter)
@@ -120,7 +130,7 @@ class Waiters:
             del self._lookers[project]
 
     def looked(self, queue: QueueRef, waiter: Waiter) -> None:
-        """Let the next notified request look."""
+        """Record that the waiter has polled, and let the next notified request poll."""
         if waiter.places:
             with self._lock:
                 self._free(queue.project, waiter)
@@ -131,13 +141,13 @@ class Waiters:
             self._wake_lookers(project)
 
     def recheck(self) -> None:
-        """Wake all waiting requests, because the clock jumped and messages may have become ready by that."""
+        """Wake all waiting requests after a clock jump, because messages may have become ready."""
         with self._lock:
             for queue, wait_queue in self._wait_queues.items():
                 self._notify(queue.project, wait_queue)
 
     def close(self) -> None:
-        """Answer all waiting requests, and let none wait any more. Idempotent."""
+        """Answer all waiting requests and refuse further waiting. Idempotent."""
         with self._lock:
             self.closing = True
             for wait_queue in self._wait_queues.values():
@@ -146,18 +156,21 @@ class Waiters:
             self._timer_set.notify()
 
     def take_slot(self, project: str) -> bool:
-        """Take a slot for a request that waits for something other than a queue. Return ``False`` if there is none."""
+        """Acquire a slot for a request that waits for something other than a queue.
+
+        Return ``False`` if none is free.
+        """
         own = self._quotas.share_of(project)
         with self._lock:
             return not self.closing and self._slots.take(project, own)
 
     def give_back_slot(self, project: str) -> None:
-        """Release a slot that ``take_slot`` took."""
+        """Release a slot acquired with ``take_slot``."""
         with self._lock:
             self._slots.give_back(project)
 
     def _take_slot(self, queue: QueueRef, takes: bool, slots: Slots) -> Waiter | None:
-        """Enter the queue's wait queue; return ``None`` if there is no free slot."""
+        """Add a waiter to the queue's wait queue. Return ``None`` if no slot is free."""
         own = self._quotas.share_of(queue.project)
         with self._lock:
             if self.closing or not slots.take(queue.project, own):
@@ -167,9 +180,9 @@ class Waiters:
             return waiter
 
     def leave(self, queue: QueueRef, waiter: Waiter) -> None:
-        """Leave the wait queue, and wake the next taker, because there may be more messages.
+        """Remove the waiter and wake the next request that claims or pops, because more messages may be available.
 
-        A waiter that found nothing at its deadline, and was not woken since, wakes no other one.
+        The next request is not woken if this waiter found nothing at its deadline and was not notified since.
         """
         with self._lock:
             waiter.leave()
@@ -183,10 +196,10 @@ class Waiters:
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
-        """Set the queue's timer to the time at which a message becomes ready, or to the next regular check.
+        """Set the queue's timer to the time at which a message becomes ready, or to the next regular poll.
 
-        ``asked``: a time at or before the look that found nothing. Messages that have become ready since then are due
-        at once.
+        Args:
+            asked: Time before the poll that found nothing. Messages that have become ready since then are due at once.
         """
         due = self._queues.ready(queue, 0, asked).next
         after = max(RECHECK, len(self._wait_queues) / MAX_RECHECKS)
@@ -225,9 +238,9 @@ class Waiters:
 
 
 class Visit:
-    """One request's poll of a queue; see ``Waiters.poll``.
+    """A poll of a queue by one request; created by ``Waiters.enter``.
 
-    ``waiter`` is ``None`` if the request does not wait (``deadline`` is 0), or if it found no free slot.
+    ``waiter`` is ``None`` if no slot was free, or if the request does not wait (``deadline`` is 0).
     """
 
     def __init__(
@@ -249,9 +262,9 @@ class Visit:
     def look(
         self, ask: Callable[[], T], found: Callable[[T], object], gone: Callable[[], bool] = lambda: False
     ) -> Polled[T] | None:
-        """Return the result of ``ask`` if it is final; else return ``None``: sleep and look again.
+        """Call ``ask`` and return its result if it is final; return ``None`` if the caller must sleep and call again.
 
-        The result is final if ``found`` accepts it, or if the deadline has passed.
+        The result is final if ``found`` accepts it or the deadline has passed.
         """
         waiter, owner = self._waiter, self._owner
         if waiter is None:
@@ -267,7 +280,7 @@ class Visit:
         try:
             answer = ask()
         except Exception:
-            waiter.wakeup.set()  # the notification is still to be handled, possibly by another thread
+            waiter.wakeup.set()  # another request, possibly on another thread, must handle the notification
             raise
         finally:
             owner.looked(self._queue, waiter)
@@ -283,7 +296,7 @@ class Visit:
         return self._last
 
     def left(self) -> float:
-        """Return the seconds until the deadline or the next check."""
+        """Return the seconds until the deadline or the next check, whichever is earlier."""
         left = self._time_left()
         return left if self._check is None else min(left, RECHECK)
 
@@ -291,7 +304,7 @@ class Visit:
         return self._deadline - time.monotonic()
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Start to wait; ``notify`` is called when the request should look again, possibly at once."""
+        """Begin to wait; ``notify`` is called, possibly at once, when the request should poll again."""
         self._owner.events.waiting(1)
         if self._waiter is not None:
             self._waiter.wakeup.notify(notify)
@@ -312,7 +325,7 @@ class Visit:
             self._owner.leave(self._queue, waiter)
 
     def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> Polled[T]:
-        """Look once, for a request that does not wait or has no slot."""
+        """Poll once, for a request that does not wait or has no slot."""
         answer = ask()
         if not self._deadline or found(answer):
             return Polled(answer)

@@ -42,7 +42,7 @@ def figures() -> Json:
         query("kind", {"enum": ["queues", "topics"], "default": "queues"}, "What is listed."),
         query("sort", {"enum": sorts}, "By what; topics by in or name. Without, queues by oldest and topics by in."),
         query("order", {"enum": ["asc", "desc"]}, "Without: names ascend, all else descends."),
-        query("name", TEXT, "List names that contain this."),
+        query("name", TEXT, "List only names that contain this text."),
         query("marker", TEXT, "As a link of a page has it: the next one in the order of the first."),
         query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Rows in the page."),
     ]

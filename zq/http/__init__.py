@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP interface: parses requests, calls the use cases and renders answers. It contains no rules of queues."""
+"""The HTTP interface: request parsing, calls of use cases, and rendering of answers."""

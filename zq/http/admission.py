@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that run before routing, before the body is read and before any access to the store.
 
-They refuse an ambiguous request head (``zq.http.heads``), a ``Host`` that is not this server's, and changes that a page
-of another site has a browser send. The check of ``Host`` prevents DNS rebinding: a web page may point a name of its own
-at this machine to read queues, but the browser then sends that name.
+They refuse:
+
+- an ambiguous request head (``zq.http.heads``);
+- a ``Host`` that does not belong to this server. This prevents DNS rebinding, in which a web page resolves its own name
+  to this machine to read queues: the browser then sends that name;
+- changes that a browser sends on behalf of another site.
 """
 
 import re
@@ -17,30 +20,30 @@ import falcon
 from zq.errors import Invalid, InvalidHeader, NotAuthorized, Unavailable
 from zq.http import heads, query
 
-# Environment keys under which servers pass the raw request target.
+# Environment keys in which servers provide the raw request target.
 TARGET, OTHER_TARGET = "RAW_URI", "REQUEST_URI"
-# The value of a Host header.
+# Syntax of a Host header.
 HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::[0-9]*)?", re.ASCII)
-# Entry of allowed_hosts that accepts every Host.
+# Entry of allowed_hosts that accepts any Host.
 ANY_HOST: Final = "*"
-# Error of a 421.
-NOT_OURS: Final = "This Host is not one of [server] allowed_hosts."
-# Error of a 403 for a request that a browser sends on behalf of another site.
-CROSS_SITE: Final = "A page of another site may change nothing here."
-# Methods that change nothing.
+# Error sentence of a 421.
+UNKNOWN_HOST: Final = "This Host is not one of [server] allowed_hosts."
+# Error sentence of a 403 for a request that a browser sends on behalf of another site.
+CROSS_SITE: Final = "The server refuses changes that another site's page requests."
+# Methods without side effects.
 READING: Final = frozenset({"GET", "HEAD"})
 
 
 class Admission:
     """Falcon middleware that runs before all others that read the request.
 
-    A feature whose GET requests can change something sets ``links_change`` in ``req.context``.
+    A feature whose GET requests may have side effects sets ``links_change`` in ``req.context``.
 
     Args:
-        trusting: Whether the operator vouches for the network; then HTTP/1.0 requests need no ``Host``.
-        guarded: Whether callers are authenticated; then any ``Host`` is accepted, because pages of other names have no
-            credentials.
-        allowed_hosts: Returns accepted host names in lower case without ports; ``ANY_HOST`` accepts all.
+        trusting: Whether the operator vouches for the network. If so, HTTP/1.0 requests need no ``Host``.
+        guarded: Whether callers are authenticated. If so, any ``Host`` is accepted, because a page on another host name
+            has no credentials.
+        allowed_hosts: Returns the accepted host names in lower case without ports; ``ANY_HOST`` accepts all.
     """
 
     def __init__(self, trusting: bool, guarded: bool, allowed_hosts: Callable[[], Collection[str]]) -> None:
@@ -54,7 +57,7 @@ class Admission:
         if sentence := env.get(heads.REFUSED) or heads.target_refusal(target):
             _refuse_head(sentence)
         if env.get(heads.WITHHELD) == heads.UNKNOWN:
-            raise Unavailable("The store does not answer, so that the credential is not known. Try again later.")
+            raise Unavailable("The credential cannot be checked because the store does not answer. Try again later.")
         may_change = req.method not in READING or "links_change" in req.context
         if may_change and env.get("HTTP_SEC_FETCH_SITE") == "cross-site":
             raise NotAuthorized(CROSS_SITE)
@@ -63,7 +66,7 @@ class Admission:
             if self._needs_host or env.get("SERVER_PROTOCOL") != "HTTP/1.0":
                 raise InvalidHeader("Invalid header value", "The header Host is missing.")
         elif not (self._guarded or _is_literal(name) or self._is_allowed(_host(name))):
-            raise falcon.HTTPError(falcon.HTTP_421, title=falcon.HTTP_421, description=NOT_OURS)
+            raise falcon.HTTPError(falcon.HTTP_421, title=falcon.HTTP_421, description=UNKNOWN_HOST)
 
     def _is_allowed(self, host: str) -> bool:
         allowed = self._allowed_hosts()
@@ -75,7 +78,7 @@ class Admission:
         if getattr(req.context, "body_is_read", False):
             return
         if query.CHUNKED in req.env or req.env.get("CONTENT_LENGTH") not in (None, "", "0"):
-            resp.set_header("Connection", "close")  # the edge must not read an unwanted body
+            resp.set_header("Connection", "close")  # the edge must not read the refused body
 
 
 def _refuse_head(sentence: str) -> NoReturn:
@@ -86,14 +89,14 @@ def _refuse_head(sentence: str) -> NoReturn:
 
 @lru_cache(maxsize=1024)
 def _host(value: str) -> str:
-    """Return the host name without its port, in lower case; "" if it is malformed."""
+    """Return the host name in lower case without the port; "" if it is malformed."""
     found = HOST.fullmatch(value)
     return found[1].lower() if found else ""
 
 
 @lru_cache(maxsize=1024)
 def _is_literal(value: str) -> bool:
-    """Return whether the host is an IP address or ``localhost``, which DNS cannot point at another machine."""
+    """Return whether the host is an IP address or ``localhost``, which cannot be rebound through DNS."""
     name = _host(value)
     try:
         return name == "localhost" or name.endswith(".localhost") or bool(ip_address(name.strip("[]")))

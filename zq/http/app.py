@@ -54,7 +54,7 @@ from zq.model.allowance import Policy
 from zq.model.identity import ShareOptions
 from zq.model.quotas import Work
 
-# The default, without an audit log.
+# The default, which audits nothing.
 NO_AUDIT: Final = Audit()
 
 
@@ -81,26 +81,26 @@ def create_app(
     is_stopping: Callable[[], bool] = bool,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> App:
-    """Create the WSGI application of a broker.
+    """Create the WSGI application for a broker.
 
-    Options without a description here are those of contract 16.
+    Options that are not described here are those of contract 16.
 
     Args:
-        policy: The roles that each rule needs; default: the table in ``zq.auth.policy``.
-        trusting: Whether the roles that unauthenticated callers state are accepted.
+        policy: Required roles per rule. The default is the table in ``zq.auth.policy``.
+        trusting: Whether roles stated by unauthenticated callers are accepted.
         allowed_hosts: Returns the accepted ``Host`` names; called for each request.
-        log_requests: Returns whether to log a request; called for each request.
-        metrics_page: Returns the page at ``/metrics``; ``None`` = no such route.
+        log_requests: Returns whether requests are logged; called for each request.
+        metrics_page: Renders ``/metrics``; ``None`` = no such route.
         tells_rates: Returns whether answers have rate-limit headers.
-        strategy: Authenticates callers. Without ``strategy`` and ``proxy``, the headers of requests are trusted.
-        proxy: Accepts the identity that an authenticating proxy passes; excludes ``strategy``.
+        strategy: Authenticates callers. Without ``strategy`` and ``proxy``, request headers are trusted.
+        proxy: Verifies identity headers of an authenticating proxy; excludes ``strategy``.
         behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
-        tokens: The tokens of all projects; default: those in the broker's store.
+        tokens: Tokens of all projects. The default reads them from the broker's store.
         share: Returns the current options of signed URLs.
         auth: Name of the authentication strategy.
-        features: The features of the server.
-        is_stopping: Returns whether ``/readyz`` answers 503, so that clients go to other servers.
-        monotonic: The clock that limits invalid signatures per address.
+        features: Features of the server.
+        is_stopping: Returns whether ``/readyz`` answers 503, so that load balancers choose other servers.
+        monotonic: Clock of the limit on invalid signatures per address.
     """
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.clock

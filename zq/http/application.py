@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WSGI application: Falcon with the middleware, errors and pending answers of zq."""
+"""The WSGI application: Falcon with zq's middleware, error handlers and pending answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from zq.storage.inline import LongWalk
 
 
 class Later(NamedTuple):
-    """The answer to a request that was pending."""
+    """The completed answer of a pending request."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -25,7 +25,7 @@ class Later(NamedTuple):
 
 
 class App(falcon.App[Any, Any]):
-    """The WSGI application."""
+    """The WSGI application of the server."""
 
     def __init__(
         self, middleware: Sequence[Any], authentication: Authentication, authorization: Authorization, storage: Storage
@@ -34,7 +34,7 @@ class App(falcon.App[Any, Any]):
         self._short = ShortRoutes()
         super().__init__(response_type=Answer, middleware=list(middleware))
         self.judge = authentication if authentication.authenticates else None
-        """Decides which bodies the server's edge reads; None: all of them."""
+        """Decides which request bodies the edge reads; ``None`` = all bodies."""
         self.checks = authentication.checks
         self.check_of = authentication.check_of
         self.authorization = authorization
@@ -53,28 +53,28 @@ class App(falcon.App[Any, Any]):
         self._failures[exception] = handler
 
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether the event loop's thread may run this request, with a ``zq.storage.inline.Ticket``.
+        """Return whether a request may run on the event loop's thread, with a ``zq.storage.inline.Ticket``.
 
-        The request must be short, and the store prompt. The caller's credential must be known already.
+        The request must be short and the store must answer promptly. The caller's credential must already be cached.
         """
-        return self._short.has(environ, body) and self.is_prompt()
+        return self._short.includes(environ, body) and self.is_prompt()
 
     def is_prompt(self) -> bool:
-        """Return whether a short request waits only for memory now.
+        """Return whether a short request would currently wait for memory only.
 
-        That is not so if the store is busy, or if heavy work on another thread may hold the lock of a queue.
+        It would not if the store is busy, or if heavy work on another thread may hold a queue's lock.
         """
         return self._storage.prompt and not turns.are_taken()
 
     def has_company(self) -> bool:
-        """Return whether several projects have sent requests to this process within a second."""
+        """Return whether several projects have sent requests to this process in the last second."""
         quotas = self.authorization.quotas
         return quotas is not None and quotas.visits.are_of_several(quotas.now())
 
     def go_on(self, pending: PendingAnswer) -> Later | None:
-        """Let a pending request look again.
+        """Let a pending request poll again. May block like any request.
 
-        Return its answer, or ``None`` if it is still pending. May block like any request.
+        Return its answer, or ``None`` if the request is still pending.
         """
         req, resp = pending.req, pending.resp
         handover: Handover = req.env[HANDOVER]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Authentication middleware: identifies the caller before routing and before the body is read (tenancy 1).
 
-Headers in which a client states its own identity are first removed from the environment, with every strategy, so that
-later code cannot trust them. Without a strategy, ``zq.http.tenant`` reads these headers.
+With every strategy, the middleware first removes identity headers of the client from the environment, so that later
+code cannot trust them. Without a strategy, ``zq.http.tenant`` reads these headers.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,19 +15,19 @@ from zq.http.heads import CredentialCheck
 from zq.http.tenant import CONTROL, PRESENTED
 from zq.model.identity import ADMIN, Identity
 
-# Methods and paths that need no credential.
+# Paths that need no credential, with their methods.
 OPEN: Final = {"/healthz": ("GET", "HEAD"), "/readyz": ("GET", "HEAD"), "/": ("GET",)}
-# The usual identity headers of clients and proxies, removed without a search.
+# The most frequent identity headers, which are removed without a search.
 USUAL: Final = ("HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_ZQ_PROXY_SECRET")
-# Header of a signed URL. A request that has it is authenticated by the signature only.
+# Header of a signed URL. If it is present, all other credentials are ignored.
 SIGNATURE: Final = "HTTP_URL_SIGNATURE"
 # Names of other identity headers.
 NAMES: Final = frozenset({"HTTP_X_ROLES", "HTTP_X_IDENTITY_STATUS", "HTTP_X_ZQ_PROXY_SECRET"})
 # Prefixes of other identity headers.
 PREFIXES: Final = ("HTTP_X_PROJECT_", "HTTP_X_TENANT", "HTTP_X_USER", "HTTP_X_DOMAIN", "HTTP_X_SERVICE_")
-# Maximum number of environment keys that are remembered as harmless.
+# Maximum number of cached environment keys that are not identity headers.
 MAX_HARMLESS: Final = 4096
-# The caller of a request through the control socket.
+# The identity of requests through the control socket.
 OPERATOR: Final = Identity(project="", user="operator", roles=frozenset({ADMIN}), credential="control")
 
 
@@ -37,19 +37,19 @@ class Strategy(Protocol):
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity: ...
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether ``authenticate`` would succeed, or ``None`` if the store must be read.
+        """Return whether ``authenticate`` would succeed; ``None`` if that requires a read of the store.
 
-        Does not count as an attempt.
+        The call does not count as an authentication attempt.
         """
         ...
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Look the credential up in the store. Return ``None`` if the store is unavailable."""
+        """Look up the credential in the store. Return ``None`` if the store is unavailable."""
         ...
 
 
 class ProxyCheck(Protocol):
-    """The check that a request came through the authenticating proxy; see ``zq.auth.proxy``."""
+    """The check that a request passed the authenticating proxy; see ``zq.auth.proxy``."""
 
     def check(self, env: Mapping[str, Any], peer: str) -> None: ...
 
@@ -57,7 +57,7 @@ class ProxyCheck(Protocol):
 
 
 class SignatureCheck(Protocol):
-    """The authentication of signed requests, which name their project; see ``zq.auth.signatures``.
+    """The authentication of signed requests, which state their project; see ``zq.auth.signatures``.
 
     ``authenticate`` returns ``None`` if the signature does not belong to the project.
     """
@@ -68,7 +68,7 @@ class SignatureCheck(Protocol):
 
 
 class Signed:
-    """The strategy for a request with a ``URL-Signature`` header, even an empty one (contract 10.3)."""
+    """Strategy for requests with a ``URL-Signature`` header, even if it is empty (contract 10.3)."""
 
     def __init__(self, signatures: SignatureCheck) -> None:
         self._signatures = signatures
@@ -87,7 +87,7 @@ class Signed:
 
 
 def _project_of(env: Mapping[str, Any]) -> str:
-    """Return the project that the request names, whether or not the header was removed from the environment."""
+    """Return the project stated in the request, even if its header was removed from the environment."""
     name = "HTTP_X_PROJECT_ID"
     return str(env.get(name) or env.get(PRESENTED, {}).get(name, ""))
 
@@ -95,7 +95,7 @@ def _project_of(env: Mapping[str, Any]) -> str:
 class Authentication:
     """Falcon middleware that authenticates the caller.
 
-    It sets ``req.context.identity``; with a proxy, it leaves the proxy's headers in the environment instead.
+    It sets ``req.context.identity``. With a proxy, it keeps the proxy's headers in the environment instead.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Authentication:
         checks: Sequence[CredentialCheck] = (),
         public: Sequence[str] = (),
     ) -> None:
-        """Create the middleware with ``strategy``, ``proxy`` or neither, but not both.
+        """Initialize the middleware with ``strategy`` or ``proxy``, or with neither.
 
         Args:
             behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
-            checks: The checks of requests that authenticate by other means.
+            checks: Credential checks of requests that do not use the server's strategy.
             public: Path prefixes that GET and HEAD may read without a credential.
         """
         self._signed = Signed(signatures)
@@ -119,7 +119,7 @@ class Authentication:
         self._proxy = proxy
         self._asks = strategy is not None or proxy is not None
         self.authenticates = self._asks or bool(checks)
-        """Whether any request must be authenticated."""
+        """Whether any requests must be authenticated."""
         self._behind_proxy = behind_proxy
         self.checks = checks
         self._public = tuple(public)
@@ -151,7 +151,7 @@ class Authentication:
             self._proxy.check(env.setdefault(PRESENTED, {}), peer)
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the edge should read the body of a request with this head; see ``zq.http.heads.Judge``."""
+        """Return whether the edge should read the body of a request; see ``zq.http.heads.Judge``."""
         if (check := self.check_of(env)) is not None:
             return check.known(env)
         if not self._asks or env["PATH_INFO"] in OPEN:
@@ -162,27 +162,30 @@ class Authentication:
         return strategy.known(env, peer_of(env, self._behind_proxy))
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
-        """Look the credential up in the store. Return ``None`` if the store is unavailable."""
+        """Look up the credential in the store. Return ``None`` if the store is unavailable."""
         if (check := self.check_of(env)) is not None:
             return check.look_up(env)
         strategy = self._signed if SIGNATURE in env else self._strategy
         return strategy is None or strategy.look_up(env, peer_of(env, self._behind_proxy))
 
     def check_of(self, env: Mapping[str, Any]) -> CredentialCheck | None:
-        """Return the check of a request that authenticates by other means; None if the strategy authenticates it."""
+        """Return the feature's credential check for a request; ``None`` if the server's strategy authenticates it."""
         for check in self.checks:
             if check.applies(env):
                 return check
         return None
 
     def check_again(self, env: Mapping[str, Any]) -> None:
-        """Raise ``NotAuthenticated`` if the credential of a long-running request is no longer valid."""
+        """Authenticate a long-running request again.
+
+        Raises ``NotAuthenticated`` if its credential is no longer valid.
+        """
         strategy = self._signed if SIGNATURE in env else self._strategy
         assert strategy is not None
         strategy.authenticate(env, peer_of(env, self._behind_proxy))
 
     def _strip(self, env: dict[str, Any]) -> None:
-        """Remove identity headers of the client from the environment, and remember harmless keys."""
+        """Remove the client's identity headers from the environment, and cache the names of the other keys."""
         for name in USUAL:
             if name in env:
                 env.setdefault(PRESENTED, {})[name] = env.pop(name)
@@ -194,26 +197,26 @@ class Authentication:
 
 
 def peer_of(env: Mapping[str, Any], behind_proxy: bool) -> str:
-    """Return the caller's address; behind a proxy, the last address in ``X-Forwarded-For``."""
+    """Return the caller's address. Behind a proxy, it is the last address in ``X-Forwarded-For``."""
     if behind_proxy and (forwarded := env.get("HTTP_X_FORWARDED_FOR")):
         return str(forwarded).rpartition(",")[2].strip()
     return str(env.get("REMOTE_ADDR", ""))
 
 
 def token_of(req: falcon.Request) -> str:
-    """Return the caller's Keystone token, with which a trust is created; "" if there is none."""
+    """Return the caller's Keystone token, which is needed to create a trust; "" if it is absent."""
     return req.get_header("X-Auth-Token") or ""
 
 
 def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
-    """Move the client's identity headers to ``PRESENTED``. Keys in ``harmless`` are not checked."""
+    """Move the client's identity headers to ``PRESENTED``. Keys in ``harmless`` are skipped."""
     names = [name for name in env if name not in harmless and (name in NAMES or name.startswith(PREFIXES))]
     if names:
         env.setdefault(PRESENTED, {}).update({name: env.pop(name) for name in names})
 
 
 def check_again(req: falcon.Request) -> Callable[[], object] | None:
-    """Return a check that raises ``NotAuthorized`` when the credential expires or the project is suspended.
+    """Return a check that raises ``NotAuthorized`` once the credential has expired or the project is suspended.
 
     Return ``None`` if neither can happen.
     """

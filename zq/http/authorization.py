@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authorization middleware: checks rights and rate limits before a responder runs (tenancy 2, 4, 6).
+"""Authorization middleware: checks permissions and rate limits before a responder runs (tenancy 2, 4, 6).
 
-A resource declares the rule of each method in ``policy``, and its scope verb in ``verbs`` if it differs from the
-rule's. Names in the query or the body are checked by the responder with ``req.context.allowance`` before it changes
-anything. The responder sets ``req.context.messages`` to the number of messages that the request handled.
+A resource declares the policy rule of each method in ``policy``. It declares the scope verb in ``verbs`` if the verb
+differs from the rule's.
+
+The responder checks names in the query or body with ``req.context.allowance`` before it changes anything. It sets
+``req.context.messages`` to the number of messages that the request handled.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,11 +26,11 @@ from zq.model.identity import Identity
 from zq.model.quotas import State
 from zq.model.scopes import Kind, Scopes
 
-# Path parameters that name the object of a request, and the kind of object.
+# Path parameters that name the object of a request, with the kind of object.
 NAMED: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC, "name": Kind.WORK, "producer": Kind.WORK}
-# Maximum number of callers whose rights are cached in one process.
-MOST_REMEMBERED: Final = 10_000
-# Methods that change nothing.
+# Maximum number of callers whose permissions are cached in one process.
+MAX_CACHED: Final = 10_000
+# Methods without side effects.
 READING: Final = frozenset({"GET", "HEAD"})
 # Rules that apply even if the caller's project is suspended or read-only.
 ALWAYS: Final = frozenset(
@@ -36,31 +38,36 @@ ALWAYS: Final = frozenset(
 )
 # Default policy of a resource.
 NONE: Final[Mapping[str, str]] = {}
-# A module variable, because the attribute lookup on the class takes longer than the comparison.
+# A module variable is faster than an attribute of the class.
 ACTIVE: Final = State.ACTIVE
 
 
 class Answer(falcon.Response):
-    """A response that accepts prepared headers unchecked, because several headers are the same in every answer."""
+    """A response that accepts prepared headers without checks, because several headers are equal in all answers."""
 
     __slots__ = ()
 
     def put_headers(self, headers: Mapping[str, str]) -> None:
-        """Set these headers; their names must be in lower case."""
+        """Add headers. Their names must be in lower case."""
         self._headers.update(headers)
 
 
 class Authorization:
-    """Falcon middleware that runs after authentication.
+    """Falcon middleware that authorizes requests after authentication.
 
-    It sets in ``req.context``: ``allowance``; ``account``, whose rates the request uses; and ``bounds`` (itself) for
-    long-running requests.
+    It sets in ``req.context``:
+
+    - ``allowance``: the caller's permissions;
+    - ``account``: the rate limiter of the caller's project;
+    - ``bounds``: this object, for long-running requests.
     """
 
     def __init__(self, policy: Policy, quotas: Quotas | None, tells: Callable[[], bool]) -> None:
-        """Create the middleware; without ``quotas``, projects are not limited.
+        """Initialize the middleware.
 
-        ``tells`` returns whether answers have rate-limit headers.
+        Args:
+            quotas: Quotas and rate limits of projects; ``None`` = no limits.
+            tells: Returns whether answers have rate-limit headers.
         """
         self._policy = policy
         self.quotas = quotas
@@ -111,18 +118,18 @@ class Authorization:
             resp.put_headers(headers)
 
     def _remember(self, identity: Identity) -> Allowance:
-        """Cache the caller's allowance by the identity object, which lives as long as the cached credential.
+        """Cache the caller's allowance by identity object, which lives as long as the cached credential.
 
-        If the cache is full, the oldest entry is dropped.
+        If the cache is full, the oldest entry is evicted.
         """
-        if len(self._allowances) >= MOST_REMEMBERED:
-            with suppress(StopIteration, KeyError, RuntimeError):  # another thread has made room
+        if len(self._allowances) >= MAX_CACHED:
+            with suppress(StopIteration, KeyError, RuntimeError):  # another thread has evicted entries
                 del self._allowances[next(iter(self._allowances))]
         self._allowances[id(identity)] = allowance = Allowance(self._policy, identity)
         return allowance
 
     def _admit(self, quotas: Quotas, req: falcon.Request, project: str, rule: str) -> None:
-        """Count the request.
+        """Count the request against the project's rate limits.
 
         Raises ``TooManyRequests``, ``NotAuthorized`` if the project's state forbids the request.
         """
@@ -133,7 +140,7 @@ class Authorization:
                 check_state(state, req.method not in READING)
 
     def enter(self, req: falcon.Request, project: str) -> State:
-        """Count a request of another protocol and return the project's state, which the caller checks.
+        """Count a request of another protocol and return the project's state, which the caller must check.
 
         Raises ``TooManyRequests``.
         """
@@ -156,13 +163,13 @@ class Authorization:
         return allotment.state
 
     def resume(self, req: falcon.Request) -> None:
-        """Count a request again that continues after it has waited."""
+        """Count a request as running again after it has waited without a thread."""
         account: Account | None = getattr(req.context, "account", None)
         if account is not None:
             account.resume()
 
     def check_state(self, req: falcon.Request) -> None:
-        """Raise ``NotAuthorized`` if the project's state now forbids a request that was admitted before."""
+        """Raise ``NotAuthorized`` if the project's state has changed and now forbids the request."""
         assert self.quotas is not None
         check_state(self.quotas.of(req.context.identity.project).state, req.method not in READING)
 
@@ -170,7 +177,7 @@ class Authorization:
 def _judge(
     allowance: Allowance, scopes: Scopes, rule: str, resource: Any, method: str, params: Mapping[str, str]
 ) -> None:
-    """Raise ``NotAuthorized`` unless the scopes allow the request's path.
+    """Raise ``NotAuthorized`` unless the scopes allow access to the object in the path.
 
     If the path names no object, the responder checks the scopes.
     """
@@ -182,7 +189,7 @@ def _judge(
     if (own := getattr(resource, "verbs", None)) is not None:
         verb = own.get(method, verb)
     if verb is not None:
-        for name, value in params.items():  # as in ``about``, which costs a call
+        for name, value in params.items():  # inlined from ``about`` to save a call
             if (kind := NAMED.get(name)) is not None:
                 if not scopes.allows(verb, kind, value):
                     raise allowance.refusal(rule, kind, value)
@@ -190,7 +197,7 @@ def _judge(
 
 
 def about(params: Mapping[str, str]) -> tuple[Kind | None, str]:
-    """Return kind and name of the object that the path names; ``None`` and "" if it names only the project."""
+    """Return the kind and name of the object in the path; ``None`` and "" if the path names no object."""
     for name, value in params.items():
         kind = NAMED.get(name)
         if kind is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/queues/{queue}/claims`` and below (contract 8)."""
+"""Resources of claims (contract 8)."""
 
 from functools import lru_cache, partial
 from typing import ClassVar
@@ -20,7 +20,7 @@ from zq.wire import answers
 
 
 class ClaimCollection:
-    """``/v2/queues/{queue}/claims``"""
+    """``/v2/queues/{queue}/claims``: list and create claims."""
 
     policy = {"GET": "claims:get_all", "POST": "claims:create"}
     short = frozenset({"GET", "POST"})
@@ -41,7 +41,7 @@ class ClaimCollection:
 
 
 class ProjectClaims:
-    """``/v2/claims``: claims of all queues of the project, for callers that may read all queues."""
+    """``/v2/claims``: list the claims of all queues, for callers that may read all queues."""
 
     policy: ClassVar[dict[str, str]] = {"GET": "claims:get_all"}
 
@@ -56,7 +56,7 @@ class ProjectClaims:
 
 
 class ClaimItem:
-    """``/v2/queues/{queue}/claims/{claim}``"""
+    """``/v2/queues/{queue}/claims/{claim}``: get, renew, release or create a claim."""
 
     policy = {"GET": "claims:get", "PATCH": "claims:update", "DELETE": "claims:delete", "PUT": "claims:create"}
     short = frozenset({"PATCH", "DELETE"})
@@ -100,14 +100,14 @@ def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
 
 
 def holder(req: falcon.Request, client: str) -> Holder:
-    """Return the client and agent that create a claim with this request."""
-    # A UTF-8 character has at most four bytes. The cut keeps cache keys short.
+    """Return the client and user agent that create a claim with this request."""
+    # A UTF-8 character has at most four bytes. A truncated header keeps cache keys small.
     return _named(client, req.env.get("HTTP_USER_AGENT", "")[: 4 * MAX_AGENT])
 
 
 @lru_cache(maxsize=4096)
 def _named(client: str, agent: str) -> Holder:
-    """Return the holder. ``agent`` is a WSGI string, whose characters are bytes of UTF-8."""
+    """Return the holder. ``agent`` is a WSGI string, in which each character is a byte of UTF-8."""
     return Holder(client, agent.encode("latin-1", "replace").decode("utf-8", "replace")[:MAX_AGENT])
 
 
@@ -121,7 +121,7 @@ def _show_nothing(resp: falcon.Response, _: None) -> None:
 
 
 def _show(req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, claimed: ClaimAnswer) -> None:
-    """Answer with the claim's messages, or with 204 if there was nothing to claim."""
+    """Answer with the claim's messages, or with 204 if no message was claimed."""
     if claimed.claim is None:
         resp.status = falcon.HTTP_204
         return

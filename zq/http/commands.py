@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of ``zq-server`` that administer the store through the routes of the HTTP interface."""
+"""``zq-server`` commands that call routes of the HTTP interface."""
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,21 +10,21 @@ from msgspec import Struct
 
 from zq.errors import StartRefused
 
-# Keys or tokens in one page of a listing.
+# Number of keys or tokens per page of a listing.
 PAGE = 100
-# Sends a request: method, target and document. Returns the status and the decoded answer.
+# Sends a request with method, target and JSON document. Returns the status and the decoded answer.
 Ask = Callable[[str, str, object], tuple[int, Any]]
 
 
 class Command(Struct, frozen=True):
-    """A command of ``zq-server`` with verbs, as ``zq-server token create``.
+    """A ``zq-server`` command with subcommands, such as ``zq-server token create``.
 
     Args:
-        name: The word behind ``zq-server``.
+        name: The command's name.
         summary: A phrase for ``zq-server --help``.
-        description: The description of the command's own help.
-        add_verbs: Adds a parser for each verb, and returns these parsers.
-        verbs: Functions by verb that carry it out and yield the lines to print.
+        description: The description in the command's own help.
+        add_verbs: Adds a parser for each subcommand, and returns these parsers.
+        verbs: Functions by subcommand, which run it and yield the lines to print.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Command(Struct, frozen=True):
 
 
 def request(ask: Ask, method: str, target: str, document: object = None) -> Any:
-    """Return the answer of a request. Raises ``StartRefused`` with the sentence of a refusal."""
+    """Send a request and return the answer. Raises ``StartRefused`` with the error sentence of a refusal."""
     status, answer = ask(method, target, document)
     if status >= 400:
         raise StartRefused(answer.get("description") or answer["title"])
@@ -43,7 +43,7 @@ def request(ask: Ask, method: str, target: str, document: object = None) -> Any:
 
 
 def list_all(ask: Ask, path: str, member: str, project: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the entries of a listing page by page; of all projects if ``project`` is None."""
+    """Yield the entries of a listing page by page, for one project or (``None``) for all projects."""
     target = f"{path}?{urlencode({'limit': PAGE} | ({'project': project} if project else {}))}"
     while True:
         page = request(ask, "GET", target)

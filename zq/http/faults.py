@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error handlers: map each error to a status, a title and a description, by the table in ``zq.wire.refusals``."""
+"""Error handlers, which map each error to a status, title and description by the table in ``zq.wire.refusals``."""
 
 import logging
 from collections.abc import Callable
@@ -11,15 +11,13 @@ from zq import errors, wire
 from zq.wire import refusals
 
 LOG = logging.getLogger(__name__)
-# User-Agent prefix of python-zaqarclient, which treats 429 as success; it gets 503 instead.
-MISLED: Final = "python-requests/"
-NO_ROUTE: Final = (
-    "No route has this path: GET /v2/openapi.json lists all of them. None but / and /v2/ ends with a slash."
-)
+# User-Agent prefix of python-zaqarclient, which treats 429 as success. It receives 503 instead.
+ZAQAR_CLIENT_AGENT: Final = "python-requests/"
+NO_ROUTE: Final = "No route has this path. GET /v2/openapi.json lists all routes. Only / and /v2/ end with a slash."
 
 
 def register(app: "falcon.App[Any, Any]") -> None:
-    """Register a handler for every error, deliberate or not."""
+    """Register a handler for every expected and unexpected error."""
     for kind, handle in HANDLERS.items():
         app.add_error_handler(kind, handle)
 
@@ -34,13 +32,13 @@ def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqErro
     limit = ""
     if isinstance(error, errors.TooManyRequests):
         resp.set_header("Retry-After", str(error.retry_after))
-        if (limit := error.limit) and req.env.get("HTTP_USER_AGENT", "").startswith(MISLED):
+        if (limit := error.limit) and req.env.get("HTTP_USER_AGENT", "").startswith(ZAQAR_CLIENT_AGENT):
             req.context.counted_as, status = status, 503
     if isinstance(error, errors.SubscriptionExists):
         resp.set_header("Location", req.path)
     if isinstance(error, errors.NotAuthenticated):
         resp.set_header("WWW-Authenticate", error.challenge)
-    log_absence(req, error)
+    log_unavailable(req, error)
     resp.set_header(refusals.HEADER, type(error).__name__)
     _answer(resp, falcon.code_to_http_status(status), title, str(error), limit)
 
@@ -56,33 +54,37 @@ def _from_falcon(_req: falcon.Request, resp: falcon.Response, error: falcon.HTTP
         resp.set_header(name, value)
 
 
-def _unforeseen(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
+def _unexpected(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
     log_failure(req, error)
-    _answer(resp, falcon.HTTP_500, "Internal server error", "The request failed; the server's log says why.")
+    _answer(resp, falcon.HTTP_500, "Internal server error", "The request failed; see the server log for the cause.")
 
 
-# Handlers by type of error; the most specific one applies.
+# Handlers by error type. The most specific one applies.
 HANDLERS: Final[dict[type[Exception], Callable[..., None]]] = {
-    Exception: _unforeseen,
+    Exception: _unexpected,
     falcon.HTTPError: _from_falcon,
     RecursionError: _too_deep,
     errors.ZqError: _deliberate,
 }
 
 
-def log_absence(req: falcon.Request, error: errors.ZqError) -> None:
-    """Log why the store is unavailable, if that is the error."""
+def log_unavailable(req: falcon.Request, error: errors.ZqError) -> None:
+    """Log the cause if the error says that the store is unavailable."""
     if isinstance(error, errors.Unavailable):
-        LOG.error("The store cannot serve: %r", error.__cause__ or error, extra=context(req))
+        LOG.error("The store is unavailable: %r", error.__cause__ or error, extra=context(req))
 
 
 def log_failure(req: falcon.Request, error: Exception) -> None:
     """Log an unexpected error."""
-    LOG.critical("A request failed for a reason that nobody foresaw.", exc_info=error, extra=context(req))
+    LOG.critical("Unexpected error while handling a request.", exc_info=error, extra=context(req))
 
 
 def _answer(resp: falcon.Response, status: str, title: str | None, description: str | None, limit: str = "") -> None:
-    """Write the error to the response. ``limit``: name of the limit that was exceeded."""
+    """Write the error to the response.
+
+    Args:
+        limit: Name of the exceeded limit, if any.
+    """
     resp.status = status
     resp.set_header("Vary", "Accept")
     resp.content_type = falcon.MEDIA_JSON
@@ -91,7 +93,7 @@ def _answer(resp: falcon.Response, status: str, title: str | None, description: 
 
 
 def context(req: falcon.Request) -> dict[str, Any]:
-    """Return the fields of a log line about a request. They never contain its body."""
+    """Return the log fields of a request, which never contain its body."""
     queue, topic = getattr(req.context, "queue", None), getattr(req.context, "topic", None)
     return {
         "request_id": getattr(req.context, "request_id", ""),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of features: parts of the server, each in a folder of its own.
+"""The interface of features: optional parts of the server, each in its own folder.
 
-The core knows no feature. ``zq.serving.features`` lists the features; a server without one lacks its folder and its
+The core does not depend on features. ``zq.serving.features`` lists them. To remove a feature, delete its folder and its
 lines in that list.
 """
 
@@ -19,11 +19,11 @@ from zq.model import QueueRef
 if TYPE_CHECKING:
     from zq.http.application import App
 
-# The key of the environment that holds the id of the WebSocket connection which sends a request.
+# Environment key of the id of the WebSocket connection through which a request was sent.
 CONNECTION: Final = "zq.websocket.connection"
 # A JSON object of the OpenAPI document.
 Json = dict[str, Any]
-# The parts of an ASGI connection.
+# The arguments of an ASGI application.
 Scope = dict[str, Any]
 Receive = Callable[[], Any]
 Send = Callable[[dict[str, Any]], Any]
@@ -32,7 +32,7 @@ Options = TypeVar("Options")
 
 
 def _accept(_options: Any, _settings: Any) -> None:
-    """Refuse no combination of options."""
+    """Accept every combination of options."""
 
 
 def _no_line(_options: Any, _url: str) -> str:
@@ -40,7 +40,11 @@ def _no_line(_options: Any, _url: str) -> str:
 
 
 class Listener(Struct, frozen=True):
-    """The address of the server. ``is_loopback``: whether only this machine can reach it."""
+    """The address on which the server listens.
+
+    Attributes:
+        is_loopback: Whether only this machine can reach the address.
+    """
 
     host: str
     port: int
@@ -56,15 +60,18 @@ def _no_body(_options: Any) -> int:
 
 
 class Section(Struct, Generic[Options], frozen=True):
-    """A section of the configuration that belongs to a feature.
+    """A configuration section of a feature.
 
-    ``options``: those of oslo.config, as the server declares and documents them. ``read`` checks the values of a
-    configuration and returns them as one struct. It raises ``StartRefused``. ``check`` raises ``StartRefused`` if the
-    struct does not go with all settings of the server. ``others``: options of the feature in sections of the server, by
-    section. ``line`` returns a line for the log of a server's start, "" for none; its second argument is the URL of the
-    server as a client on this machine reaches it. ``check_exposure`` returns warnings about clients that are not
-    authenticated, and raises ``StartRefused`` if the operator must accept them first. ``max_body`` returns the bytes of
-    the largest body that a route of the feature takes.
+    Args:
+        options: The oslo.config options of the section, which the server registers and documents.
+        read: Validates the configured values and returns them as a struct. Raises ``StartRefused``.
+        check: Raises ``StartRefused`` if the struct conflicts with other settings of the server.
+        others: Options that the feature adds to sections of the server, by section.
+        line: Returns a line for the server's startup log, or "". The second argument is the server's URL for clients on
+            this machine.
+        check_exposure: Returns warnings about unauthenticated clients. Raises ``StartRefused`` if the operator must
+            accept them first.
+        max_body: Returns the maximum request body in bytes over all routes of the feature.
     """
 
     name: str
@@ -78,104 +85,112 @@ class Section(Struct, Generic[Options], frozen=True):
 
 
 class Reloadable(Protocol):
-    """A file that an option names."""
+    """A configuration file that can be read again at runtime."""
 
     def reload(self) -> None:
-        """Read the file again. Raises ``StartRefused``; the former content then stays in force."""
+        """Read the file again. Raises ``StartRefused``, and keeps the former content in that case."""
         ...
 
 
 class Page(Struct, frozen=True):
-    """A page for people. ``path`` is relative to the root of the server; ``version`` changes with the page's files."""
+    """A web page for people.
+
+    Attributes:
+        path: Path relative to the server's root.
+        version: Version of the page's files.
+    """
 
     path: str
     version: str
 
 
 class SocketHandler(Protocol):
-    """The WebSocket connections at one path."""
+    """The handler of WebSocket connections at one path."""
 
     def refusal(self, scope: Scope) -> HTTPStatus | None:
-        """Return the status that refuses a handshake, or ``None`` to accept it."""
+        """Return the status with which to refuse a handshake, or ``None`` to accept it."""
         ...
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Accept the handshake and serve the connection until it closes."""
+        """Accept the handshake and serve the connection until it is closed."""
         ...
 
     def end(self) -> None:
-        """Close all connections, since the server is stopping."""
+        """Close all connections before the server stops."""
         ...
 
 
 class SocketEdge(Protocol):
-    """The part of the server's edge that serves WebSocket connections. Call it in its event loop."""
+    """The edge's interface to WebSocket handlers. All methods except ``call`` must run in the edge's event loop."""
 
     def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
-        """Run blocking work on a thread of the server, and return the result.
+        """Run blocking work on a worker thread and return the result.
 
-        One caller, as the network of its client, gets at most three quarters of the threads.
+        One caller, identified by the client's network, may occupy at most three quarters of the threads.
         """
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await within the current task. Raise ``TimeoutError`` soon after ``deadline()``, by the monotonic clock."""
+        """Await in the current task. Raises ``TimeoutError`` soon after the monotonic time ``deadline()``."""
         ...
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        """Call the WSGI application; blocks. From any thread."""
+        """Call the WSGI application on the current thread. Blocks; thread-safe."""
         ...
 
     def is_stopping(self) -> bool:
-        """Return whether the server is about to end."""
+        """Return whether the server is stopping."""
         ...
 
 
 class Feature:
-    """A part of the server. Each default adds nothing to the server."""
+    """An optional part of the server. The defaults add nothing to the server."""
 
     tags: Mapping[str, str] = {}
-    """The tags of its operations in the OpenAPI document, with their descriptions."""
+    """OpenAPI tags of the feature's operations, with descriptions."""
     open_paths: Collection[str] = ()
-    """The paths whose operations need neither a client id nor a project."""
+    """Paths of operations that need neither a client id nor a project."""
     path_parameters: Mapping[str, Json] = {}
-    """The parameters of its operations' paths, as OpenAPI has them, if no other path has them."""
+    """OpenAPI path parameters that only this feature's paths use."""
     extension: Extension = Extension()
-    """Its additions to the rules of the core."""
+    """Rules that the feature adds to the core."""
     middleware: Sequence[object] = ()
-    """Falcon middleware that processes a request before it is admitted and authenticated."""
+    """Falcon middleware that runs before admission and authentication."""
     credentials: CredentialCheck | None = None
-    """The check of requests that authenticate by means of the feature."""
+    """Credential check of requests that use the feature's own authentication."""
     files: Sequence[Reloadable] = ()
-    """The files that the server reads again when it reloads its options."""
+    """Files that the server reads again on reload."""
     listeners: Sequence[Callable[[QueueRef], object]] = ()
-    """Functions that are called with each queue that may have received messages, from any thread."""
+    """Functions that are called on any thread with each queue that may have received messages."""
 
     public_prefixes: Sequence[str] = ()
-    """Prefixes of paths that GET and HEAD read without a credential; nothing of a project is there."""
+    """Path prefixes that GET and HEAD may read without a credential. They must not expose data of projects."""
     page: Page | None = None
-    """The page to which the server leads browsers."""
+    """The page to which the server redirects browsers."""
 
     def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
-        """Return the operations by tag and path, as OpenAPI has them."""
+        """Return OpenAPI operations by tag and path."""
         return {}
 
     def schemas(self, limits: Limits) -> Mapping[str, Json]:
-        """Return the schemas that its operations refer to."""
+        """Return the OpenAPI schemas that the operations refer to."""
         return {}
 
     def add_routes(self, app: "App") -> None:
-        """Add its resources to the application."""
+        """Add the feature's resources to the application."""
 
     def resume(self) -> None:
-        """Go on with background work that no server carries on. Called every second; must not take much longer."""
+        """Resume background work that no server is working on.
+
+        Called every second; must return within about a second.
+        """
 
     def sockets(self, edge: SocketEdge) -> Mapping[str, SocketHandler]:
-        """Return the handlers of WebSocket connections by path. Called once in each process, by its event loop."""
+        """Return the WebSocket handlers by path. Called once per process, in its event loop."""
         return {}
 
     def start(self) -> None:
         """Start background work."""
 
     def stop(self) -> None:
-        """Stop the background work."""
+        """Stop background work."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/queues/{queue}/history`` and below (extensions 5)."""
+"""Resources of the message history (extensions 5)."""
 
 import falcon
 from msgspec import UNSET
@@ -15,7 +15,7 @@ from zq.wire import answers, extensions
 
 
 class QueueHistory:
-    """``/v2/queues/{queue}/history``"""
+    """``/v2/queues/{queue}/history``: list finished messages."""
 
     policy = {"GET": "messages:get_all"}
 
@@ -41,12 +41,14 @@ class QueueHistory:
         if state != "all":
             raise InvalidParameter("state must be all, or be left out for finished messages.")
         if since or until:
-            raise Invalid("since and until do not go with state=all, where not every message has finished.")
+            raise Invalid(
+                "since and until cannot be combined with state=all, because live messages have no finish time."
+            )
         return self._history.list_all(queue, marker, limit)
 
 
 class HistoryReplay:
-    """``/v2/queues/{queue}/history/replay``"""
+    """``/v2/queues/{queue}/history/replay``: post copies of finished messages."""
 
     policy = {"POST": "messages:create"}
 
@@ -55,7 +57,7 @@ class HistoryReplay:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         terms = extensions.replay_terms(query.needed_body(req))
-        weight.admit(req, weight.UNKNOWN, 0 if terms.dry_run else _named(terms), 0)
+        weight.admit(req, weight.UNKNOWN, 0 if terms.dry_run else _max_replayed(terms), 0)
         if terms.dry_run:
             req.context.dry_run = True
             resp.data = wire.encode(self._history.dry_run(req.context.queue, terms))
@@ -65,8 +67,8 @@ class HistoryReplay:
         resp.data = wire.encode({"replayed": replayed})
 
 
-def _named(terms: extensions.ReplayTerms) -> int:
-    """Return the number of messages that a replay may post, within bounds."""
+def _max_replayed(terms: extensions.ReplayTerms) -> int:
+    """Return the maximum number of messages that a replay may post."""
     if terms.ids is not UNSET:
         return len(terms.ids)
     return DEFAULT_BATCH if terms.limit is UNSET else min(max(0, terms.limit), MAX_BATCH)
@@ -76,5 +78,5 @@ def _marker(text: str) -> int:
     if not text:
         return 0
     if not text.isascii() or not text.isdigit():
-        raise InvalidParameter("marker must be a decimal number, as the link to the next page has it.")
+        raise InvalidParameter("marker must be a decimal number; use the marker in the link to the next page.")
     return int(text[:40])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header ``Idempotency-Key``: a repeated request has its effect once (extensions 6)."""
+"""The header ``Idempotency-Key``: a repeated request takes effect only once (extensions 6)."""
 
 import re
 from hashlib import sha256
@@ -18,9 +18,10 @@ _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 
 
 def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey | None:
-    """Return the request's key with a digest of the body ``raw``, the query and ``more``; ``None`` without the header.
+    """Return the request's idempotency key, or ``None`` if the header is absent.
 
-    Raises ``InvalidHeader`` for a malformed key.
+    The key includes a digest of the body ``raw``, the query and ``more``, so that its reuse for another request is
+    detected. Raises ``InvalidHeader`` if the key is malformed.
     """
     key = req.env.get(HEADER)
     if key is None:
@@ -32,5 +33,5 @@ def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *mo
 
 
 def mark_replayed(resp: falcon.Response) -> None:
-    """Set the header of an answer that repeats the answer to an earlier request."""
+    """Add the header that marks the answer as a repetition of an earlier one."""
     resp.set_header("Idempotency-Replayed", "true")

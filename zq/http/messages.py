@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/queues/{queue}/messages`` and below (contract 7)."""
+"""Resources of a queue's messages (contract 7)."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,12 +19,12 @@ from zq.model import Message
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers, extensions
 
-# Parameters of the other listings.
-NOT_OF_A_STATE: Final = ("ids", "echo", "include_claimed", "include_delayed", "wait")
+# Parameters that cannot be combined with ``state``.
+EXCLUDED_BY_STATE: Final = ("ids", "echo", "include_claimed", "include_delayed", "wait")
 
 
 class MessageCollection:
-    """``/v2/queues/{queue}/messages``"""
+    """``/v2/queues/{queue}/messages``: post, list, delete and pop messages."""
 
     policy = {"GET": "messages:get_all", "POST": "messages:create", "DELETE": "messages:delete_all"}
     short = frozenset({"GET", "POST", "DELETE"})
@@ -102,9 +102,9 @@ class MessageCollection:
     def _browse(
         self, req: falcon.Request, resp: falcon.Response, queue: str, state: str, detailed: bool | None, starts: bool
     ) -> None:
-        """List the messages of one state, also those that the client itself posted."""
-        if given := next((name for name in NOT_OF_A_STATE if query.text(req, name)), None):
-            raise Invalid(f"{given} does not go with state.")
+        """List the messages of one state, including the client's own messages."""
+        if given := next((name for name in EXCLUDED_BY_STATE if query.text(req, name)), None):
+            raise Invalid(f"{given} cannot be combined with state.")
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")
         weight.admit_page(req, limit)
         seen = self._browsing.browse(req.context.queue, state, marker, limit, starts)
@@ -139,23 +139,23 @@ def _show_popped(req: falcon.Request, resp: falcon.Response, detailed: bool, see
 
 
 def _flags(req: falcon.Request) -> dict[str, bool]:
-    """Return the flags of the listing that the request sets."""
+    """Return the listing flags that the request sets."""
     flags = ("echo", "include_claimed", "include_delayed")
     return {flag: value for flag in flags if (value := query.boolean(req, flag)) is not None}
 
 
 def _warn_of_delays(req: falcon.Request, resp: falcon.Response) -> None:
-    """Set the header Warning of a request with a delay that the queue ignores."""
+    """Add a ``Warning`` header: the queue ignores delays."""
     resp.set_header("Warning", f'299 - "delay is ignored: {req.context.queue.name} has no _default_message_delay"')
 
 
 def _refuse_wait(req: falcon.Request) -> None:
     if query.text(req, "wait"):
-        raise Invalid("wait goes with a listing or a pop, not with ids.")
+        raise Invalid("wait cannot be combined with ids; use it with a listing or a pop.")
 
 
 class MessageItem:
-    """``/v2/queues/{queue}/messages/{message}``"""
+    """``/v2/queues/{queue}/messages/{message}``: get or delete a message."""
 
     policy = {"GET": "messages:get", "DELETE": "messages:delete"}
     short = frozenset({"GET", "DELETE"})
@@ -174,7 +174,7 @@ class MessageItem:
 
 
 class MessageLocation:
-    """``/v2/messages/{message}``"""
+    """``/v2/messages/{message}``: find a message by id in the whole project."""
 
     policy: ClassVar[dict[str, str]] = {"GET": "messages:get"}
 

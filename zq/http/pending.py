@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed answers: objects that a responder leaves to the edge instead of an answer.
+"""Deferred answers: objects that a responder passes to the edge instead of an answer.
 
 An edge with an event loop puts a ``Handover`` into the environment. A request that waits for messages stores a
-``PendingAnswer`` in it. The edge drives the request without a thread: it waits for a notification, lets the application
-look again, and sends the answer when there is one (``App.go_on``). A stream stores a ``Feed``. On a server without a
-handover, the request's thread drives the same objects.
+``PendingAnswer`` in it; a stream stores a ``Feed``.
+
+The edge drives the request without a thread. It waits for a notification, lets the application poll again
+(``App.go_on``), and sends the answer when it is available. On an edge without a handover, the request's own thread
+drives the same objects.
 """
 
 import threading
@@ -20,14 +22,14 @@ HANDOVER: Final = "zq.handover"
 
 
 class Wait(Protocol):
-    """A place in a wait queue."""
+    """A registration in a wait queue."""
 
     def left(self) -> float:
-        """Return how many seconds to wait for a notification before the next attempt."""
+        """Return the maximum seconds to wait for a notification before the next attempt."""
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Start to wait. ``notify`` is called from any thread when the request should look again, possibly at once."""
+        """Begin to wait. ``notify`` is called on any thread, possibly at once, when the request should poll again."""
         ...
 
     def end(self) -> None:
@@ -35,31 +37,31 @@ class Wait(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the place. Idempotent."""
+        """Release the registration. Idempotent."""
         ...
 
 
 class Feed(Protocol):
-    """A response body without an end, produced in parts."""
+    """An endless response body, produced in parts."""
 
     def step(self) -> bytes | None:
-        """Return the bytes to send now: ``b""`` if there are none yet, ``None`` at the end."""
+        """Return the bytes to send now: ``b""`` if none are available, ``None`` at the end."""
         ...
 
     def left(self) -> float:
-        """Return how many seconds to wait for a notification before the next ``step``."""
+        """Return the maximum seconds to wait for a notification before the next ``step``."""
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` once, from any thread, when there may be something to send, possibly at once."""
+        """Call ``notify`` once, on any thread and possibly at once, when bytes may be available."""
         ...
 
     def patience(self) -> float:
-        """Return the seconds that the reader may take for one part."""
+        """Return the seconds in which the reader must receive a part."""
         ...
 
     def drop(self) -> None:
-        """Record that the reader took nothing and was disconnected."""
+        """Record that the reader stalled and was disconnected."""
         ...
 
     def close(self) -> None:
@@ -68,7 +70,7 @@ class Feed(Protocol):
 
 
 class NoWait:
-    """A ``Wait`` for a request that goes on at once."""
+    """A ``Wait`` of a request that continues at once."""
 
     def left(self) -> float:
         return 0.0
@@ -83,14 +85,16 @@ class NoWait:
         pass
 
 
-# ``NoWait`` has no state.
+# ``NoWait`` has no state, so one instance is enough.
 NO_WAIT: Final = NoWait()
 
 
 class PendingAnswer:
-    """A request that waits until ``look`` finds something or its time is up.
+    """A request that waits until ``look`` returns a result or its deadline passes.
 
-    ``look`` returns ``None`` while there is no answer; ``show`` writes what ``look`` found to the response.
+    Args:
+        look: Returns the result, or ``None`` if none is available yet.
+        show: Writes the result to the response.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class PendingAnswer:
         self.left, self.begin, self.end, self.close = wait.left, wait.begin, wait.end, wait.close
 
     def attempt(self) -> bool:
-        """Look once. Return whether the request is answered; an error of ``look`` ends the wait."""
+        """Call ``look`` once. Return whether the request is answered. An error of ``look`` ends the wait."""
         found = None
         try:
             found = self._look()
@@ -146,24 +150,24 @@ class Handover:
         self.pending: PendingAnswer | None = None
         self.feed: Feed | None = None
         self.in_thread = False
-        """Whether to attempt the pending answer at once on a worker thread, because it may block."""
+        """Whether the pending answer must be attempted at once on a worker thread, because it may block."""
         self.gone = False
-        """Whether the edge has noticed that the client disconnected."""
+        """Whether the edge has detected that the client disconnected."""
 
     def answer_later(self, pending: PendingAnswer, *, in_thread: bool = False) -> None:
-        """Leave a pending answer to the edge."""
+        """Pass a pending answer to the edge."""
         self.pending, self.in_thread = pending, in_thread
 
     def send(self, feed: Feed) -> None:
-        """Leave an endless body to the edge."""
+        """Pass an endless response body to the edge."""
         self.feed = feed
 
     def call_for_thread(self) -> None:
-        """Request an attempt on a worker thread, because the last one would have blocked the event loop."""
+        """Request an attempt on a worker thread, because the last attempt would have blocked the event loop."""
         self.in_thread = True
 
     def begin_attempt(self) -> None:
-        """Record that an attempt begins on the requested thread."""
+        """Record that the requested attempt begins."""
         self.in_thread = False
 
     def end(self) -> None:
@@ -176,7 +180,7 @@ class Handover:
 
 
 def is_pending(req: falcon.Request) -> bool:
-    """Return whether the request has no answer yet."""
+    """Return whether the request has not been answered yet."""
     handover: Handover | None = req.env.get(HANDOVER)
     return handover is not None and handover.pending is not None
 
@@ -190,9 +194,10 @@ def answer_later(
     *,
     attempted: bool = False,
 ) -> None:
-    """Answer with ``show(look())`` as soon as ``look`` finds something, now or later; see ``PendingAnswer``.
+    """Answer with ``show(look())`` as soon as ``look`` returns a result; see ``PendingAnswer``.
 
-    ``attempted``: whether the caller has already looked and found nothing.
+    Args:
+        attempted: Whether the caller has already called ``look`` without a result.
     """
     pending, in_thread = PendingAnswer(req, resp, wait, look, show), False
     handover: Handover | None = req.env.get(HANDOVER)
@@ -208,7 +213,7 @@ def answer_later(
 
 
 def answer(req: falcon.Request, resp: falcon.Response, look: Callable[[], Any], show: Callable[[Any], object]) -> None:
-    """Answer with ``show(look())``; on a thread if ``look`` takes too long for the event loop's thread."""
+    """Answer with ``show(look())``. If ``look`` takes too long for the event loop, repeat it on a worker thread."""
     try:
         found = look()
     except LongWalk:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/topics/{topic}/messages`` and below (extensions 8)."""
+"""Resources of a topic's messages, except streams (extensions 8)."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ from zq.wire import publishing
 
 
 class TopicMessages:
-    """``/v2/topics/{topic}/messages``"""
+    """``/v2/topics/{topic}/messages``: publish and list messages."""
 
     policy = {"GET": "topics:get_messages", "POST": "topics:publish"}
     short = frozenset({"GET", "POST"})
@@ -27,7 +27,7 @@ class TopicMessages:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, topic: str) -> None:
         if query.text(req, "stage"):
-            raise Invalid("stage goes with messages of queues; those of topics cannot be staged.")
+            raise Invalid("stage is supported for queues only; messages of topics cannot be staged.")
         topic_ref, hops = req.context.topic, query.hops(req)
         raw = weight.admit_post(req, query.needed_body(req, self._publishing.max_post_size(topic_ref)))
         key = idempotency.idempotency_key(req, "publish", self._window, raw)
@@ -44,7 +44,7 @@ class TopicMessages:
         detailed = query.boolean(req, "detailed")
         if ids := query.values(req, "ids"):
             if query.text(req, "wait"):
-                raise Invalid("wait goes with a listing, not with ids.")
+                raise Invalid("wait cannot be combined with ids; use it with a listing.")
             seen = self._publishing.get(req.context.topic, ids)
             resp.data = publishing.messages(seen.value, seen.now, bool(detailed))
         else:
@@ -95,7 +95,7 @@ class TopicMessages:
         wait: int | None,
         listening: Listening | None = None,
     ) -> Polled[Listed] | Listening:
-        """Look once. A request that has to wait releases its place among heavy requests."""
+        """Poll once. If the request must wait, release its place among the heavy requests."""
         try:
             weight.admit_page(req, limit)
         except BaseException:
@@ -109,7 +109,7 @@ class TopicMessages:
 
 
 class TopicMessage:
-    """``/v2/topics/{topic}/messages/{message}``"""
+    """``/v2/topics/{topic}/messages/{message}``: get a message."""
 
     policy = {"GET": "topics:get_message"}
     short = frozenset({"GET"})

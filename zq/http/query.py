@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Query parameters, headers and bodies of a request (contract 1.5, 1.6)."""
+"""Query parameters, headers and bodies of requests (contract 1.5, 1.6)."""
 
 import re
 from typing import Any, Final
@@ -14,7 +14,7 @@ from zq.model.scopes import Kind, Verb
 
 # Media type that curl sends by default.
 FORM: Final = "application/x-www-form-urlencoded"
-# Environment key of ``Transfer-Encoding``: the body is chunked and has no announced length.
+# Environment key of ``Transfer-Encoding``. It is set for chunked bodies, which have no ``Content-Length``.
 CHUNKED: Final = "HTTP_TRANSFER_ENCODING"
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,25})\s*", re.ASCII)
 _TRUE = frozenset({"true", "True", "t", "yes", "y", "1", "on"})
@@ -28,7 +28,7 @@ def text(req: falcon.Request, name: str) -> str:
 
 
 def integer(req: falcon.Request, name: str) -> int | None:
-    """Return the parameter's last value as an integer; ``None`` if it is absent or blank.
+    """Return the parameter's last value as an integer, or ``None`` if it is absent or blank.
 
     Raises ``InvalidParameter``.
     """
@@ -51,7 +51,7 @@ def looks_like_integer(value: str) -> bool:
 
 
 def boolean(req: falcon.Request, name: str) -> bool | None:
-    """Return the parameter's last value as a boolean; ``None`` if it is absent or blank.
+    """Return the parameter's last value as a boolean, or ``None`` if it is absent or blank.
 
     Raises ``InvalidParameter``.
     """
@@ -73,7 +73,7 @@ def starts(req: falcon.Request) -> bool:
 
 
 def values(req: falcon.Request, name: str) -> list[str]:
-    """Return all values, repeated or separated by commas; duplicates stay."""
+    """Return all values of a repeated or comma-separated parameter, including duplicates."""
     value = req.params.get(name, [])
     return [value] if isinstance(value, str) else [part for part in value if part]
 
@@ -81,20 +81,20 @@ def values(req: falcon.Request, name: str) -> list[str]:
 def fence(req: falcon.Request) -> Fence | None:
     """Return the fence of the parameter ``fence=<name>:<epoch>``, or ``None`` if it is absent.
 
-    Raises ``InvalidParameter``, ``NotAuthorized`` unless the client may advance the fence.
+    Raises ``InvalidParameter``, and ``NotAuthorized`` if the client may not advance the fence.
     """
     value = text(req, "fence")
     if not value:
         return None
     name, _, epoch = value.rpartition(":")
     if not epoch.isascii() or not epoch.isdigit():
-        raise InvalidParameter("fence must be <name>:<epoch>, as POST /v2/fences/<name> gave it.")
+        raise InvalidParameter("fence must be <name>:<epoch>, with the epoch from POST /v2/fences/<name>.")
     req.context.allowance.judge("claims:update", Verb.CONSUME, Kind.WORK, limits.free_name("fence", name))
     return Fence(name, limits.within("fence", int(epoch[:20]), 1, limits.MAX_BODY_NUMBER))
 
 
 def hops(req: falcon.Request) -> int:
-    """Return the number of deliveries that this request has passed (header ``Zq-Hops``). Raises ``InvalidHeader``."""
+    """Return the number of zq deliveries that led to this request (header ``Zq-Hops``). Raises ``InvalidHeader``."""
     given: str = req.env.get("HTTP_ZQ_HOPS", "0")
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
         raise InvalidHeader("Invalid header value", "Zq-Hops must be a number of at most 3 digits.")
@@ -102,7 +102,7 @@ def hops(req: falcon.Request) -> int:
 
 
 def repeated(given: dict[str, Any]) -> dict[str, str]:
-    """Return the given parameters as text for the link to the next page, without absent ones."""
+    """Return the given parameters as text for the next page's link, without absent ones."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in given.items()
@@ -113,7 +113,10 @@ def repeated(given: dict[str, Any]) -> dict[str, str]:
 def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:
     """Read the body; b"" if there is none. Raises ``Invalid`` if it exceeds ``bound`` bytes.
 
-    With a ``Content-Length``, a body that is too large is not read. ``form``: whether the body may be a form.
+    A body whose ``Content-Length`` exceeds the bound is not read.
+
+    Args:
+        form: Whether the body may be a form.
     """
     announced = None if CHUNKED in req.env else req.content_length
     if announced is None:
@@ -130,13 +133,13 @@ def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool =
 
 
 def announced_size(req: falcon.Request, bound: int) -> int:
-    """Return the size of the body in bytes by its ``Content-Length``; ``bound`` for a body without one."""
+    """Return the body size in bytes as stated by ``Content-Length``; ``bound`` for a body without it."""
     announced: int | None = None if CHUNKED in req.env else req.content_length
     return announced if announced is not None else bound if _may_have_body(req) else 0
 
 
 def _may_have_body(req: falcon.Request) -> bool:
-    """Return whether a request without ``Content-Length`` may have a body: a chunked one, or by HTTP/2."""
+    """Return whether a request without ``Content-Length`` may have a body, because it is chunked or uses HTTP/2."""
     return CHUNKED in req.env or bool(req.env.get("wsgi.input_terminated"))
 
 
@@ -151,14 +154,14 @@ def _unannounced(req: falcon.Request, bound: int, form: bool) -> bytes:
         return b""
     if not req.env.get("wsgi.input_terminated"):
         raise falcon.HTTPError(
-            falcon.HTTP_411, title=falcon.HTTP_411, description="Content-Length is missing: this server needs it."
+            falcon.HTTP_411, title=falcon.HTTP_411, description="Content-Length is missing: this server requires it."
         )
     raw = _read(req, bound + 1)
     if (
         not raw and CHUNKED in req.env
     ):  # some servers hide malformed chunks, and a purge without a body would purge everything
         _refuse_withheld(req)
-        raise InvalidBody("The body is announced by Transfer-Encoding and is empty.")
+        raise InvalidBody("The body is empty although the request has Transfer-Encoding.")
     if len(raw) > bound:
         raise Invalid(f"The body must be at most {bound} bytes; it is larger.")
     if raw and not form:
@@ -167,7 +170,7 @@ def _unannounced(req: falcon.Request, bound: int, form: bool) -> bytes:
 
 
 def _refuse_withheld(req: falcon.Request) -> None:
-    """Raise ``Unavailable`` if the body was left unread and the credential has proved valid since."""
+    """Raise ``Unavailable`` if the body was not read because the credential was still unknown."""
     if heads.WITHHELD in req.env:
         raise Unavailable("The credential could not be checked in time. Try again later.")
 
@@ -184,10 +187,10 @@ def _read(req: falcon.Request, size: int) -> bytes:
             raw = bytes(whole)
     except TimeoutError as error:
         raise falcon.HTTPError(
-            falcon.HTTP_408, title=falcon.HTTP_408, description="The body did not come in time."
+            falcon.HTTP_408, title=falcon.HTTP_408, description="The body was not received in time."
         ) from error
     except Exception as error:  # servers raise classes of their own for malformed chunks
-        raise InvalidBody("The body cannot be read to its end.") from error
+        raise InvalidBody("The body cannot be read completely.") from error
     return raw
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resource ``/v2/quota``: the quotas of the caller's project (tenancy 5)."""
+"""The resource of project quotas (tenancy 5)."""
 
 from typing import Any, Final
 
@@ -10,18 +10,18 @@ from zq import wire
 from zq.core.quotas import Quotas
 from zq.errors import NotBuilt
 
-NOBODY: Final = "This server does not ask who calls (auth_strategy is empty), so it cannot bound anybody."
+NO_QUOTAS: Final = "This server does not authenticate callers (auth_strategy is empty), so it has no quotas."
 
 
-def built(quotas: Quotas | None) -> Quotas:
-    """Return the quotas. Raise ``NotBuilt`` if the server has none, since it authenticates no caller."""
+def require_quotas(quotas: Quotas | None) -> Quotas:
+    """Return the quotas. Raises ``NotBuilt`` if the server does not authenticate callers and has no quotas."""
     if quotas is None:
-        raise NotBuilt(NOBODY)
+        raise NotBuilt(NO_QUOTAS)
     return quotas
 
 
 def usage(quotas: Quotas, project: str) -> dict[str, Any]:
-    """Return the use of a project, by quota: whether each figure is exact, and the age of the others in seconds."""
+    """Return the project's usage per quota, whether each count is exact, and the age of inexact counts in seconds."""
     used = dict(quotas.used(project))
     exact, age = dict.fromkeys(used, True), 0
     stored = quotas.stored(project)
@@ -33,7 +33,7 @@ def usage(quotas: Quotas, project: str) -> dict[str, Any]:
 
 
 class QuotaDocument:
-    """``/v2/quota``"""
+    """``/v2/quota``: the quotas and usage of the caller's project."""
 
     policy = {"GET": "quota:get"}
 
@@ -41,7 +41,7 @@ class QuotaDocument:
         self._quotas = quotas
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        quotas, project = built(self._quotas), req.context.project
+        quotas, project = require_quotas(self._quotas), req.context.project
         allotment = quotas.of(project)
         limits = {"limits": structs.asdict(allotment.quota), "state": allotment.state}
         resp.data = wire.encode(limits | usage(quotas, project))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Middleware that gives each response a request id, counts requests, audits changes, and logs requests on demand."""
+"""Middleware that assigns request ids, counts requests, audits changes, and optionally logs requests."""
 
 import logging
 import time
@@ -20,31 +20,31 @@ from zq.http.faults import context
 from zq.http.pending import is_pending
 
 LOG = logging.getLogger("zq.requests")
-# A browser that shows an answer as a page must neither load, run nor frame anything.
+# If a browser shows an answer as a page, it must not load, run or frame anything.
 POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
-# Methods that change nothing.
+# Methods without side effects.
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# Statuses of requests that the audit log records as refused.
+# Statuses that the audit log records as refusals.
 REFUSED: Final = frozenset({401, 403, 429})
-# Rules of changes that are audited.
+# Rules of audited changes.
 CHANGES: Final = frozenset(
     {f"{things}:{verb}" for things in ("queues", "topics") for verb in ("update", "delete", "purge")}
 )
-# Prefixes of further such rules.
+# Prefixes of further rules of audited changes.
 CHANGING: Final = ("tokens:", "admin:", "subscription:", "pools:", "flavors:")
 # Route suffixes of changes that are audited regardless of their rule.
 ROUTES: Final = ("/redrive", "/replay", "/share", "/share/revoke", "/stages/{name}")
-# Maximum number of characters of a name in the audit log.
+# Maximum length of a name in the audit log.
 MAX_SHOWN: Final = 256
 
 
 class RequestLog:
-    """Falcon middleware, the outermost, so that every answer has a request id."""
+    """The outermost Falcon middleware, so that every answer has a request id."""
 
     def __init__(
         self, log_requests: Callable[[], bool], events: Events, audit: Audit, trail: Trail, behind_proxy: bool
     ) -> None:
-        """Create the middleware.
+        """Initialize the middleware.
 
         Args:
             trail: Stores changes, in addition to the audit log.
@@ -58,7 +58,8 @@ class RequestLog:
 
     def process_request(self, req: falcon.Request, resp: Answer) -> None:
         req.context.began = time.monotonic()
-        # A UUID of version 4, made without a system call: it need only differ from all others.
+        # A version 4 UUID from the process's own generator, which avoids a system call. It must be unique, not
+        # unpredictable.
         digits = f"{getrandbits(128):032x}"
         identity = f"req-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
         req.context.request_id = identity
@@ -85,7 +86,7 @@ class RequestLog:
                 self._audit.refused(_entry(req, resource, status, self._behind_proxy))
         elif _is_change(req):
             entry = _entry(req, resource, status, self._behind_proxy)
-            if entry.rule:  # otherwise the request ended before authorization
+            if entry.rule:  # without a rule, the request ended before authorization
                 self._trail.put(entry)
             if self._audit.on:
                 self._audit.did(entry)
@@ -96,7 +97,7 @@ class RequestLog:
 def _is_change(req: falcon.Request) -> bool:
     """Return whether the audit log records the request as a change.
 
-    A feature whose GET requests can change something sets ``req.context.audited``.
+    A feature whose GET requests may have side effects sets ``req.context.audited``.
     """
     if getattr(req.context, "audited", False):
         return True
@@ -107,12 +108,12 @@ def _is_change(req: falcon.Request) -> bool:
 
 @lru_cache(maxsize=1024)
 def _changes(rule: str, route: str) -> bool:
-    """Return whether requests under this rule, or to this route, are changes for the audit log."""
+    """Return whether requests with this rule or route are audited as changes."""
     return rule in CHANGES or rule.startswith(CHANGING) or route.endswith(ROUTES)
 
 
 def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: bool) -> Entry:
-    """Return the audit entry of a request."""
+    """Build the audit entry of a request."""
     context = req.context
     identity = getattr(context, "identity", None)
     messages = getattr(context, "removed", getattr(context, "messages", None))
@@ -132,9 +133,9 @@ def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: boo
 
 
 def _object(req: falcon.Request, resource: object) -> str:
-    """Return the object of the request, such as ``queue jobs``.
+    """Return the audited object of the request, such as ``queue jobs``.
 
-    A resource names its kind of objects, and the path parameter of their ids, with ``audited_as``.
+    A resource declares its kind of object and the path parameter with the object's id in ``audited_as``.
     """
     params = getattr(req.context, "params", {})
     token = getattr(req.context, "made", None) or params.get("token") or req.params.get("jti")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/queues`` and ``/v2/topics``, which have metadata, stats and purge in common (contract 6, 13).
+"""Resources common to queues and topics: metadata, stats and purge (contract 6, 13).
 
-``word`` is "queue" or "topic". It is the attribute of the request context, the prefix of policy rules and, with an s,
-the name in paths and listings.
+``word`` is "queue" or "topic". It names the attribute of the request context. Its plural is the prefix of policy rules
+and the name in paths and listings.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ Resources = MetadataResource[Any, Any]
 
 
 class ResourceCollection:
-    """``/v2/<word>s``"""
+    """``/v2/<word>s``: list queues or topics."""
 
     parameters: ClassVar[tuple[str, ...]] = ("marker", "limit", "detailed", "name")
     """Parameters that are not metadata filters."""
@@ -43,7 +43,7 @@ class ResourceCollection:
         resp.data = wire.encode(self._page(req, {}))
 
     def _page(self, req: falcon.Request, repeated: dict[str, Any]) -> dict[str, Any]:
-        """Return a page. The link to the next page repeats the request's parameters and ``repeated``."""
+        """Return a page. The next page's link repeats the request's parameters and ``repeated``."""
         limit, name, detailed = query.integer(req, "limit"), query.text(req, "name"), query.boolean(req, "detailed")
         filters, visible = self._filters(req), self._visible(req)
         if name or filters or visible:
@@ -58,7 +58,7 @@ class ResourceCollection:
         return {self._key: [self._entry(*listed, bool(detailed)) for listed in page.items], "links": links}
 
     def _visible(self, req: falcon.Request) -> Callable[[str], bool] | None:
-        """Return a function that accepts the names that the client may see; ``None`` = all names."""
+        """Return a predicate for names that the client may see; ``None`` if it may see all names."""
         allowance: Allowance = req.context.allowance
         return allowance.visible(Verb.OBSERVE, self._kind)
 
@@ -67,7 +67,7 @@ class ResourceCollection:
         return entry | {"metadata": self._resources.shown(name, metadata)} if detailed else entry
 
     def _filters(self, req: falcon.Request) -> dict[str, int | str]:
-        """Return the metadata filters: all parameters that are not parameters of the listing."""
+        """Return the metadata filters: all parameters that do not control the listing."""
         filters: dict[str, int | str] = {}
         for key, value in req.params.items():
             if key not in self.parameters:
@@ -78,7 +78,7 @@ class ResourceCollection:
 
 
 class QueueCollection(ResourceCollection):
-    """``/v2/queues``"""
+    """``/v2/queues``: list queues, optionally with their count."""
 
     parameters: ClassVar[tuple[str, ...]] = (*ResourceCollection.parameters, "with_count")
 
@@ -95,7 +95,7 @@ class QueueCollection(ResourceCollection):
 
 
 class _SingleResource:
-    """A resource for the queue or topic that the path names."""
+    """A resource of the queue or topic in the path."""
 
     def __init__(self, resources: Resources, word: str, **policy: str) -> None:
         self._resources = resources
@@ -107,7 +107,7 @@ class _SingleResource:
 
 
 class ResourceItem(_SingleResource):
-    """``/v2/<word>s/{<word>}``"""
+    """``/v2/<word>s/{<word>}``: get, create, patch or delete a queue or topic."""
 
     def __init__(self, resources: Resources, word: str, max_metadata: int) -> None:
         super().__init__(resources, word, GET="get", PUT="create", PATCH="update", DELETE="delete")
@@ -138,7 +138,7 @@ class ResourceItem(_SingleResource):
 
 
 class ResourceStats(_SingleResource):
-    """``/v2/<word>s/{<word>}/stats``"""
+    """``/v2/<word>s/{<word>}/stats``: message counts."""
 
     def __init__(self, resources: Resources, word: str) -> None:
         super().__init__(resources, word, GET="stats")
@@ -150,7 +150,7 @@ class ResourceStats(_SingleResource):
 
 
 class QueueDepth:
-    """``/v2/queues/{queue}/depth``, for autoscalers, which send no client id."""
+    """``/v2/queues/{queue}/depth``: message counts for autoscalers, which send no client id."""
 
     audience = Audience.PROJECT
     policy: ClassVar[dict[str, str]] = {"GET": "queues:stats"}
@@ -164,7 +164,7 @@ class QueueDepth:
 
 
 class ResourcePurge(_SingleResource):
-    """``/v2/<word>s/{<word>}/purge``"""
+    """``/v2/<word>s/{<word>}/purge``: delete messages, subscriptions or both."""
 
     def __init__(self, resources: Resources, word: str) -> None:
         super().__init__(resources, word, POST="purge")

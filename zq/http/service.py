@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources about the service: versions, routes, limits, health and metrics (contract 2 to 5, extensions 10)."""
+"""Resources of the service itself: versions, routes, limits, health and metrics (contract 2 to 5, extensions 10)."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -30,7 +30,7 @@ VERSIONS: Final = {
 
 QUEUE: Final = "/v2/queues/{queue_name}"
 RESOURCES: Final[tuple[tuple[str, str, str, bool, dict[str, str]], ...]] = (
-    # rel, template, methods, whether it accepts a POST body, parameter names that differ from the variables
+    # rel, template, methods, whether POST has a body, parameters with other names than their variables
     ("rel/queues", "/v2/queues{?marker,limit,detailed}", "GET", False, {"limit": "queue_limit"}),
     ("rel/queue", QUEUE, "GET PUT DELETE PATCH", False, {}),
     ("rel/queue_stats", f"{QUEUE}/stats", "GET", False, {}),
@@ -55,7 +55,7 @@ RESOURCES: Final[tuple[tuple[str, str, str, bool, dict[str, str]], ...]] = (
 
 
 class Versions:
-    """``/``: the API versions, or a redirect to the console at ``page`` for browsers ("" = no console)."""
+    """``/``: the API versions, or a redirect of browsers to the console."""
 
     audience = Audience.ANYONE
     open = True
@@ -80,7 +80,7 @@ def _prefers_page(accept: str) -> bool:
 
 
 class Home:
-    """``/v2/``"""
+    """``/v2/``: the JSON Home document."""
 
     policy = {"GET": "limits:get"}
 
@@ -104,7 +104,7 @@ def _entry(template: str, methods: str, posts: bool, renamed: dict[str, str]) ->
     return entry
 
 
-# Limits without an option.
+# Limits that no option changes.
 FIXED = {
     "min_message_ttl": limits.MIN_TTL,
     "min_claim_ttl": limits.MIN_TTL,
@@ -125,7 +125,7 @@ FIXED = {
 
 
 class LimitsDocument:
-    """``/v2/limits``"""
+    """``/v2/limits``: the limits of the server."""
 
     policy = {"GET": "limits:get"}
 
@@ -181,7 +181,7 @@ class HealthReport:
 
 
 class Ping:
-    """``/v2/ping`` (contract 4)."""
+    """``/v2/ping``: whether the store answers (contract 4)."""
 
     policy = {"GET": "ping:get", "HEAD": "ping:get"}
 
@@ -202,7 +202,7 @@ TEXT_FORMAT: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class MetricsPage:
-    """``/metrics``"""
+    """``/metrics``: the metrics of the server in Prometheus format."""
 
     audience = Audience.PROBE
     open = True
@@ -218,7 +218,7 @@ class MetricsPage:
 
 
 class GuardedMetricsPage(MetricsPage):
-    """``/metrics`` if callers are authenticated: for administrators only, because it covers all projects."""
+    """``/metrics`` with authentication: restricted to administrators, because the metrics cover all projects."""
 
     audience = Audience.OPERATOR
     open = False

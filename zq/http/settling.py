@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/queues/{queue}/claims/{claim}/settle`` and ``/v2/queues/{queue}/redrive`` (extensions 3, 4)."""
+"""Resources that settle claims and redrive dead letters (extensions 3, 4)."""
 
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ from zq.wire import extensions
 
 
 class ClaimSettle:
-    """``/v2/queues/{queue}/claims/{claim}/settle``"""
+    """``/v2/queues/{queue}/claims/{claim}/settle``: settle messages of a claim."""
 
     policy = {"POST": "claims:update"}
     short = frozenset({"POST"})
@@ -45,7 +45,7 @@ def _show_settled(resp: falcon.Response, settled: Applied[Any]) -> None:
 
 
 class QueueRedrive:
-    """``/v2/queues/{queue}/redrive``"""
+    """``/v2/queues/{queue}/redrive``: move dead letters back to their origins."""
 
     policy = {"POST": "messages:delete_all"}
     verbs = {"POST": Verb.MANAGE}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pre-signed URLs: given out for a queue, and revoked for a project (contract 10). What they are: ``signatures``."""
+"""Resources that issue and revoke pre-signed URLs (contract 10). See ``zq.auth.signatures``."""
 
 from typing import Any, Final
 
@@ -14,13 +14,13 @@ from zq.model.identity import Identity
 from zq.model.scopes import exceed, parse
 from zq.wire.tokens import ShareTerms, share_terms
 
-# Seconds that a signature is valid, unless it says otherwise.
+# Default validity of a signature in seconds.
 DEFAULT: Final = 86400
-EXCEEDS: Final = "A signed URL must not be for more than the credential that asks for it."
+EXCEEDS_SIGNER: Final = "A signed URL must not exceed the rights of the credential that signs it."
 
 
 class QueueShare:
-    """``/v2/queues/{queue}/share``"""
+    """``/v2/queues/{queue}/share``: sign a URL for a queue."""
 
     policy = {"POST": "queues:share"}
 
@@ -29,16 +29,16 @@ class QueueShare:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         terms = share_terms(query.body(req))
-        paths = _known("paths", terms.paths, PATHS) or ["messages"]
-        methods = _known("methods", terms.methods, METHODS) or ["GET"]
+        paths = _check_names("paths", terms.paths, PATHS) or ["messages"]
+        methods = _check_names("methods", terms.methods, METHODS) or ["GET"]
         identity: Identity = req.context.identity
         if exceed(parse([scope_of(queue, methods)]), parse(identity.scopes)):
-            raise NotAuthorized(EXCEEDS)
+            raise NotAuthorized(EXCEEDS_SIGNER)
         expires = self._expiry(terms, identity)
         resp.data = wire.encode(self._signed(req.context.queue, paths, methods, expires))
 
     def _expiry(self, terms: ShareTerms, identity: Identity) -> Seconds:
-        """Until when; by default for a day, or for as long as may be."""
+        """Return the expiry time; the default is one day from now, or the latest allowed time if that is earlier."""
         now, most = self._signatures.clock.now(), self._signatures.options().max_seconds
         last = min(now + most, identity.expires or now + most)
         if terms.expires is None:
@@ -46,9 +46,9 @@ class QueueShare:
         try:
             asked = moment(terms.expires)
         except ValueError as error:
-            raise InvalidBody("expires must be a date and a time by ISO 8601, as 2030-01-01T00:00:00.") from error
+            raise InvalidBody("expires must be an ISO 8601 date and time, such as 2030-01-01T00:00:00.") from error
         if not now < asked <= last:
-            raise Invalid(f"expires must be from now until {shown(last)}; it is {shown(asked)}.")
+            raise Invalid(f"expires must be between now and {shown(last)}, not {shown(asked)}.")
         return asked
 
     def _signed(self, queue: QueueRef, paths: list[str], methods: list[str], expires: Seconds) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class QueueShare:
 
 
 class ShareRevocation:
-    """``/v2/share/revoke``"""
+    """``/v2/share/revoke``: revoke all signed URLs of the project."""
 
     policy = {"POST": "share:revoke"}
 
@@ -75,8 +75,8 @@ class ShareRevocation:
         resp.status = falcon.HTTP_204
 
 
-def _known(name: str, given: list[str] | None, names: Any) -> list[str]:
-    """Each once. Raises ``Invalid`` for one that may not be there."""
+def _check_names(name: str, given: list[str] | None, names: Any) -> list[str]:
+    """Return the given names without duplicates. Raises ``Invalid`` for an unknown name."""
     if unknown := set(given or ()) - set(names):
-        raise Invalid(f"{name} must be of {', '.join(names)}; it names {min(unknown)[:64]!r}.")
+        raise Invalid(f"{name} may contain {', '.join(names)}, not {min(unknown)[:64]!r}.")
     return list(dict.fromkeys(given or ()))

@@ -1,48 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short requests, which the edge may run on its event loop's thread if the store is in this process.
+"""Short requests, which the edge may run on the event loop's thread if the store is in this process.
 
-A resource declares in ``short`` the methods whose requests are usually short. A request about many messages is not
-short: a large body, a large page or a long list of ids would block the event loop.
+A resource declares in ``short`` the methods whose requests are usually short. Requests with a large body, a large page
+or many ids are not short, because they would block the event loop.
 """
 
 import re
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-# Maximum bytes of a short request's body. All these limits are below those of heavy requests (``zq.http.weight``).
+# Maximum body size in bytes. All limits in this module are below those of heavy requests (``zq.http.weight``).
 MAX_BODY: Final = 16 << 10
 # Maximum number of JSON objects in the body.
 MAX_OBJECTS: Final = 24
-# Maximum number of commas in the body; commas separate ids.
+# Maximum number of commas in the body, which separate ids.
 MAX_COMMAS: Final = 99
-# Maximum bytes of the query, which may contain message ids.
+# Maximum query size in bytes, because a query may contain message ids.
 MAX_QUERY: Final = 1024
-# A parameter that requests more than 20 messages, or an encoded query that may contain one.
-MANY: Final = re.compile(r"(?:limit|pop)=([0-9]{3,}|[3-9][0-9]|2[1-9])|%|\+")
+# A parameter that requests more than 20 messages, or an encoded query that may contain such a parameter.
+LARGE_LIMIT: Final = re.compile(r"(?:limit|pop)=([0-9]{3,}|[3-9][0-9]|2[1-9])|%|\+")
 # A path parameter of a Falcon template, escaped for a regular expression.
 PARAMETER: Final = re.compile(r"\\\{\w+\\\}")
 
 
 class ShortRoutes:
-    """The routes with short methods."""
+    """The routes and methods of short requests."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._pattern = re.compile(r"(?!)")
 
     def add(self, template: str, methods: Collection[str]) -> None:
-        """Add these short methods of a route template such as ``/v2/queues/{queue}/messages``."""
+        """Declare the short methods of a route template such as ``/v2/queues/{queue}/messages``."""
         if methods:
             path = PARAMETER.sub("[^/]+", re.escape(template))
             self._lines.append(f"(?:{'|'.join(sorted(methods))}) {path}")
             self._pattern = re.compile("|".join(self._lines))
 
-    def has(self, environ: Mapping[str, Any], body: bytes) -> bool:
+    def includes(self, environ: Mapping[str, Any], body: bytes) -> bool:
         """Return whether the request is short."""
         query: str = environ["QUERY_STRING"]
         return (
             self._pattern.fullmatch(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}") is not None
-            and (not query or (len(query) <= MAX_QUERY and MANY.search(query) is None))
+            and (not query or (len(query) <= MAX_QUERY and LARGE_LIMIT.search(query) is None))
             and (not body or _is_short(body))
         )
 

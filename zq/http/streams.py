@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/topics/{topic}/stream`` and ``/v2/stream``: Server-Sent Events (extensions 8).
+"""Resources of live streams as server-sent events (extensions 8).
 
-The edge requests one portion after the other and sends each before it requests the next. So a slow reader delays only
-its own thread or, on an edge with an event loop, nothing (``EventStream.step``). Such an edge knows whether the reader
-is connected; under gunicorn the socket is polled.
+The edge sends each part before it requests the next one. A slow reader therefore delays only its own thread. On an edge
+with an event loop, it delays nothing (``EventStream.step``). Such an edge detects a disconnected reader; under
+gunicorn, the stream polls the socket.
 """
 
 import logging
@@ -32,12 +32,12 @@ from zq.wire import publishing
 LOG = logging.getLogger(__name__)
 # Media type of streams.
 MEDIA: Final = "text/event-stream"
-# Seconds between two heartbeats of a stream that has nothing else to send.
+# Seconds between heartbeats of an idle stream.
 HEARTBEAT: Final = 15.0
 # Seconds after which an idle stream checks whether its reader is connected.
 CHECK_INTERVAL: Final = 1.0
-# Bytes sent at a time. A reader that takes less within ``streams.PATIENCE`` is considered dead.
-PIECE: Final = 64 << 10
+# Bytes sent at a time. A reader that receives less in ``streams.STALL_TIMEOUT`` is considered dead.
+PIECE_SIZE: Final = 64 << 10
 # Separator of events.
 EVENT_END: Final = b"\n\n"
 
@@ -73,7 +73,7 @@ class _Streaming:
 
 
 class TopicStream(_Streaming):
-    """``/v2/topics/{topic}/stream``"""
+    """``/v2/topics/{topic}/stream``: the stream of one topic."""
 
     policy = {"GET": "topics:stream"}
 
@@ -82,7 +82,7 @@ class TopicStream(_Streaming):
 
 
 class ProjectStream(_Streaming):
-    """``/v2/stream``"""
+    """``/v2/stream``: the stream of all topics that match a pattern."""
 
     policy = {"GET": "topics:stream"}
 
@@ -94,9 +94,9 @@ class ProjectStream(_Streaming):
 
 
 class EventStream:
-    """The response body of a stream, produced in portions.
+    """The response body of a stream, produced in parts.
 
-    It is not a generator, because a generator that is closed before its first step would not release the slot.
+    It is not a generator, because closing a generator before its first step would not release the slot.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class EventStream:
         Args:
             connection: The reader's socket, if the edge provides it.
             check: Raises an error when the reader may no longer read; called every ``HEARTBEAT`` seconds.
-            account: Pays for the events. While it is in debt, the stream sends only heartbeats.
-            now: The clock of the account.
+            account: Rate limiter that is charged for the events. While it is in debt, only heartbeats are sent.
+            now: Clock of the rate limiter.
         """
         self._stream = stream
         self._connection = connection
@@ -135,27 +135,27 @@ class EventStream:
             self._stream.send()
 
     def close(self) -> None:
-        """Release the stream when the edge has finished with it."""
+        """Release the stream after the edge has finished with the body."""
         self._stream.close()
 
     def _next(self) -> bytes:
         while self._at == len(self._portion):
             if self._over():
                 raise StopIteration
-            if not self._take(CHECK_INTERVAL) and time.monotonic() - self._looked >= CHECK_INTERVAL:
+            if not self._fetch(CHECK_INTERVAL) and time.monotonic() - self._looked >= CHECK_INTERVAL:
                 self._looked = time.monotonic()
                 if self._looked - self._sent < HEARTBEAT and not waiting.hung_up(self._connection):
-                    return b""  # the edge notices a disconnected reader when it sends
+                    return b""  # the edge detects a disconnected reader when it sends
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
         self._sent = time.monotonic()
         return self._piece()
 
     def step(self) -> bytes | None:
-        """Return the bytes to send now: ``b""`` if there are none yet, ``None`` at the end."""
+        """Return the bytes to send now: ``b""`` if none are available, ``None`` at the end."""
         if self._at == len(self._portion):
             if self._over():
                 return None
-            if not self._take(0):
+            if not self._fetch(0):
                 if self.left():
                     return b""
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
@@ -163,25 +163,25 @@ class EventStream:
         return self._piece()
 
     def left(self) -> float:
-        """Return how many seconds to wait for a notification before the next ``step``."""
+        """Return the maximum seconds to wait for a notification before the next ``step``."""
         rest = self._owes() if self._is_held else self._stream.rest()
         return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), rest))
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` when there may be something to send. While the project is in debt, only ``left`` applies."""
+        """Call ``notify`` when bytes may be available. It is not called while the project is in debt; see ``left``."""
         if not self._is_held:
             self._stream.notify_when(notify)
 
     def patience(self) -> float:
-        """Return the seconds that the reader may take for one piece."""
+        """Return the seconds in which the reader must receive a part."""
         return self._stream.patience
 
     def drop(self) -> None:
-        """Record that the reader was disconnected."""
+        """Record that the stalled reader was disconnected."""
         self._stream.dropped()
 
     def _over(self) -> bool:
-        """Return whether the stream must end: the server stops, or the reader's credential is no longer valid."""
+        """Return whether the stream must end, because the server is stopping or the credential is no longer valid."""
         if self._check is not None and time.monotonic() - self._checked >= HEARTBEAT:
             self._checked = time.monotonic()
             try:
@@ -193,13 +193,13 @@ class EventStream:
         return self._stream.over
 
     def _owes(self) -> float:
-        """Return the seconds until the project has paid for what it was sent."""
+        """Return the seconds until the project has paid its debt."""
         return 0.0 if self._account is None else self._account.owes(self._now())
 
-    def _take(self, seconds: float) -> bool:
-        """Take and pay for the next portion, waiting up to ``seconds`` for it. Return whether there is one.
+    def _fetch(self, seconds: float) -> bool:
+        """Fetch the next events and charge for them; wait up to ``seconds``. Return whether events are available.
 
-        While the project is in debt, there is none, and the position in the log stays.
+        While the project is in debt, nothing is fetched and the log position does not advance.
         """
         owed = self._owes()
         self._is_held = owed > 0
@@ -217,8 +217,8 @@ class EventStream:
         return bool(portion.count)
 
     def _piece(self) -> bytes:
-        """Return the next whole events of the portion, or a piece of an event that is larger than ``PIECE``."""
-        begin, end = self._at, self._at + PIECE
+        """Return the next whole events, or a part of an event that is larger than ``PIECE_SIZE``."""
+        begin, end = self._at, self._at + PIECE_SIZE
         if end < len(self._portion):
             last = self._portion.rfind(EVENT_END, begin, end)
             end = end if last < 0 else last + len(EVENT_END)

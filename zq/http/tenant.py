@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Middleware that checks common headers and resolves project, client, queue and topic, in the order of contract 1.2.
 
-A resource declares in ``audience`` which headers it needs, and in ``media`` its media type if that is not JSON.
+A resource declares the headers that it requires in ``audience``. It declares its media type in ``media`` if that is not
+JSON.
 """
 
 import re
@@ -18,51 +19,51 @@ from zq.errors import InvalidHeader, InvalidName, InvalidTopicName, NotAuthorize
 from zq.http import query
 from zq.model.identity import Identity
 
-# Headers that name the project. All that are present must agree.
+# Headers that state the project. All that are present must agree.
 PROJECT: Final = {
     "HTTP_X_PROJECT_ID": "X-Project-ID",
     "HTTP_X_TENANT_ID": "X-Tenant-Id",
     "HTTP_X_TENANT": "X-Tenant",
 }
 # Hint in errors about missing headers.
-WHO_ASKS: Final = (
-    "Every request says who asks, as curl does with -H 'Client-ID: 5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f' "
-    "-H 'X-Project-ID: acme'; the UUID is of your choice."
+HEADERS_HINT: Final = (
+    "Every request must identify its client, for example with curl -H 'Client-ID: "
+    "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f' -H 'X-Project-ID: acme'. Choose any UUID."
 )
 # Environment key of the client's identity headers, which the authentication middleware removed.
 PRESENTED: Final = "zq.presented"
-# Environment key of a request through the control socket.
+# Environment key of requests through the control socket.
 CONTROL: Final = "zq.operator"
 EXTRA_SPECS = frozenset({"messagecode"})
-_NOBODY: Final = Identity(project="")
+_ANONYMOUS: Final = Identity(project="")
 _HEX = re.compile(r"[0-9a-fA-F]{32}", re.ASCII)
 
 
 class Audience(IntEnum):
-    """The headers that a resource needs."""
+    """The headers that a resource requires."""
 
     PROBE = 0
-    """None: probes of load balancers and orchestrators."""
+    """No headers: probes of load balancers and orchestrators."""
     ANYONE = 1
     """Content negotiation only."""
     CLIENT = 2
     """Content negotiation, client id and project."""
     OPERATOR = 3
-    """Content negotiation; the caller needs the role of an administrator."""
+    """Content negotiation; the caller must have the administrator role."""
     PROJECT = 4
-    """Content negotiation and project, without a client id: for programs that can set only one header."""
+    """Content negotiation and project, but no client id, for programs that can set only one header."""
 
 
-# Module variables, because attribute lookups on the class are slow.
+# Module variables are faster than attributes of the class.
 PROBE, ANYONE, CLIENT = Audience.PROBE, Audience.ANYONE, Audience.CLIENT
-# Audiences that need a project.
+# Audiences that require a project.
 FOR_PROJECT: Final = (CLIENT, Audience.PROJECT)
 
 
 class Tenant:
     """Falcon middleware that resolves the tenant of a request.
 
-    It sets in ``req.context``: ``client``, ``project`` and, if the path names one, ``queue`` or ``topic``.
+    It sets ``client`` and ``project`` in ``req.context``, and ``queue`` or ``topic`` if the path names one.
     """
 
     def __init__(
@@ -72,10 +73,10 @@ class Tenant:
         trusts_roles: bool,
         find: limits.Find,
     ) -> None:
-        """Create the middleware.
+        """Initialize the middleware.
 
         Args:
-            trusts_roles: Whether the roles that an unauthenticated caller states are trusted.
+            trusts_roles: Whether roles stated by unauthenticated callers are trusted.
             find: Looks up a queue.
         """
         self._limits = limit
@@ -90,7 +91,7 @@ class Tenant:
         context = req.context
         identity: Identity | None = getattr(context, "identity", None)
         if identity is not None and PRESENTED in req.env:
-            _check_asked(req, identity, resource)
+            _check_project(req, identity, resource)
         if audience == PROBE:
             return
         headers = req.env
@@ -102,12 +103,12 @@ class Tenant:
             if audience == CLIENT:
                 client = headers.get("HTTP_CLIENT_ID")
                 if client is None:
-                    raise InvalidHeader("Missing header value", f"The header Client-ID is missing. {WHO_ASKS}")
+                    raise InvalidHeader("Missing header value", f"The header Client-ID is missing. {HEADERS_HINT}")
                 context.client = _uuid(client) if self._strict else self._client(client)
             if identity is None:
                 identity = self._trusted(headers, True, "topic" in params)
         elif identity is None:
-            identity = _NOBODY if audience == ANYONE else self._trusted(headers, False, False)
+            identity = _ANONYMOUS if audience == ANYONE else self._trusted(headers, False, False)
         context.identity = identity
         if audience in FOR_PROJECT:
             context.project = identity.project
@@ -120,9 +121,10 @@ class Tenant:
             _check_extra_spec(headers["HTTP_EXTRA_SPEC"])
 
     def _trusted(self, env: Mapping[str, Any], asks: bool, of_topic: bool) -> Identity:
-        """Return the identity in the headers of an unauthenticated caller or of an authenticating proxy.
+        """Return the identity stated in the headers of an unauthenticated caller or an authenticating proxy.
 
-        ``asks``: whether the request needs a project.
+        Args:
+            asks: Whether the request requires a project.
         """
         headers: Mapping[str, Any] = env.get(PRESENTED, env)
         through_proxy = headers is not env
@@ -140,8 +142,8 @@ class Tenant:
         return value
 
 
-def _check_asked(req: falcon.Request, identity: Identity, resource: object) -> None:
-    """Raise ``NotAuthorized`` if the client names another project than its credential's."""
+def _check_project(req: falcon.Request, identity: Identity, resource: object) -> None:
+    """Raise ``NotAuthorized`` if the client states another project than its credential's."""
     for name, project in req.env[PRESENTED].items():
         if name in PROJECT and project != identity.project:
             rule = getattr(resource, "policy", {}).get(req.method)
@@ -152,9 +154,10 @@ def _check_asked(req: falcon.Request, identity: Identity, resource: object) -> N
 def _identity(
     projects: tuple[str | None, ...] | None, of_topic: bool, user: str, roles: str | None, through_proxy: bool
 ) -> Identity:
-    """Return the identity that the headers state; cached, so equal headers yield the same object.
+    """Return the identity stated in headers. Cached, so equal headers yield the same object.
 
-    ``projects``: values of the headers in ``PROJECT``, in order.
+    Args:
+        projects: Values of the headers in ``PROJECT``, in order.
     """
     project = "" if projects is None else _project(projects, InvalidTopicName if of_topic else InvalidName)
     return Identity(project=project, user=user, roles=_roles(roles), credential="proxy" if through_proxy else "")
@@ -162,7 +165,7 @@ def _identity(
 
 @lru_cache(maxsize=1024)
 def _uuid(value: str) -> str:
-    """Return a client's UUID in canonical form: 32 lower-case hex digits."""
+    """Return a client's UUID in canonical form: 32 lower-case hexadecimal digits."""
     digits = value.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "")
     if _HEX.fullmatch(digits) is None:
         raise InvalidHeader("Wrong UUID value", "Client-ID must be a UUID: 32 hex digits, with or without hyphens.")
@@ -172,21 +175,21 @@ def _uuid(value: str) -> str:
 def _project(values: tuple[str | None, ...], error: type[InvalidName]) -> str:
     given = {spelled: value for spelled, value in zip(PROJECT.values(), values, strict=True) if value is not None}
     if not given:
-        raise InvalidHeader("Project-Id Missing", f"The header X-Project-ID is missing. {WHO_ASKS}")
+        raise InvalidHeader("Project-Id Missing", f"The header X-Project-ID is missing. {HEADERS_HINT}")
     (spelled, project), *others = given.items()
     if not project:
         raise InvalidHeader("Empty project header not allowed", f"The header {spelled} must not be empty.")
     for other, value in others:
         if value != project:  # ambiguous
             raise InvalidHeader("Invalid header value", f"The headers {spelled} and {other} must not differ.")
-    if "," in project:  # as servers join headers of one name
+    if "," in project:  # servers join repeated headers with commas
         raise InvalidHeader("Invalid header value", f"{spelled} must be given once.")
     return limits.project_id(project, error)
 
 
 def _check_accept(accept: str, media: str) -> None:
     if not _accepts(accept, media):
-        raise falcon.HTTPNotAcceptable(description=f"This route answers in {media} only.")
+        raise falcon.HTTPNotAcceptable(description=f"This route answers with {media} only.")
 
 
 def _check_extra_spec(value: str) -> None:
@@ -195,7 +198,7 @@ def _check_extra_spec(value: str) -> None:
         if not colon or scheme not in EXTRA_SPECS:
             known = ", ".join(sorted(EXTRA_SPECS))
             raise InvalidHeader(
-                "Invalid header value", f"EXTRA-SPEC must be <scheme>:<data>, its scheme one of: {known}."
+                "Invalid header value", f"EXTRA-SPEC must be <scheme>:<data> with one of these schemes: {known}."
             )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/tokens`` and below, for a project's own; ``/v2/admin/tokens`` and below, for administrators (tenancy 5).
+"""Resources of tokens: ``/v2/tokens`` for a project's own, ``/v2/admin/tokens`` for administrators (tenancy 5).
 
-A secret is shown once, when it is made. Nobody makes a token that is for more than his own credential.
+The secret is returned only when the token is created. A new token never exceeds the credential that creates it.
 """
 
 import re
@@ -24,18 +24,18 @@ from zq.model.scopes import Kind, Verb, exceed, parse
 from zq.wire import answers
 from zq.wire.tokens import TokenTerms, known_as, shown, token_terms
 
-# Tokens in one page.
-MOST: Final = 100
-# Characters of a token's name, or of the user whom it stands for.
+# Maximum number of tokens per page.
+MAX_PAGE: Final = 100
+# Maximum length of a token's name, and of the user whom it represents.
 MAX_TEXT: Final = 256
-# Roles of one token.
+# Maximum number of roles of a token.
 MAX_ROLES: Final = 20
-EXCEEDS: Final = "A token must not be for more than the credential that makes it."
+EXCEEDS_MAKER: Final = "A token must not exceed the rights of the credential that creates it."
 ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 
 
 class _Project:
-    """Tokens of the caller's project: for whoever may manage everything of it."""
+    """Tokens of the caller's project, for callers that may manage the whole project."""
 
     path = "/v2/tokens"
 
@@ -43,13 +43,13 @@ class _Project:
         self._tokens = tokens
 
     def _id(self, given: str) -> str:
-        """The id that a path names. Raises ``Invalid`` for a whole token, which no path should hold."""
+        """Return the token id in the path. Raises ``Invalid`` for a whole token, because paths are logged."""
         if given.startswith("zq_"):
-            raise Invalid("A token is named by its id, the ten characters after zq_.")
+            raise Invalid("Refer to a token by its id, the ten characters after zq_.")
         return given
 
     def _caller(self, req: falcon.Request) -> Identity:
-        """Who asks. Raises ``NotAuthorized`` unless that is somebody who was authenticated, and manages everything."""
+        """Return the caller. Raises ``NotAuthorized`` unless it is authenticated and may manage the whole project."""
         identity: Identity = req.context.identity
         scopes = parse(identity.scopes)
         if not identity.credential or not (scopes is None or scopes.everywhere(Verb.MANAGE)):
@@ -57,25 +57,28 @@ class _Project:
         return identity
 
     def _project(self, req: falcon.Request) -> str | None:
-        """Whose tokens the request is about; None = anybody's."""
+        """Return the project whose tokens the request may access; ``None`` = all projects."""
         return self._caller(req).project
 
     def _grant(self, req: falcon.Request, terms: TokenTerms) -> Grant:
         maker = self._caller(req)
-        own = _given_on(maker)
+        own = _grantable_roles(maker)
         roles = _roles(terms.roles) or sorted(own)
         if not own.issuperset(roles) or exceed(parse(terms.scopes), parse(maker.scopes)):
-            raise NotAuthorized(EXCEEDS)
+            raise NotAuthorized(EXCEEDS_MAKER)
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
     def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
-        """Raise ``NotAuthorized`` if a token of these terms would be more than its maker's."""
+        """Raise ``NotAuthorized`` if a token with these terms would exceed its maker's credential."""
         if _exceeds(terms, maker):
-            raise NotAuthorized(EXCEEDS)
+            raise NotAuthorized(EXCEEDS_MAKER)
 
 
-class _Anybodys(_Project):
-    """Tokens of any project, named by a parameter. Only an administrator whose credential has scopes is bound by it."""
+class _AnyProject(_Project):
+    """Tokens of any project, which a parameter names.
+
+    If an administrator's own credential has scopes, the new token must not exceed them.
+    """
 
     path = "/v2/admin/tokens"
     audience = Audience.OPERATOR
@@ -96,15 +99,15 @@ class _Anybodys(_Project):
 
     def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
         if maker.scopes is not None and (terms.project != maker.project or _exceeds(terms, maker)):
-            raise NotAuthorized(EXCEEDS)
+            raise NotAuthorized(EXCEEDS_MAKER)
 
 
 class _Collection(_Project):
-    """All tokens, and new ones."""
+    """The tokens of a project: list and create."""
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = self._project(req)
-        limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MOST)
+        limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._tokens.list(project or "", query.text(req, "marker"), limit)
         links = []
         if page.next is not None:
@@ -120,7 +123,7 @@ class _Collection(_Project):
 
 
 class _Item(_Project):
-    """One token."""
+    """One token: get and revoke."""
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
         resp.data = wire.encode(_shown(self._tokens.get(self._id(token), self._project(req))))
@@ -131,19 +134,19 @@ class _Item(_Project):
 
 
 class _Rotation(_Project):
-    """A twin of a token, which ends within a day."""
+    """The rotation of a token: a replacement with the same rights. The old token expires within a day."""
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
         project, maker = self._project(req), req.context.identity
         old = self._tokens.get(self._id(token), project).stored
         self._refuse_excess(old, maker)
         made = self._tokens.rotate(token, project, by=maker.credential, expires=maker.expires)
-        req.context.why = f"Its twin is {made.token.id}."
+        req.context.why = f"Its replacement is {made.token.id}."
         _show_once(resp, self.path, made)
 
 
 class WhoAmI:
-    """``/v2/whoami``: what the caller's own credential is, for anybody; never the secret of it."""
+    """``/v2/whoami``: the caller's credential without its secret, for every caller."""
 
     policy = {"GET": "identity:get"}
 
@@ -152,12 +155,17 @@ class WhoAmI:
 
 
 class Me:
-    """``/v2/me``: the rules that the caller may use, each listed if it applies to any name; and the server."""
+    """``/v2/me``: the rules that the caller may use on at least some names, and properties of the server."""
 
     policy = {"GET": "identity:get"}
 
     def __init__(self, auth: str, page: Page | None) -> None:
-        """``auth``: the strategy; "" if callers are not authenticated. ``page``: the console, if the server has one."""
+        """Initialize the resource.
+
+        Args:
+            auth: Name of the authentication strategy; "" = callers are not authenticated.
+            page: The console, if the server has one.
+        """
         self._server = {"auth": auth or "none", "console": page.version if page else None, "version": __version__}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -176,7 +184,7 @@ class Me:
 
 
 def _allowed(allowance: Allowance, rule: str) -> bool:
-    """Whether the caller may do that to anything."""
+    """Return whether the caller may use the rule on at least one name."""
     known, scopes = RULES[rule], allowance.scopes
     if not allowance.permits(rule):
         return False
@@ -191,36 +199,36 @@ def _allowed(allowance: Allowance, rule: str) -> bool:
 
 
 class TokenCollection(_Collection):
-    """``/v2/tokens``"""
+    """``/v2/tokens``: list and create tokens of the project."""
 
     policy = {"GET": "tokens:get_all", "POST": "tokens:create"}
 
 
 class TokenItem(_Item):
-    """``/v2/tokens/{token}``"""
+    """``/v2/tokens/{token}``: get or revoke a token."""
 
     policy = {"GET": "tokens:get", "DELETE": "tokens:delete"}
 
 
 class TokenRotation(_Rotation):
-    """``/v2/tokens/{token}/rotate``"""
+    """``/v2/tokens/{token}/rotate``: replace a token."""
 
     policy = {"POST": "tokens:create"}
 
 
-class AdminTokenCollection(_Anybodys, _Collection):
-    """``/v2/admin/tokens``"""
+class AdminTokenCollection(_AnyProject, _Collection):
+    """``/v2/admin/tokens``: list and create tokens of any project, and revoke JSON Web Tokens."""
 
     policy = {"GET": "admin:tokens", "POST": "admin:tokens", "DELETE": "admin:tokens"}
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Revoke a JSON Web Token by its id, whatever characters that has."""
+        """Revoke a JSON Web Token by its id, which may contain any characters."""
         self._tokens.deny(_jti(query.text(req, "jti")))
         resp.status = falcon.HTTP_204
 
 
-class AdminTokenItem(_Anybodys, _Item):
-    """``/v2/admin/tokens/{token}``; what is no token of ours is the id of a JSON Web Token."""
+class AdminTokenItem(_AnyProject, _Item):
+    """``/v2/admin/tokens/{token}``: get or revoke a token; an unknown id is treated as that of a JSON Web Token."""
 
     policy = {"GET": "admin:tokens", "DELETE": "admin:tokens"}
 
@@ -230,8 +238,8 @@ class AdminTokenItem(_Anybodys, _Item):
         resp.status = falcon.HTTP_204
 
 
-class AdminTokenRotation(_Anybodys, _Rotation):
-    """``/v2/admin/tokens/{token}/rotate``"""
+class AdminTokenRotation(_AnyProject, _Rotation):
+    """``/v2/admin/tokens/{token}/rotate``: replace a token of any project."""
 
     policy = {"POST": "admin:tokens"}
 
@@ -257,11 +265,14 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
 
 
 def _jti(given: str) -> str:
-    """The id of a JSON Web Token. Raises ``Invalid``, also for a whole token of ours, which nobody should hand on."""
+    """Return the id of a JSON Web Token.
+
+    Raises ``Invalid``, even for a whole zq token, which must not be passed around.
+    """
     if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")
     if FORM.fullmatch(given):
-        raise Invalid("A token is named by its id, the ten characters after zq_.")
+        raise Invalid("Refer to a token by its id, the ten characters after zq_.")
     return given
 
 
@@ -272,14 +283,14 @@ def _roles(given: Sequence[str]) -> list[str]:
     return roles
 
 
-def _given_on(maker: Identity) -> frozenset[str]:
-    """The roles that a maker may give on to his project: his own, but not the deployment's."""
+def _grantable_roles(maker: Identity) -> frozenset[str]:
+    """Return the roles that the maker may grant in its project: its own roles except administrator."""
     return maker.roles - {ADMIN} or frozenset({MEMBER})
 
 
 def _exceeds(terms: Grant | Stored, maker: Identity) -> bool:
-    """Whether a token of these terms would be more than its maker's, or speak for another user."""
-    other = terms.user not in ("", maker.user) or not _given_on(maker) | maker.roles >= {*terms.roles}
+    """Return whether a token with these terms would exceed its maker's credential or represent another user."""
+    other = terms.user not in ("", maker.user) or not _grantable_roles(maker) | maker.roles >= {*terms.roles}
     return other or exceed(parse(terms.scopes), parse(maker.scopes))
 
 

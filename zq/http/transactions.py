@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/v2/fences``, ``/v2/stages`` and ``/v2/commits`` (extensions 9)."""
+"""Resources of transactions: fences, stages and commits (extensions 9)."""
 
 import falcon
 
@@ -14,7 +14,7 @@ from zq.wire import answers, extensions
 
 
 class WorkCollection:
-    """``/v2/fences``, ``/v2/stages`` or ``/v2/commits`` (which lists producers)"""
+    """``/v2/fences``, ``/v2/stages`` or ``/v2/commits``: list fences, stages or producers."""
 
     policy = {"GET": "messages:get_all"}
 
@@ -36,7 +36,7 @@ class WorkCollection:
 
 
 class FenceItem:
-    """``/v2/fences/{name}``"""
+    """``/v2/fences/{name}``: advance a fence."""
 
     policy = {"POST": "claims:update"}
 
@@ -48,7 +48,7 @@ class FenceItem:
 
 
 class StageItem:
-    """``/v2/stages/{name}``"""
+    """``/v2/stages/{name}``: delete a stage."""
 
     policy = {"DELETE": "messages:delete_all"}
     verbs = {"DELETE": Verb.PRODUCE}
@@ -62,7 +62,7 @@ class StageItem:
 
 
 class CommitCollection(WorkCollection):
-    """``/v2/commits``"""
+    """``/v2/commits``: list producers, and commit."""
 
     policy = WorkCollection.policy | {"POST": "messages:create"}
 
@@ -79,7 +79,7 @@ class CommitCollection(WorkCollection):
 
 
 class CommitItem:
-    """``/v2/commits/{producer}``"""
+    """``/v2/commits/{producer}``: get a producer's last batch."""
 
     policy = {"GET": "messages:get"}
 
@@ -93,7 +93,7 @@ class CommitItem:
 
 
 def _mark_open(resp: falcon.Response, committed: Committed) -> None:
-    """Set status 202 and ``Retry-After`` while the commit is still running."""
+    """Set status 202 and ``Retry-After`` if the commit is still running."""
     if committed.open:
         resp.status = falcon.HTTP_202
         resp.set_header("Retry-After", "1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Long polls over HTTP: the parameter ``wait``, and clients that disconnect while waiting (extensions 2)."""
+"""Long polls over HTTP: the parameter ``wait``, and detection of disconnected clients (extensions 2)."""
 
 import select
 import socket
@@ -17,9 +17,9 @@ from zq.http.pending import HANDOVER, Handover, answer, answer_later
 from zq.model import QueueRef
 
 T = TypeVar("T")
-# Poll events of a closed connection. Systems without POLLRDHUP report only connections that are closed both ways.
+# Poll events of a closed connection. Systems without POLLRDHUP report only connections closed by both sides.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-# Returns whether an answer is not empty.
+# Returns whether an answer is non-empty.
 FOUND: Final = attrgetter("found")
 
 
@@ -32,7 +32,7 @@ def polled(
     *,
     takes: bool,
 ) -> None:
-    """Answer with ``show`` what ``ask`` returns, as soon as that is not empty or the request's time is up."""
+    """Answer with ``show(ask())`` as soon as ``ask`` returns a non-empty answer, or at the deadline."""
     wait = query.integer(req, "wait")
     if not wait:
         if takes and is_gone(req):
@@ -63,7 +63,8 @@ def poll(
 ) -> None:
     """Poll the queue and answer with ``show``; see ``Waiters.enter``.
 
-    ``takes``: whether ``ask`` takes messages. Then it is not called for a client that has disconnected.
+    Args:
+        takes: Whether ``ask`` claims or pops messages. If so, it is not called for a client that has disconnected.
     """
     req.context.waits = bool(wait)
     if takes and is_gone(req):
@@ -77,7 +78,7 @@ def poll(
 
 
 def connection(req: falcon.Request) -> socket.socket | None:
-    """Return the client's socket, if the server passes it to applications."""
+    """Return the client's socket, if the edge provides it."""
     found: socket.socket | None = req.env.get("gunicorn.socket")
     return found
 
@@ -92,6 +93,6 @@ def hung_up(caller: socket.socket | None) -> bool:
 
 
 def is_gone(req: falcon.Request) -> bool:
-    """Return whether this client has disconnected."""
+    """Return whether the client has disconnected."""
     handover: Handover | None = req.env.get(HANDOVER)
     return hung_up(connection(req)) if handover is None else handover.gone

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heavy requests: requests that handle more than ``HEAVY`` messages, as far as that is known in advance.
+"""Heavy requests: requests that handle more than ``MAX_LIGHT_MESSAGES`` messages, as far as that is known in advance.
 
-A heavy request is never a short one (``zq.http.short``). It waits for one of its project's places, pays an estimated
-cost, and yields to light requests between slices (``zq.turns``). Its resource calls ``admit`` with the number of
-messages: the limit of a page, the messages of a post, the ids of a deletion. If the number is not known, as for a
-commit, it is ``UNKNOWN``.
+A heavy request is never short (``zq.http.short``). It waits for a place of its project, is charged an estimated cost,
+and yields to light requests between slices (``zq.turns``).
+
+Its resource calls ``admit`` with the number of messages: the page limit of a listing, the messages of a post, or the
+ids of a deletion. If the number is not known, as for a commit, it is ``UNKNOWN``.
 """
 
 from collections.abc import Callable
@@ -21,17 +22,17 @@ from zq.http import heads
 from zq.turns import Company
 
 # Maximum number of messages of a light request.
-HEAVY: Final = 100
+MAX_LIGHT_MESSAGES: Final = 100
 # Estimated number of messages of a request of unknown size.
 UNKNOWN: Final = 1000
-# Estimated bytes of a message in a page.
-SIZE: Final = 1024
-# Bytes of the shortest message in a post: {"body":1}
-SHORTEST: Final = 10
+# Estimated size of a message in bytes.
+MESSAGE_SIZE: Final = 1024
+# Size in bytes of the shortest message in a post: {"body":1}
+MIN_MESSAGE_SIZE: Final = 10
 
 
 class Found(Protocol):
-    """An answer to a poll."""
+    """The answer to a poll."""
 
     @property
     def found(self) -> object: ...
@@ -43,7 +44,8 @@ T = TypeVar("T", bound=Found)
 class HeavyRequest(Struct):
     """A heavy request in progress.
 
-    ``account``: the account that has paid the estimated cost, ``messages`` and ``size`` bytes.
+    Attributes:
+        account: Rate limiter that was charged the estimated cost of ``messages`` and ``size`` bytes.
     """
 
     account: Account | None
@@ -52,19 +54,20 @@ class HeavyRequest(Struct):
     size: int
 
     def end(self) -> None:
-        """Release the place and take back the estimated cost."""
+        """Release the place and refund the estimated cost."""
         turns.end()
         if self.account is not None:
             self.account.end_heavy(self.now(), self.messages, self.size)
 
 
 def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> None:
-    """Admit a request about ``count`` messages.
+    """Admit a request that handles ``count`` messages.
 
-    If it is heavy, wait for a place of its project and pay ``messages`` and ``size`` bytes. Raises ``TooManyRequests``.
+    If the request is heavy, wait for a place of its project and charge ``messages`` and ``size`` bytes in advance.
+    Raises ``TooManyRequests``.
     """
     context = req.context
-    if count <= HEAVY or getattr(context, "heavy", None) is not None:
+    if count <= MAX_LIGHT_MESSAGES or getattr(context, "heavy", None) is not None:
         return
     bounds = getattr(context, "bounds", None)
     quotas: Quotas | None = None if bounds is None else bounds.quotas
@@ -92,29 +95,32 @@ def end(req: falcon.Request) -> None:
 
 def admit_page(req: falcon.Request, limit: int | None) -> None:
     """Admit a request that reads a page of up to ``limit`` messages. Raises ``TooManyRequests``."""
-    if limit is not None and limit > HEAVY:
-        admit(req, limit, 0, min(limit, UNKNOWN) * SIZE)
+    if limit is not None and limit > MAX_LIGHT_MESSAGES:
+        admit(req, limit, 0, min(limit, UNKNOWN) * MESSAGE_SIZE)
 
 
 def admit_post(req: falcon.Request, raw: bytes) -> bytes:
-    """Admit a request that posts the messages of a body. Return the body. Raises ``TooManyRequests``."""
-    if len(raw) > HEAVY * SHORTEST and (count := posted(raw)) > HEAVY:
+    """Admit a request that posts the messages of a body, and return the body. Raises ``TooManyRequests``."""
+    if len(raw) > MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE and (count := posted(raw)) > MAX_LIGHT_MESSAGES:
         admit(req, count, count, len(raw))
     return raw
 
 
 def admitting(req: falcon.Request, limit: int | None, look: Callable[[], T], *, takes: bool) -> Callable[[], T]:
-    """Wrap the ``look`` of a poll for up to ``limit`` messages so that each look is admitted.
+    """Wrap the function ``look`` of a poll for up to ``limit`` messages, so that each call is admitted.
 
-    The request has a place while it looks and, if it finds something, until it is answered. ``takes``: whether it pays
-    for the messages.
+    The request occupies a place during the call. If the call finds messages, it keeps the place until the answer is
+    sent.
+
+    Args:
+        takes: Whether the messages are charged.
     """
-    if limit is None or limit <= HEAVY:
+    if limit is None or limit <= MAX_LIGHT_MESSAGES:
         return look
 
     def admitted() -> T:
         count = min(limit, UNKNOWN)
-        admit(req, limit, count if takes else 0, count * SIZE)
+        admit(req, limit, count if takes else 0, count * MESSAGE_SIZE)
         answer = look()
         if not answer.found:
             end(req)
@@ -125,7 +131,7 @@ def admitting(req: falcon.Request, limit: int | None, look: Callable[[], T], *, 
 
 def posted(raw: bytes) -> int:
     """Return an upper bound of the number of messages in a body; 0 if the body is too short to be heavy."""
-    if len(raw) <= HEAVY * SHORTEST:
+    if len(raw) <= MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE:
         return 0
-    # Member names may be written with escapes.
+    # Names of JSON members may contain escapes.
     return raw.count(b"{") if b"\\u" in raw else raw.count(b'"body"')

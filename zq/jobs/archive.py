@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.jobs.archive``: append what is new in the queues' histories to Parquet files.
+"""``python -m zq.jobs.archive``: append new history entries of queues to Parquet files.
 
-Each queue has two streams with checkpoints in the archive: posted messages, then finished ones in the order of
-finishing. A batch that is written again after a crash replaces its former files without losing rows, so any reader of
-Parquet sees each record once.
+Each queue has two streams with checkpoints in the archive: posted messages, and finished ones in the order of
+finishing. A batch that is repeated after a crash replaces its former files without losing rows, so readers see each
+entry once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,30 +22,36 @@ from zq.client import Client
 from zq.errors import Invalid
 from zq.jobs import tables
 from zq.jobs.cli_support import Job, source, spark_session
-from zq.spark.failures import SPARKS, reason
+from zq.spark.failures import SPARK_ERRORS, reason
 
-# By table: the state that the source reads, and the column whose day partitions the table.
+# Source state and partitioning column, by table.
 SOURCES: Final[Mapping[str, tuple[str, str]]] = {"posted": ("all", "created"), "finished": ("history", "finished")}
 Counts = dict[str, Any]
 
 
 @click.command("archive", cls=Job)
 @click.argument("path")
-@click.option("--queue", "queues", multiple=True, metavar="NAME", help="One or more; else all that keep a history.")
-@click.option("--batch", type=click.IntRange(1), default=50_000, help="Messages that are written at once; 50,000.")
+@click.option(
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="NAME",
+    help="Queue to archive; repeatable (default: all queues with a history).",
+)
+@click.option("--batch", type=click.IntRange(1), default=50_000, help="Messages per batch (default 50,000).")
 @click.option(
     "--fail-on-data-loss",
     "strict",
     type=click.Choice(["true", "false"]),
     default="true",
-    help="false: go on although records may have gone since the last run.",
+    help="false: continue even if entries may have expired since the last run.",
 )
 @QUIET
 @pass_session
 def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, strict: str, quiet: bool) -> None:
-    """Bring an archive of queues' histories up to date.
+    """Update an archive of queue histories.
 
-    PATH is a folder of any file system that Spark knows.
+    PATH is a folder in any file system that Spark supports.
     """
     failed: list[tuple[str, int]] = []
     given = source(session) | {"maxMessagesPerBatch": str(batch)}
@@ -56,7 +62,7 @@ def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, s
             progress.stage = f"queue {number:,} of {len(named):,}, {queue}"
             try:
                 rows.append({"queue": queue, **archive_queue(spark, path, {**given, "queue": queue}, strict, progress)})
-            except SPARKS as error:
+            except SPARK_ERRORS as error:
                 cause = reason(error)
                 note(f"{queue}: {sentence(cause)}")
                 failed.append((queue, exit_code(cause)))
@@ -75,7 +81,7 @@ def with_history(client: Client) -> list[str]:
 
 
 def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], strict: str, progress: Progress) -> Counts:
-    """Archive what is new in one queue. Return the number of rows added to each table."""
+    """Archive the new entries of one queue. Return the number of rows added per table."""
     counts = {"posted": follow(spark, path, "posted", {**given, "failOnDataLoss": "false"}, progress)}
     [begun] = spark.sql("select unix_micros(current_timestamp()) at").collect()
     counts["finished"] = follow(spark, path, "finished", {**given, "failOnDataLoss": strict}, progress)
@@ -85,7 +91,7 @@ def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], stri
 
 
 def follow(spark: SparkSession, path: str, table: str, given: Mapping[str, str], progress: Progress) -> int:
-    """Run the stream of a table until nothing is left. Return the number of rows written."""
+    """Run the stream of a table until no entries are left. Return the number of rows written."""
     state, _ = SOURCES[table]
     stream = spark.readStream.format("zq").options(**given, mode="tail", state=state, bodyType="binary").load()
     place = "/".join(f"{name}={quote(given[name], safe='')}" for name in ("project", "queue"))
@@ -99,14 +105,14 @@ def follow(spark: SparkSession, path: str, table: str, given: Mapping[str, str],
 def appending(
     path: str, table: str, given: Mapping[str, str], written: list[int], progress: Progress
 ) -> Callable[[DataFrame, int], None]:
-    """Return the function that a stream calls for each batch. It appends the number of rows to ``written``."""
+    """Return the function that a stream calls for each batch, which appends its row count to ``written``."""
 
     def append(rows: DataFrame, number: int) -> None:
         query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         seen = Observation()
         batch = f"{query[:8]}-{number}"
         shaped = shape(rows, table, given, batch)
-        if not written:  # only the first batch of a run may repeat one, and then may have fewer rows
+        if not written:  # only a run's first batch may repeat one, possibly with fewer rows
             shaped = tables.with_former(shaped, path, table, batch)
         shaped = shaped.repartition("day")
         tables.write(shaped.observe(seen, F.count(F.lit(1)).alias("rows")), path, table)

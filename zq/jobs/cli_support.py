@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common parts of the jobs and the command line ``zq``: connection, output, errors, and the Spark session.
+"""Parts that jobs share with the command line ``zq``: connection, output, errors, and the Spark session.
 
-The session is the running one, that of ``spark-submit``, or a local one.
+The session is that of ``spark-submit``, if there is one, or a local one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ from zq.cli.progress import Progress
 from zq.cli.session import Command, Session, given, listen
 from zq.errors import ZqError
 from zq.spark import register
-from zq.spark.failures import SPARKS, reason
+from zq.spark.failures import SPARK_ERRORS, reason
 from zq.spark.session import started, tasks
 
 
 class Job(Command):
-    """A job as a program, with the global options of ``zq``."""
+    """A job as a program that accepts the global options of ``zq``."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
         """Run the job and exit; report expected errors as a sentence and an exit code."""
@@ -30,7 +30,7 @@ class Job(Command):
         run_to_exit(lambda: run(args, **{**options, "prog_name": name, "standalone_mode": False}))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run with a session in the context that retries failed requests for a long time."""
+        """Run the job with a session that retries failed requests for a long time."""
         listen()
         ctx.obj = Session(given(ctx))
         ctx.obj.configure(patient=True)
@@ -39,7 +39,7 @@ class Job(Command):
             return super().invoke(ctx)
         except (ZqError, OSError) as error:
             raise failure(error) from error
-        except SPARKS as error:
+        except SPARK_ERRORS as error:
             raise failure(reason(error)) from error
 
 
@@ -52,10 +52,10 @@ def source(session: Session) -> dict[str, str]:
 
 @contextmanager
 def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[SparkSession]:
-    """Yield a Spark session that knows ``format("zq")`` and uses UTC. A session created here ends with the block.
+    """Yield a Spark session with ``format("zq")`` and UTC. A session created here ends with the block.
 
-    ``progress`` shows the session's tasks. ``settings``: options of ``spark.sql`` for the block, with ``_`` for each
-    dot.
+    ``settings`` are ``spark.sql`` options for the block, with ``_`` for each dot. ``progress`` shows the session's
+    tasks.
     """
     running = SparkSession.getActiveSession()
     spark = running or started(name)

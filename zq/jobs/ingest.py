@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.jobs.ingest``: store files as messages of a queue, each file once per key.
+"""``python -m zq.jobs.ingest``: store the rows of files as messages, each file once per key.
 
-Each file is stored by one commit. Its producer is named after the key, the queue and the file's path, so a repeated run
-asks the server which files are stored and continues with the others.
+Each file is stored by one commit. Its producer name is derived from the key, the queue and the file's path. A repeated
+run therefore finds out which files are stored and continues with the others.
 """
 
 import hashlib
@@ -31,33 +31,37 @@ from zq.spark.rows import check_json
 KINDS: Final = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
 # Extensions of compressed files.
 PACKED: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
-# Schema of a parsed line: a body, or the reason why it does not parse.
+# Schema of a parsed line: a body, or the reason why it is not valid.
 PARSED: Final = "struct<body: binary, reason: string>"
-# Column with the text of CSV rows whose number of fields is wrong.
+# Column with the text of CSV rows that have a wrong number of fields.
 TORN: Final = "_zq_torn"
-# Size of the part of a file that one task reads; its messages must fit in a stage.
-PIECE: Final = "16m"
+# Maximum part of a file that one task reads. Its messages must fit in a stage.
+PART_SIZE: Final = "16m"
 
 
 @click.command("ingest", cls=Job)
 @click.argument("paths", nargs=-1, required=True)
-@click.option("--queue", required=True, metavar="NAME", help="Where the messages go.")
-@click.option("--format", "kind", type=click.Choice(["json", "csv", "parquet"]), help="Else by the files' names.")
-@click.option("--body", "column", metavar="COLUMN", help="The body of a message; else the whole row as an object.")
-@click.option("--parse", is_flag=True, help="The text of COLUMN is JSON.")
-@click.option("--multiline", is_flag=True, help="Rows of CSV may go on over quoted line ends.")
-@click.option("--ttl", type=click.IntRange(1), metavar="SECONDS", help="Of the messages.")
-@click.option("--delay", type=click.IntRange(0), metavar="SECONDS", help="Before they can be claimed.")
-@click.option("--name", default="ingest", metavar="TEXT", help="Of the job.")
-@click.option("--key", metavar="TEXT", help="What was stored under it is not stored again; the job's name.")
-@click.option("--rejected", metavar="PATH", help="Where rows go that do not parse; without it they fail the job.")
-@click.option("--strict", is_flag=True, help="They fail it after they were written there.")
+@click.option("--queue", required=True, metavar="NAME", help="Target queue.")
+@click.option(
+    "--format", "kind", type=click.Choice(["json", "csv", "parquet"]), help="File format (default: by file name)."
+)
+@click.option("--body", "column", metavar="COLUMN", help="Column with the body (default: the whole row as an object).")
+@click.option("--parse", is_flag=True, help="Parse the text of COLUMN as JSON.")
+@click.option("--multiline", is_flag=True, help="Allow line ends in quoted CSV fields.")
+@click.option("--ttl", type=click.IntRange(1), metavar="SECONDS", help="Ttl of the messages.")
+@click.option("--delay", type=click.IntRange(0), metavar="SECONDS", help="Seconds until the messages can be claimed.")
+@click.option("--name", default="ingest", metavar="TEXT", help="Name of the job.")
+@click.option("--key", metavar="TEXT", help="Idempotency key (default: the job's name).")
+@click.option(
+    "--rejected", metavar="PATH", help="Folder for rows that do not parse. Without it, such rows fail the job."
+)
+@click.option("--strict", is_flag=True, help="Fail the job after such rows were written to the folder.")
 @QUIET
 @pass_session
 def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key: str | None, **more: Any) -> None:
-    """Store each row of files as a message.
+    """Store the rows of files as messages.
 
-    PATHS are files, folders or patterns, of any file system that Spark knows.
+    PATHS are files, folders or glob patterns in any file system that Spark supports.
     """
     rejected, strict = more.pop("rejected"), more.pop("strict")
     sink = {**source(session), "queue": queue}
@@ -65,7 +69,7 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
     counts = dict.fromkeys(("files", "stored_before", "messages", "rejected"), 0)
     with (
         watching("ingest", more["quiet"]) as progress,
-        spark_session(f"zq-{name}", progress, files_maxPartitionBytes=PIECE) as spark,
+        spark_session(f"zq-{name}", progress, files_maxPartitionBytes=PART_SIZE) as spark,
     ):
         progress.stage = "listing files"
         found = files(spark, paths, more["kind"])
@@ -87,7 +91,7 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
 
 
 def files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) -> list[tuple[str, str]]:
-    """Return all files of the paths with their formats, in the order of names. Raises ``Invalid``."""
+    """Return the files of all paths with their formats, ordered by name. Raises ``Invalid``."""
     listed = spark.read.option("recursiveFileLookup", "true").text(list(paths)).inputFiles()
     found = [(unquote(file), kind or _kind(unquote(file))) for file in sorted(set(listed))]
     if not found:
@@ -96,13 +100,13 @@ def files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) ->
 
 
 def producer_of(key: str, queue: str, file: str) -> str:
-    """Return the name of a file's producer. A key may be any text."""
+    """Return the producer name of a file. The key may be any text."""
     digest = hashlib.sha256("\n".join((key, queue, file)).encode()).hexdigest()
     return f"{re.sub('[^A-Za-z0-9_-]', '-', key)[:31]}.{digest[:32]}"
 
 
 def stored(client: Client, producer: str) -> int | None:
-    """Return how many messages a producer has published; ``None`` if it has not committed."""
+    """Return the number of messages that a producer has published; ``None`` without a commit."""
     try:
         return client.committed(producer).published
     except NotFound:
@@ -112,11 +116,11 @@ def stored(client: Client, producer: str) -> int | None:
 def rows_of(
     spark: SparkSession, file: str, kind: str, column: str | None = None, parse: bool = False, multiline: bool = False
 ) -> DataFrame:
-    """Return the rows of a file: ``body``, and for rows that do not parse ``reason`` and the text ``raw``.
+    """Return the rows of a file: ``body``, or ``reason`` and ``raw`` for rows that do not parse.
 
     Raises ``Invalid``.
     """
-    path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file)  # escape pattern characters
+    path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file)  # an empty file
     if kind == "json":
         return lines(spark.read.text(path), column)
     frame = spark.read.parquet(path) if kind == "parquet" else csv(spark, path, multiline)
@@ -126,22 +130,22 @@ def rows_of(
 
 
 def csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
-    """Read a CSV file with all columns as text, and a column for rows with a wrong number of fields."""
+    """Read a CSV file with all columns as strings, and a column for rows with a wrong number of fields."""
     options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": TORN}
     reader = spark.read.options(**options).option("multiLine", multiline)
     named = reader.csv(path).columns
-    columns = [*named, TORN] if named else []  # Spark refuses a schema with only that column
+    columns = [*named, TORN] if named else []  # Spark rejects a schema with only that column
     return reader.schema(StructType([StructField(name, StringType()) for name in columns])).csv(path)
 
 
 def lines(frame: DataFrame, member: str | None = None) -> DataFrame:
-    """Parse each line of a text as JSON, or take one member of each object. Blank lines are ignored."""
+    """Parse each line of text as JSON, or take one member of each object. Blank lines are ignored."""
     parsed = frame.where("trim(value) <> ''").withColumn("parsed", parser(member)(F.col("value").cast("binary")))
     return parsed.selectExpr("parsed.body", "value raw", "parsed.reason")
 
 
 def table(frame: DataFrame, column: str | None = None, parse: bool = False, file: str = "the data") -> DataFrame:
-    """Convert rows with columns: take one column, parsed as JSON if ``parse``, or all as an object.
+    """Convert rows to bodies: one column (parsed as JSON if ``parse``), or all columns as an object.
 
     Raises ``Invalid``.
     """
@@ -152,7 +156,7 @@ def table(frame: DataFrame, column: str | None = None, parse: bool = False, file
     torn, unfit = F.lit(None).cast("string"), F.lit(None).cast("string")
     if TORN in quoted:
         torn = quoted[TORN]
-        # Spark validates only the columns that are read, so read all of them.
+        # Spark validates only columns that are read, so all columns are read.
         read = F.length(F.concat_ws("", *(quoted[name] for name in columns))) >= 0
         unfit = F.when(torn.isNotNull() & read, F.lit("it has more or fewer columns than the header"))
     if column is None:
@@ -169,7 +173,7 @@ def table(frame: DataFrame, column: str | None = None, parse: bool = False, file
 
 @contextmanager
 def read_once(rows: DataFrame) -> Iterator[None]:
-    """Cache the rows for the block, so that the checked rows are the stored ones even if the file grows."""
+    """Cache the rows for the block, so that the checked rows are stored even if the file grows."""
     rows.persist()
     try:
         yield
@@ -183,7 +187,7 @@ def accepted(rows: DataFrame) -> DataFrame:
 
 
 def check(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
-    """Return the number of rows that do not parse, and write them to ``place``.
+    """Count the rows that do not parse, and write them to ``place``.
 
     Raises ``InvalidBody`` if ``strict``.
     """
@@ -198,7 +202,7 @@ def check(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
 
 
 def parser(member: str | None) -> Any:
-    """Return a SQL function that parses text as JSON, or takes a member of an object; with the reason if that fails."""
+    """Return a SQL function that parses text as JSON, or takes a member of an object, with the reason of a failure."""
 
     def parse(texts: pa.Array) -> pa.Array:
         kind = pa.struct([("body", pa.binary()), ("reason", pa.string())])
@@ -216,7 +220,7 @@ def parsed(text: bytes, member: str | None) -> dict[str, Any]:
             if member not in members:
                 return {"reason": f"it has no member {member}"}
             text = bytes(members[member])
-        check_json(text)  # Raw is not checked
+        check_json(text)  # Raw is not validated
     except InvalidBody as error:
         return {"reason": str(error).removesuffix(".")}
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -11,18 +11,18 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
-# Maximum number of queues in a plot: those with the most messages.
+# Maximum number of queues in a plot. Queues with more messages take precedence.
 MAX_QUEUES: Final = 12
 # Panels per row.
 PANELS_PER_ROW: Final = 3
-# Number of values up to which each gets a marker; a single value between zeros is visible only with a marker.
-FEW: Final = 24
-# Styles of the curves; both are visible where they coincide.
+# Number of values up to which each has a marker, without which a single value between zeros is invisible.
+MAX_MARKED: Final = 24
+# Styles of the curves. Both are visible where they coincide.
 SERIES: Final[dict[str, dict[str, Any]]] = {
     "posted": {"color": "tab:blue", "linewidth": 4, "alpha": 0.45, "marker": "o", "markersize": 8, "zorder": 2},
     "finished": {"color": "tab:red", "linewidth": 1.2, "marker": ".", "markersize": 6, "zorder": 3},
 }
-# Styles of the percentiles, the larger ones first.
+# Styles of the percentiles, largest first.
 MARKS: Final[dict[str, dict[str, Any]]] = {
     "p99": {"marker": "D", "s": 90, "facecolors": "none", "edgecolors": "tab:red", "zorder": 3},
     "p95": {"marker": "s", "s": 42, "facecolors": "tab:orange", "zorder": 4},
@@ -30,9 +30,9 @@ MARKS: Final[dict[str, dict[str, Any]]] = {
 }
 # Columns of the third plot.
 TROUBLE: Final = ("retried", "dead_lettered", "expired")
-# Units of a step, by their minutes.
+# Units of a step by minutes.
 UNITS: Final = {1440: "day", 60: "hour", 1: "minute"}
-# Units of an axis, by their seconds.
+# Units of an axis by seconds.
 TIMES: Final = {86400: "d", 3600: "h", 60: "min", 1: "s"}
 # Tick positions of an axis in seconds.
 TICKS: Final = (
@@ -43,15 +43,16 @@ TICKS: Final = (
 )
 # Maximum number of ticks of an axis.
 MAX_TICKS: Final = 9
-# Minimum duration in seconds, because times have a precision of a millisecond.
-SHORTEST: Final = 0.001
+# Minimum duration in seconds, because times have millisecond precision.
+MIN_DURATION: Final = 0.001
 Rows = Sequence[dict[str, Any]]
 
 
 def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> list[Path]:
-    """Draw throughput, dwell and trouble as PNG files. Return their paths.
+    """Draw throughput, dwell times and problems as PNG files, and return their paths.
 
-    ``by_step``: throughput in steps of ``minutes`` that begin at ``at``.
+    Args:
+        by_step: Throughput in steps of ``minutes``, which begin at ``at``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
@@ -65,7 +66,7 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> list[Path
 
 
 def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
-    """Draw the messages posted and finished in each step, with a panel for each queue."""
+    """Draw the posted and finished messages per step, with a panel for each queue."""
     found = [row for row in by_queue if row["posted"] or row["finished"]]
     shown = sorted(found, key=lambda row: -row["posted"] - row["finished"])[:MAX_QUEUES]
     if not (shown and by_step):
@@ -81,7 +82,7 @@ def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
         for column, style in SERIES.items():
             values = [mine[at][column] if at in mine else 0 for at in moments]
             some = [place for place, value in enumerate(values) if value]
-            panel.plot(moments, values, label=column, markevery=some if len(some) <= FEW else [], **style)
+            panel.plot(moments, values, label=column, markevery=some if len(some) <= MAX_MARKED else [], **style)
         panel.set_title(label(row, shown), fontsize="small")
         dress(panel, moments, step)
         panel.set_ylabel("" if number % wide else "messages", fontsize="small")
@@ -109,19 +110,19 @@ def dress(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
 
 
 def every(step: timedelta, found: Sequence[datetime]) -> list[datetime]:
-    """Return the start of each step from the first to the last, including steps without rows."""
+    """Return the start of each step from the first to the last, even without rows."""
     first = min(found)
     return [first + number * step for number in range((max(found) - first) // step + 1)]
 
 
 def dwell(by_queue: Rows) -> Figure:
-    """Draw for each queue the time within which 50, 95 and 99 % of its messages finished."""
+    """Draw the times within which 50, 95 and 99 % of each queue's messages finished."""
     found = [row for row in by_queue if row["p50"] is not None]
     shown = sorted(found, key=lambda row: -row["finished"])[:MAX_QUEUES]
     if not shown:
         return empty_plot("No message has finished.")
     figure, axes = rows_of(shown, f"From posting to finishing{omission(found)}")
-    times = {name: [max(row[name], SHORTEST) for row in shown] for name in MARKS}
+    times = {name: [max(row[name], MIN_DURATION) for row in shown] for name in MARKS}
     axes.hlines(range(len(shown)), times["p50"], times["p99"], color="tab:gray", linewidth=1.5)
     for name, style in MARKS.items():
         axes.scatter(times[name], range(len(shown)), label=f"{name[1:]} % of messages", **style)
@@ -141,7 +142,7 @@ def dwell(by_queue: Rows) -> Figure:
 
 
 def percentiles(row: dict[str, Any]) -> str:
-    """Return the percentiles as text, equal ones only once, and the number of messages."""
+    """Return the percentiles as text, without repetitions, and the number of messages."""
     alike: dict[str, list[str]] = {}
     for name in reversed(MARKS):
         alike.setdefault(duration(row[name]), []).append(name[1:])
@@ -150,7 +151,7 @@ def percentiles(row: dict[str, Any]) -> str:
 
 
 def trouble(by_queue: Rows) -> Figure:
-    """Draw bars for each queue with messages that were claimed more than once, buried or expired."""
+    """Draw bars for messages of each queue that were claimed more than once, buried or expired."""
     found = [row for row in by_queue if any(row[column] for column in TROUBLE)]
     shown = sorted(found, key=lambda row: -sum(row[column] for column in TROUBLE))[:MAX_QUEUES]
     if not shown:
@@ -165,7 +166,7 @@ def trouble(by_queue: Rows) -> Figure:
     most = max(row[column] for row in shown for column in TROUBLE)
     axes.set_xlim(0, most * 1.2)
     axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
-    if most > FEW:
+    if most > MAX_MARKED:
         axes.set_xscale("symlog", linthresh=10)
         axes.set_xlim(0, most * 3)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -175,7 +176,7 @@ def trouble(by_queue: Rows) -> Figure:
 
 
 def rows_of(shown: Rows, title: str) -> tuple[Figure, Axes]:
-    """Return a plot with a row for each queue, the first one on top."""
+    """Return a plot with one row per queue, the first one at the top."""
     figure = Figure(figsize=(11, 2.2 + 0.5 * len(shown)), layout="constrained")
     axes = figure.add_subplot(title=title)
     axes.set_yticks(range(len(shown)), [label(row, shown) for row in shown])
@@ -192,7 +193,7 @@ def empty_plot(sentence: str) -> Figure:
 
 
 def omission(found: Rows) -> str:
-    """Return a note for the title if not all queues are shown."""
+    """Return a note for the title if some queues are not shown."""
     return f" (the {MAX_QUEUES} queues with the most of {len(found)})" if len(found) > MAX_QUEUES else ""
 
 
@@ -204,7 +205,7 @@ def step_name(step: timedelta) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return the time as text in its largest unit: ``250 ms``, ``1.5 s``, ``11 min``."""
+    """Format a time in its largest unit: ``250 ms``, ``1.5 s``, ``11 min``."""
     for size, unit in TIMES.items():
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -212,7 +213,7 @@ def duration(seconds: float) -> str:
 
 
 def label(row: dict[str, Any], among: Rows) -> str:
-    """Return the name of the row's queue; with its project if the rows are of several projects."""
+    """Return the label of the row's queue, with its project if the rows belong to several projects."""
     return home(row)[1] if len({one["project"] for one in among}) == 1 else "/".join(home(row))
 
 

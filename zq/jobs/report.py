@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.jobs.report``: report throughput, dwell, trouble and backlog of each queue from an archive."""
+"""``python -m zq.jobs.report``: report throughput, dwell times, problems and backlog of each queue from an archive."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,26 +20,26 @@ from zq.errors import NotFound
 from zq.jobs import tables
 from zq.jobs.cli_support import Job, source, spark_session
 
-# Columns that identify the queue of a row.
+# Columns that identify a queue.
 HOME: Final = ["project", "queue"]
 # Columns of the backlog, which has a row for each live message.
 BACKLOG: Final = "seq long, created timestamp, ttl int, claim_count int, origin string, project string, queue string"
-# Percentiles of the dwell, by column name.
+# Percentiles of dwell times by column name.
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 # Accuracy of percentiles: the error is at most 1/EXACT of the messages.
 EXACT: Final = 10_000
-# Columns that are 0 rather than null if there are no rows.
+# Columns that are 0 instead of null without rows.
 COUNTS: Final = (
     *("posted", "finished", "retried", "retries", "dead_lettered", "expired"),
     *("waiting", "expiring", "dead_letters"),
 )
-# Seconds of an hour.
+# Seconds in an hour.
 HOUR: Final = 3600
 # Minutes of a throughput step, with the maximum number of hours for which it is used.
 STEPS: Final = {1: 3, 5: 12, 15: 48, 60: 8 * 24, 360: 40 * 24}
 # Minutes of the step for longer periods.
 DAY: Final = 1440
-# Maximum difference between the clocks of the server and of the archiving machine.
+# Maximum difference between the clocks of the server and the archiving machine.
 MAX_DRIFT: Final = "interval 1 minute"
 # Type of options that are times.
 MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
@@ -47,9 +47,9 @@ MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S
 PAST: Final = ("posted", "finished", *PERCENTILES, "retried", "retries", "dead_lettered", "expired")
 # Columns about the time of the report.
 PRESENT: Final = ("waiting", "oldest", "expiring", "dead_letters")
-# By table: the column that decides whether a row belongs to the period.
+# Column that decides whether a row belongs to the period, by table.
 MOMENTS: Final = {"posted": "created", "finished": "finished"}
-# Columns read of a message: without the body, and without the project, which is known.
+# Columns read from a message: without the body, and without the known project.
 SHOWN: Final = BACKLOG.replace(", project string", "")
 # A collected table.
 Rows = list[dict[str, Any]]
@@ -57,11 +57,15 @@ Rows = list[dict[str, Any]]
 
 @click.command("report", cls=Job)
 @click.argument("path")
-@click.option("--queue", "queues", multiple=True, metavar="NAME", help="One or more; else all.")
-@click.option("--since", type=MOMENT, metavar="TIME", help="Posted, or finished, then or later; UTC.")
-@click.option("--until", type=MOMENT, metavar="TIME", help="Posted, or finished, before.")
-@click.option("--backlog/--no-backlog", default=True, help="Without it the server is not asked; all projects.")
-@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="A folder for three pictures.")
+@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Queue to report; repeatable (default: all).")
+@click.option("--since", type=MOMENT, metavar="TIME", help="Start of the period, in UTC.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="End of the period (exclusive), in UTC.")
+@click.option(
+    "--backlog/--no-backlog",
+    default=True,
+    help="Project. Without it, all projects of the archive are reported, without the server's backlog.",
+)
+@click.option("--plots", type=click.Path(file_okay=False, path_type=Path), help="Folder for three plots.")
 @QUIET
 @pass_session
 def report(
@@ -74,7 +78,7 @@ def report(
     quiet: bool,
     **period: datetime | None,
 ) -> None:
-    """Throughput, dwell, expiry, retries, dead letters and backlog of each queue.
+    """Report throughput, dwell times, expiry, retries, dead letters and backlog of each queue.
 
     PATH is an archive.
     """
@@ -85,7 +89,7 @@ def report(
         known = {"archived": kept["archived"], "records": kept["finished"]}
         known |= {name: during(kept[name], moment, **period) for name, moment in MOMENTS.items()}
         alive = spark.createDataFrame([], BACKLOG)
-        if backlog:  # persisted, so that all figures are of one time
+        if backlog:  # persisted, so that all values refer to the same time
             alive = living_messages(spark, session.client, source(session), queues, progress).persist()
         progress.stage = "figures of each queue"
         by_queue = collected(wanted(queue_report(known, alive, F.current_timestamp()), None, queues))
@@ -102,14 +106,14 @@ def report(
 
 
 def wanted(rows: DataFrame, project: str | None, queues: Sequence[str]) -> DataFrame:
-    """Keep the rows of this project and these queues."""
+    """Keep only rows of this project and these queues."""
     if project is not None:
         rows = rows.where(F.col("project") == project)
     return rows.where(F.col("queue").isin(*queues)) if queues else rows
 
 
 def during(rows: DataFrame, moment: str, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Keep the rows of this period."""
+    """Keep only rows of this period."""
     if since is not None:
         rows = rows.where(F.col(moment) >= F.lit(since.replace(tzinfo=UTC)))
     return rows if until is None else rows.where(F.col(moment) < F.lit(until.replace(tzinfo=UTC)))
@@ -118,7 +122,7 @@ def during(rows: DataFrame, moment: str, since: datetime | None, until: datetime
 def living_messages(
     spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
 ) -> DataFrame:
-    """Return the backlog: all live messages of these queues and of their dead-letter queues, or of all queues."""
+    """Return the backlog: all live messages of these queues and their dead-letter queues, or of all queues."""
     rows = spark.createDataFrame([], BACKLOG)
     asked = with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]
     for number, queue in enumerate(asked, 1):
@@ -129,7 +133,7 @@ def living_messages(
 
 
 def with_dead_letters(client: Client, queues: Sequence[str]) -> list[str]:
-    """Return these queues and their dead-letter queues, each once."""
+    """Return these queues and their dead-letter queues, without duplicates."""
     found = dict.fromkeys(queues)
     for queue in queues:
         with suppress(NotFound):
@@ -144,7 +148,7 @@ def collected(rows: DataFrame) -> Rows:
 
 
 def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
-    """Print three tables, or lines of JSON with a field for the kind of row."""
+    """Print three tables, or JSON lines with a field for the kind of row."""
     if not session.out.for_people:
         for what, rows in (("queue", by_queue), ("hour", by_hour)):
             for row in rows:
@@ -162,16 +166,16 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
     try:
         from zq.jobs import plots
     except ModuleNotFoundError as error:
-        note(f"There are no plots, since {error.name} is missing: pip install 'zq-queue[report]' brings matplotlib.")
+        note(f"Plots require {error.name}: pip install 'zq-queue[report]'.")
         return
     for file in plots.draw(folder, by_queue, by_step, minutes):
         note(f"Drawn: {file}.")
 
 
 def throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> DataFrame:
-    """Return the numbers ``posted`` and ``finished`` in each step of ``seconds`` that has messages.
+    """Return the counts ``posted`` and ``finished`` of each step that has messages.
 
-    The column ``at`` is the start of the step.
+    The column ``at`` is the start of the step of ``seconds``.
     """
 
     def step(moment: str) -> Any:
@@ -184,17 +188,17 @@ def throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> D
 
 
 def minutes_of(hours: Sequence[str]) -> int:
-    """Return a suitable length of a step for a plot, given the hours that have messages."""
+    """Return a suitable step length in minutes for a plot of these hours."""
     moments = [datetime.fromisoformat(hour) for hour in hours]
     span = (max(moments) - min(moments)).total_seconds() / HOUR + 1 if moments else 0
     return next((minutes for minutes, most in STEPS.items() if span <= most), DAY)
 
 
 def queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:
-    """Return a row for each queue with all its figures.
+    """Return one row per queue with all values.
 
     Args:
-        found: The tables: ``posted`` and ``finished`` of the period, ``archived``, and as ``records`` all finished
+        found: The tables: ``posted`` and ``finished`` of the period, ``archived``, and ``records`` with all finished
             messages.
         now: A column with the time of the report.
     """
@@ -207,13 +211,15 @@ def queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -
         dead_letters(backlog),
     ]
     every = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), parts)
-    figures = [name for name in every.columns if name not in HOME]  # each is set by one part; cheaper than joins
+    figures = [
+        name for name in every.columns if name not in HOME
+    ]  # each is set by one part, which is cheaper than joins
     joined = every.groupBy(*HOME).agg(*(F.max(name).alias(name) for name in figures))
     return joined.fillna(0, list(COUNTS)).orderBy(*HOME)
 
 
 def ended(finished: DataFrame) -> DataFrame:
-    """Return the numbers of finished, retried and buried messages, and of retries."""
+    """Return the counts of finished, retried and buried messages, and of retries."""
     again = F.greatest(F.col("claim_count") - 1, F.lit(0))
     return finished.groupBy(*HOME).agg(
         F.count("seq").alias("finished"),
@@ -224,7 +230,7 @@ def ended(finished: DataFrame) -> DataFrame:
 
 
 def dwell(finished: DataFrame) -> DataFrame:
-    """Return percentiles of the seconds from posting to finishing, without dead letters."""
+    """Return percentiles of the seconds from posting to finishing, excluding dead letters."""
     seconds = (F.unix_millis("finished") - F.unix_millis("created")) / 1000
     good = finished.where("outcome <> 'dead_lettered'").withColumn("seconds", seconds)
     found = good.groupBy(*HOME).agg(F.percentile_approx("seconds", [*PERCENTILES.values()], EXACT).alias("all"))
@@ -232,7 +238,7 @@ def dwell(finished: DataFrame) -> DataFrame:
 
 
 def expired(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
-    """Return the messages that expired: posted, due before the archive was last updated, neither finished nor live."""
+    """Return expired messages: posted, due before the last archive update, and neither finished nor live."""
     due = F.col("created") + F.make_dt_interval(secs=F.col("ttl")) < F.col("at") - F.expr(MAX_DRIFT)
     gone = found["posted"].join(found["archived"], HOME).where(due).select(*HOME, "seq")
     key = [*HOME, "seq"]
@@ -240,7 +246,7 @@ def expired(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
 
 
 def waiting(backlog: DataFrame, now: Any) -> DataFrame:
-    """Return the number of waiting messages, the age of the oldest in seconds, and how many expire in an hour."""
+    """Return the number of waiting messages, the age of the oldest in seconds, and those expiring in an hour."""
     left = F.unix_seconds("created") + F.col("ttl") - F.unix_seconds(now)
     return backlog.groupBy(*HOME).agg(
         F.count("seq").alias("waiting"),
@@ -250,7 +256,7 @@ def waiting(backlog: DataFrame, now: Any) -> DataFrame:
 
 
 def dead_letters(backlog: DataFrame) -> DataFrame:
-    """Return the number of live dead letters, by the queue that they came from."""
+    """Return the number of live dead letters per origin queue."""
     buried = backlog.where("origin is not null").select("project", F.col("origin").alias("queue"), "seq")
     return buried.groupBy(*HOME).agg(F.count("seq").alias("dead_letters"))
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of an archive in Parquet, partitioned by project, queue, day and batch. A batch is one attempt's rows.
+"""The Parquet tables of an archive, partitioned by project, queue, day and batch. A batch is one attempt's rows.
 
 - ``finished``: one row per history entry, by the day of finishing.
-- ``posted``: one row per message that was seen, without its body, by the day of posting.
-- ``archived``: one row per queue with the time up to which the other tables are complete; partitioned by project and
+- ``posted``: one row per message without its body, by the day of posting.
+- ``archived``: one row per queue with the time up to which the other tables are complete, partitioned by project and
   queue only.
 """
 
@@ -34,14 +34,14 @@ def columns(table: str) -> list[str]:
 
 
 def write(rows: DataFrame, path: str, table: str) -> None:
-    """Write rows in place of the rows of the same partitions, so that a repeated batch is stored once."""
+    """Write rows in place of existing rows of the same partitions, so that a repeated batch is stored once."""
     parts = [name for name in ("project", "queue", "day", "batch") if name in columns(table)]
     writer = rows.select(columns(table)).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*parts).parquet(f"{path}/{table}")
 
 
 def with_former(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """Return the rows of a batch, and those of its former write that the server may no longer have."""
+    """Return a batch's rows, with those of its former write that the server may no longer have."""
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:
         before = reader.parquet(f"{path}/{table}/project=*/queue=*/day=*/batch={batch}")
@@ -54,7 +54,7 @@ def with_former(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame
 
 
 def read(spark: SparkSession, path: str, table: str) -> DataFrame:
-    """Return a table, empty if it was never written. Raises Spark's error if there is no archive at all."""
+    """Return a table, empty if it was never written. Raises Spark's error if there is no archive."""
     reader = spark.read.schema(SCHEMAS[table])
     try:
         return reader.parquet(f"{path}/{table}")

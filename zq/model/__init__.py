@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values that travel between the layers, and the rules that need nothing but them.
+"""Values shared by all layers, and the rules that depend on them only: no I/O, no clock, no JSON.
 
-No I/O, no clock, no JSON. Moments (``created``, ``available``, ``expires``, ``now``) are seconds since the epoch, UTC,
-to the millisecond; ``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies are raw JSON bytes.
-Values of queues, messages, claims and transactions are imported from here, those of ``topics``, ``documents``,
+Times (``created``, ``available``, ``expires``, ``now``) are seconds since the epoch in UTC, with millisecond precision.
+``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies are raw JSON bytes.
+
+Import values of queues, messages, claims and transactions from this package. Import those of ``topics``, ``documents``,
 ``stats``, ``moments`` and ``expiry`` from their modules.
 """
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses on the network: those that the server may connect to, and the networks that clients are counted by.
+"""Network addresses: public addresses to which the server may connect, and networks by which clients are counted.
 
-Webhooks, deliveries with a Keystone token and fetches of key sets connect to public addresses only, since others choose
-the name or may point it elsewhere (criterion E1).
+Webhooks, deliveries with a Keystone token and downloads of key sets connect to public addresses only, because other
+parties choose the host name or may change its address (criterion E1).
 """
 
 import ipaddress
@@ -14,40 +14,40 @@ from typing import Final
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-# The IANA IPv4 Special-Purpose Address Registry, whole: its globally reachable entries are services of the network, and
-# no hosts of subscribers.
+# The complete IANA IPv4 Special-Purpose Address Registry. Its globally reachable entries are network services, not
+# hosts of subscribers.
 _SPECIAL_IPV4: Final = (
     *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24"),
     *("192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16", "192.175.48.0/24"),
     *("198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4", "255.255.255.255/32"),
 )
-# The IANA IPv6 Special-Purpose Address Registry, but for the networks that carry an IPv4 address.
+# The IANA IPv6 Special-Purpose Address Registry, except for the networks that embed an IPv4 address.
 _SPECIAL_IPV6: Final = (
     *("::1/128", "::/128", "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/23", "2001:db8::/32"),
     *("2620:4f:8000::/48", "3fff::/20", "5f00::/16", "fc00::/7", "fe80::/10"),
 )
-# Metadata services of clouds, with those whose addresses are in the registries: Amazon, Google, Azure, OpenStack and
-# others; tasks of Amazon's ECS; Azure's host; Oracle; Alibaba; Amazon and Google by IPv6; Scaleway.
+# Metadata services of clouds, some of which are also in the registries: Amazon, Google, Azure, OpenStack and others;
+# Amazon ECS tasks; Azure's host; Oracle; Alibaba; Amazon and Google over IPv6; Scaleway.
 _METADATA: Final = (
     *("169.254.169.254/32", "169.254.170.2/32", "168.63.129.16/32", "192.0.0.192/32", "100.100.100.200/32"),
     *("fd00:ec2::254/128", "fd20:ce::254/128", "fd00:42::42/128"),
 )
 _MULTICAST: Final = ("224.0.0.0/4", "ff00::/8")
 _REFUSED: Final = tuple(map(ipaddress.ip_network, (*_SPECIAL_IPV4, *_SPECIAL_IPV6, *_METADATA, *_MULTICAST)))
-# The only unicast addresses of IPv6 that are given out.
+# The only IPv6 unicast addresses that are assigned.
 _GLOBAL_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
-# Networks of IPv6 whose addresses carry one of IPv4, which is judged in their place, and the number of bits behind it.
+# IPv6 networks that embed an IPv4 address, and the number of bits after it. The IPv4 address is checked instead.
 _CARRIERS: Final = tuple(
     (ipaddress.IPv6Network(network), shift)
     for network, shift in (("::ffff:0:0/96", 0), ("64:ff9b::/96", 0), ("2002::/16", 80))
 )
-# Addresses that carry one of IPv4, and are no public ones themselves.
+# Network that embeds an IPv4 address but is not public itself.
 _COMPATIBLE: Final = ipaddress.IPv6Network("::/96")
 _TEREDO: Final = ipaddress.IPv6Network("2001::/32")
 
 
-def carried(address: Address) -> Iterable[Address]:
-    """Yield the address and each IPv4 address that it carries."""
+def embedded(address: Address) -> Iterable[Address]:
+    """Yield the address and each IPv4 address that it embeds."""
     yield address
     if isinstance(address, ipaddress.IPv6Address):
         for network, shift in (*_CARRIERS, (_COMPATIBLE, 0)):
@@ -59,13 +59,13 @@ def carried(address: Address) -> Iterable[Address]:
 
 
 def is_public(address: str | Address) -> bool:
-    """Return whether the address, and each that it carries, is public; False for a text that is no address."""
+    """Return whether the address and each address that it embeds is public; ``False`` if it is not an address."""
     if isinstance(address, str):
         try:
             address = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-    return all(map(_is_allowed, carried(address)))
+    return all(map(_is_allowed, embedded(address)))
 
 
 def _is_allowed(address: Address) -> bool:
@@ -79,9 +79,9 @@ def _is_allowed(address: Address) -> bool:
 
 @lru_cache(maxsize=4096)
 def client_network(host: str) -> bytes:
-    """Return the key under which the requests of a client are counted: its IPv4 address or its IPv6 /64 network.
+    """Return the key by which a client's requests are counted: its IPv4 address or its IPv6 /64 network.
 
-    All hosts that are no addresses share one key.
+    All hosts that are not addresses share one key.
     """
     with suppress(ValueError):
         found = ipaddress.ip_address(host.partition("%")[0])

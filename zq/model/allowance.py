@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the caller of one request may do: asked for each thing that the request names, before anything is done."""
+"""The permissions of a request's caller, checked for each object of the request before anything is changed."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,47 +8,50 @@ from zq.errors import NotAuthorized
 from zq.model.identity import Identity
 from zq.model.scopes import Kind, Scopes, Verb, parse
 
-# (rule, who asks) -> whether the roles allow it. Rules are named as in tenancy 4.
+# Returns whether the caller's roles permit a rule. Rules are named as in tenancy 4.
 Policy = Callable[[str, Identity], bool]
 
 
 class Allowance:
-    """One caller's rights by the policy and, where the credential has scopes, by these; as long as the policy holds."""
+    """The permissions of one caller under a policy, limited by the scopes of its credential.
+
+    An allowance is valid until the policy changes.
+    """
 
     __slots__ = ("_policy", "identity", "known", "scopes")
 
     def __init__(self, policy: Policy, identity: Identity) -> None:
         self._policy = policy
         self.known: dict[str, bool] = {}
-        """Rules of which it has been found out whether the roles allow them."""
+        """Cached results of ``permits`` by rule."""
         self.identity = identity
         self.scopes: Scopes | None = parse(identity.scopes) if identity.scopes else None
 
     def permits(self, rule: str) -> bool:
-        """Whether the roles allow the rule, found out once."""
+        """Return whether the caller's roles permit the rule. Cached."""
         known = self.known.get(rule)
         if known is None:
             self.known[rule] = known = self._policy(rule, self.identity)
         return known
 
     def judge(self, rule: str, verb: Verb, kind: Kind, name: str) -> None:
-        """Raise ``NotAuthorized`` if the caller may not do that to what has this name, whether it exists or not."""
+        """Raise ``NotAuthorized`` unless the caller may use the rule on the named object, which need not exist."""
         if not self.permits(rule) or (self.scopes is not None and not self.scopes.allows(verb, kind, name)):
             raise self.refusal(rule, kind, name)
 
     def allows(self, rule: str, verb: Verb, kind: Kind, name: str) -> bool:
-        """Whether ``judge`` would let it pass."""
+        """Return whether ``judge`` would accept the request."""
         return self.permits(rule) and (self.scopes is None or self.scopes.allows(verb, kind, name))
 
     def judge_all(self, rule: str, verb: Verb) -> None:
-        """Raise ``NotAuthorized`` if the caller may not do that to everything of the project."""
+        """Raise ``NotAuthorized`` unless the caller may use the rule on all objects of the project."""
         if not self.permits(rule) or (self.scopes is not None and not self.scopes.everywhere(verb)):
             raise self.refusal(rule)
 
     def judge_glob(self, rule: str, verb: Verb, kind: Kind, glob: str) -> Callable[[str], bool] | None:
-        """Which of the names that the glob matches the caller may do that to; None: to all of them.
+        """Return a predicate for the permitted names among those that match the glob; ``None`` if all are permitted.
 
-        Raises ``NotAuthorized`` if to none.
+        Raises ``NotAuthorized`` if no name is permitted.
         """
         scopes = self.scopes
         if not self.permits(rule) or (scopes is not None and not scopes.meets(verb, kind, glob)):
@@ -56,17 +59,17 @@ class Allowance:
         return self.visible(verb, kind) if scopes is not None and not scopes.covers(verb, kind, glob) else None
 
     def visible(self, verb: Verb, kind: Kind) -> Callable[[str], bool] | None:
-        """Which names the scopes allow the verb on; None: all."""
+        """Return a predicate for the names on which the scopes permit the verb; ``None`` if they permit all names."""
         scopes = self.scopes
         if scopes is None or scopes.covers(verb, kind, "**"):
             return None
         return lambda name: scopes.allows(verb, kind, name)
 
     def refusal(self, rule: str, kind: Kind | None = None, name: str = "") -> NotAuthorized:
-        """The one sentence of all that a credential does not allow; without a kind, it is about the project."""
+        """Return the error for a forbidden operation. Without ``kind``, it names the project."""
         about = f"{kind} {name[:128]}" if kind else f"project {self.identity.project}"
         return NotAuthorized(f"This credential does not allow {rule} on {about}.")
 
 
-# For those who ask on their own behalf, and for tests.
+# The permissions of internal calls and tests.
 EVERYTHING: Final = Allowance(lambda _rule, _identity: True, Identity(""))

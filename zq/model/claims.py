@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims: what one asks for, what it grants, and what is settled in it."""
+"""Claims: requests, leases, and settlements."""
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
@@ -13,14 +13,15 @@ from zq.model.transactions import Fence
 
 Moment = TypeVar("Moment", int, float)
 
-# How often a claim, or a pop, looks again because all that it met had expired, or were dead letters.
+# Maximum number of attempts of a claim or pop that finds only expired messages or dead letters.
 MAX_LOOKS: Final = 64
 
 
 class Lease(Struct, frozen=True):
-    """What a claim grants: the messages are its holder's for ``ttl`` seconds.
+    """The lease of a claim: its messages are reserved for ``ttl`` seconds.
 
-    Without ``prolong`` a held message expires when it would have anyway.
+    Attributes:
+        prolong: Whether a message that would expire during the claim lives until the end of the claim plus ``grace``.
     """
 
     claim: str
@@ -29,9 +30,13 @@ class Lease(Struct, frozen=True):
     prolong: bool = True
 
     def extend(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
-        """A held message's (ttl, expires): one that would expire before the claim ends lives until its end + grace.
+        """Return the ttl and expiry of a claimed message (contract 8.1).
 
-        Contract 8.1. In whatever unit the store counts moments; ``second`` is one second of it.
+        If ``prolong`` is set, a message that would expire before the end of the claim lives until that end plus
+        ``grace``.
+
+        Args:
+            second: One second in the store's unit of time, which all other times use.
         """
         if expires < ends and self.prolong:
             return self.ttl + self.grace, ends + self.grace * second
@@ -39,7 +44,7 @@ class Lease(Struct, frozen=True):
 
 
 class Holder(Struct, frozen=True):
-    """Who made a claim: its ``Client-ID``, and the beginning of its ``User-Agent``; both are "" if it is not known."""
+    """The creator of a claim: its ``Client-ID`` and the start of its ``User-Agent``. Both are "" if unknown."""
 
     client: str = ""
     agent: str = ""
@@ -50,7 +55,12 @@ class Holder(Struct, frozen=True):
 
 
 class ClaimSummary(Struct, frozen=True):
-    """A live claim without its messages: ``created`` as ``Claim`` has it; ``messages``: how many it holds."""
+    """A live claim without its messages.
+
+    Attributes:
+        created: Time of creation or of the last renewal.
+        messages: Number of messages that the claim holds.
+    """
 
     id: str
     queue: str
@@ -61,41 +71,48 @@ class ClaimSummary(Struct, frozen=True):
 
 
 class ClaimRequest(Struct, frozen=True):
-    """What a claim asks for: up to ``limit`` ready messages under ``lease``."""
+    """A request for a claim on up to ``limit`` ready messages under ``lease``."""
 
     lease: Lease
     limit: int
     waits: tuple[int, ...] = ()
-    """Redelivery delays in seconds: how long a message stays away after its first, second, … claim has ended; the last
-    one holds for all later claims. () = not at all."""
+    """Redelivery delays in seconds after the first, second, … claim of a message has ended.
+
+    The last delay applies to all later claims. () = no delay.
+    """
     max_claims: int | None = None
-    """A message that was handed out so often is not handed out again."""
+    """Claim count at which a message is not claimed again; ``None`` = no limit."""
     most_bytes: int = UNBOUNDED
-    """The claim ends before the bodies are more together, but not before the first message."""
+    """Maximum total size of the bodies in bytes. The first message may exceed it."""
     named: bool = False
-    """If a claim of this id lives, it is the answer."""
+    """Whether a live claim with the same id is returned instead of a new one."""
     fence: Fence | None = None
     holder: Holder = Holder()
     expected: bytes | None = None
-    """The queue's metadata by which the other terms were chosen; None = whatever they are."""
+    """Metadata of the queue from which the request was built; ``None`` = not checked."""
 
     def wait(self, count: int) -> int:
-        """Seconds that a message stays away after its ``count``-th claim; the first is 1."""
+        """Return the redelivery delay in seconds after the ``count``-th claim, which starts at 1."""
         return self.waits[min(count, len(self.waits)) - 1] if self.waits else 0
 
 
 class Release(Struct, frozen=True):
-    """A held message given back: after ``delay`` seconds; None = after its redelivery delay, or to its place."""
+    """The release of a claimed message.
+
+    Attributes:
+        delay: Seconds until the message is ready; ``None`` = its redelivery delay, or its previous position.
+    """
 
     id: str
     delay: int | None = None
 
 
 class Settlement(Struct, frozen=True):
-    """What becomes of the messages of a claim (extensions 3). No id stands in it twice.
+    """The settlement of a claim's messages (extensions 3). Each id occurs only once.
 
-    ``rest``: delete whatever the claim holds besides those named. ``history``: seconds for which the queue keeps
-    an entry of each.
+    Attributes:
+        rest: Whether all messages of the claim that are not named are deleted.
+        history: Seconds for which the queue keeps history entries of finished messages.
     """
 
     delete: Sequence[str] = ()
@@ -106,7 +123,11 @@ class Settlement(Struct, frozen=True):
 
 
 class Settled(Struct, frozen=True):
-    """What a settlement did; ``lost`` = the ids that the claim did not hold any more, in the order of naming."""
+    """The result of a settlement.
+
+    Attributes:
+        lost: The ids that the claim no longer held, in request order.
+    """
 
     deleted: int = 0
     released: int = 0
@@ -116,28 +137,30 @@ class Settled(Struct, frozen=True):
 
 
 class Handled(StrEnum):
-    """What became of a message that somebody had a grip on."""
+    """The outcome of an operation on a claimed message."""
 
     DONE = "done"
     GONE = "gone"
-    """There is no such message in the queue."""
+    """The queue has no such message."""
     LOST = "lost"
-    """It was handed out again since, given back, or a commit has it."""
+    """The message was claimed again or released since, or a commit settles it."""
     EXPIRED = "expired"
-    """The time of its last holder, who asks, is up."""
+    """The caller's claim on the message has expired."""
     TOO_LONG = "too_long"
-    """The claim would hold it for more than ``Grip.max_hold`` seconds."""
+    """The claim would hold the message for more than ``Grip.max_hold`` seconds."""
 
 
-# As a name of the module: reading it off its class takes longer than to compare it.
+# A module variable is faster than an attribute of the class.
 DONE: Final = Handled.DONE
 
 
 class Grip(Struct, frozen=True):
-    """A message as a claim handed it out for the ``count``-th time, and what its holder wants of it.
+    """An operation on a message by the holder of its ``count``-th claim.
 
-    ``hold``: the claim's hold on it is to end in so many seconds, 0 = now; None = the message is to be deleted.
-    ``max_hold``: for how many seconds, from the claim's creation or last renewal, it may hold the message; 0 = any.
+    Attributes:
+        hold: Seconds after which the claim on the message ends, 0 = now; ``None`` = the message is deleted.
+        max_hold: Maximum seconds, since creation or last renewal of the claim, for which it may hold the message; 0 =
+            no limit.
     """
 
     id: str
@@ -147,9 +170,11 @@ class Grip(Struct, frozen=True):
     max_hold: int = 0
 
     def judge(self, claim: str, count: int, counts: bool, age: int) -> Handled:
-        """Return whether this may be done to a message of this last claim and claim count.
+        """Return the outcome for a message with this last claim and claim count.
 
-        ``counts``: the claim lives, or may be late. ``age``: whole seconds since its creation or last renewal.
+        Args:
+            counts: Whether the claim is live, or may have expired recently.
+            age: Whole seconds since creation or last renewal of the claim.
         """
         if not claim or claim != self.claim or count != self.count:
             return Handled.LOST
@@ -159,7 +184,7 @@ class Grip(Struct, frozen=True):
 
 
 def runs(grips: Sequence[Grip]) -> Iterator[list[Grip]]:
-    """The grips in order, in pieces in each of which no message comes twice."""
+    """Split the operations, in order, into runs in which no message occurs twice."""
     run: dict[str, Grip] = {grip.id: grip for grip in grips}
     if len(run) == len(grips):
         yield list(grips)
@@ -174,10 +199,12 @@ def runs(grips: Sequence[Grip]) -> Iterator[list[Grip]]:
 
 
 class Claim(Struct, frozen=True):
-    """A live claim: ``created`` is its creation or last renewal.
+    """A live claim.
 
-    ``lapsed``: how many of its messages it took over from claims that had lapsed; told when it is made only.
-    ``holder``: told when it is asked for only.
+    Attributes:
+        created: Time of creation or of the last renewal.
+        lapsed: Number of messages taken over from lapsed claims. Set only when the claim is created.
+        holder: Creator of the claim. Set only when the claim is read.
     """
 
     id: str
@@ -189,13 +216,13 @@ class Claim(Struct, frozen=True):
 
 
 class Claimed(Struct, frozen=True):
-    """What became of a ``ClaimRequest``."""
+    """The result of a ``ClaimRequest``."""
 
     claim: Claim | None = None
-    """None: there was nothing to claim."""
+    """The claim; ``None`` if no message was ready."""
     existing: bool = False
-    """The claim of that id was there before."""
+    """Whether a live claim with this id existed before."""
     spent: list[str] = []
-    """Ids of messages that were met and were handed out ``max_claims`` times: they stay as they are."""
+    """Ids of messages that were found but have reached ``max_claims``. They are not changed."""
     metadata: bytes | None = None
-    """The queue's metadata, if they are not the ``expected`` ones: nothing was claimed then."""
+    """The queue's metadata if it differs from ``expected``. No message was claimed then."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of documents: small documents that a store keeps for the use cases, whatever stands in them."""
+"""Documents: small values that a store keeps for the use cases without interpreting them."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,12 @@ from zq.model import Seconds
 
 
 class DocumentRef(NamedTuple):
-    """A document's full name. ``kind``: which use case's it is; ``project`` "" = of the whole deployment."""
+    """The full name of a document.
+
+    Attributes:
+        project: Project id; "" for documents of the deployment.
+        kind: Use case that owns the document.
+    """
 
     project: str
     kind: str
@@ -17,9 +22,11 @@ class DocumentRef(NamedTuple):
 
 
 class Document(Struct, frozen=True):
-    """A document as stored. ``version``: another one after each change, and never again a former one of this name.
+    """A document as stored.
 
-    ``expires`` None = it stays.
+    Attributes:
+        version: Changes with every write, and is never reused for this name.
+        expires: Expiry time; ``None`` = no expiry.
     """
 
     ref: DocumentRef

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a store gives back the space of what has expired: the options, and the pace of a round of removing.
+"""Removal of expired data from a store: options, and pacing of removal rounds.
 
-Values that pass between a server and its store; what expires when is not decided here, and no reader waits for any of
-this: what has expired is invisible at once (L3).
+Expired data is invisible at once, so readers never wait for its removal (L3).
 """
 
 from typing import Final, Protocol
@@ -16,7 +15,7 @@ ROUND: Final = 100_000
 
 
 class Expiry(Struct, frozen=True, kw_only=True):
-    """The options of section ``[expiry]`` that stores know, under their names. Each driver takes those that it has."""
+    """The options of the configuration section ``[expiry]``. Each driver uses those that it supports."""
 
     sweep: bool = True
     sweep_batch_size: int = STEP
@@ -25,25 +24,25 @@ class Expiry(Struct, frozen=True, kw_only=True):
     delete_queue_size: int = 10_000
     compaction_filter: bool = True
     compaction_filter_grace: int = 60
-    """Seconds after its expiry that the filter leaves a message to the other layers."""
+    """Seconds after expiry for which the compaction filter leaves a message to other removal methods."""
     compaction_interval: int = 3600
-    """Seconds after which files are compacted though nothing else asks for it."""
+    """Seconds after which files are compacted even if nothing else triggers a compaction."""
 
 
 class Pace(Protocol):
-    """How fast one round of removing goes; asked before and told after each step."""
+    """The pacing of one removal round, called before and after each step."""
 
     def step(self) -> int:
-        """How many things the next step may remove, after a rest where one is due; 0 ends the round."""
+        """Return the maximum number of items for the next step, after a pause if one is due; 0 ends the round."""
         ...
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
-        """A step has removed so many expired messages of the queue, or so much else (None)."""
+        """Record that a step has removed ``count`` expired messages of the queue, or other items if it is ``None``."""
         ...
 
 
 class Steps:
-    """A pace without rests: steps of ``size`` until ``most`` things are gone."""
+    """A pace without pauses: steps of ``size`` items, up to ``most`` items in total."""
 
     def __init__(self, size: int = STEP, most: int = ROUND) -> None:
         self._size = size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks: what every strategy of authentication comes to."""
+"""The caller's identity, which every authentication strategy produces, and the authentication options."""
 
 from typing import Final
 
@@ -7,72 +7,76 @@ from msgspec import Struct
 
 from zq.model import Seconds
 
-# The role of those whose credential names none.
+# The role of callers whose credential states no role.
 MEMBER: Final = "member"
-# Algorithms by which JSON Web Tokens may be signed, where they are allowed.
+# Signature algorithms that the operator may allow for JSON Web Tokens.
 ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
 )
-# In the environment of a request: the subject of the caller's certificate, and until when that is valid.
+# Environment key of the subject and expiry of the caller's certificate.
 CERTIFICATE: Final = "zq.certificate"
-# The role that administers the deployment.
+# The role of administrators of the deployment.
 ADMIN: Final = "admin"
 
 
 class Identity(Struct, frozen=True):
-    """One caller, and what the credential gives. ``expires`` None = never."""
+    """An authenticated caller and the rights of its credential.
+
+    Attributes:
+        expires: Expiry time of the credential; ``None`` = no expiry.
+    """
 
     project: str
     user: str = ""
     roles: frozenset[str] = frozenset()
-    """In lower case."""
+    """Role names in lower case."""
     scopes: tuple[str, ...] | None = None
-    """What of the project may be touched; None = all of it."""
+    """Scopes that limit access to the project; ``None`` = no limit."""
     credential: str = ""
-    """Names the credential in logs; "" = there was none, the caller is believed."""
+    """Name of the credential in logs; "" if the caller was not authenticated."""
     expires: Seconds | None = None
 
 
 class JwtOptions(Struct, frozen=True, kw_only=True):
-    """Which JSON Web Tokens are believed, and what their claims mean: section ``[auth]``, without the prefix jwt_."""
+    """The accepted JSON Web Tokens and the meaning of their claims: section ``[auth]``, without the prefix jwt_."""
 
     issuer: str = ""
     audience: str = ""
     jwks: str = ""
-    """A file, or an https URL."""
+    """Path of a file, or an https URL."""
     algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
     project_claim: str = "zq_project"
-    """A path of names with dots between, as are the next two."""
+    """Claim names separated by dots. The next two options have the same format."""
     roles_claim: str = "zq_roles"
     scope_claim: str = "zq_scopes"
     leeway: int = 30
-    """Seconds, as are the next two."""
+    """Tolerance in seconds for expiry times; the next two options are also seconds."""
     max_age: int = 86400
     max_stale: int = 3600
     type: str = ""
-    """What ``typ`` of the header must be; "" = anything."""
+    """Required value of the header field ``typ``; "" = any value."""
 
 
 class AuthOptions(Struct, frozen=True, kw_only=True):
-    """How callers prove who they are."""
+    """The authentication options."""
 
     strategy: str = ""
-    """Empty: they are believed."""
+    """Name of the strategy; "" = callers are trusted without authentication."""
     proxy_secret_file: str = ""
     token_max_days: int = 366
     bootstrap_token_file: str = ""
     jwt: JwtOptions = JwtOptions()
     behind_proxy: bool = False
-    """The last address of ``X-Forwarded-For`` is the caller's."""
+    """Whether the last address in ``X-Forwarded-For`` is the caller's."""
     certificates: str = ""
-    """A file that says whom the subjects of certificates are."""
+    """Path of a file that maps certificate subjects to identities."""
 
 
 class ShareOptions(Struct, frozen=True, kw_only=True):
-    """How URLs are signed: section ``[signed_url]``."""
+    """The options of signed URLs: section ``[signed_url]``."""
 
     secrets: tuple[str, ...] = ()
-    """The first signs, all verify; none: nothing can be signed, and no signature is valid."""
+    """The first secret signs; all of them verify. Without secrets, signed URLs are disabled."""
     max_seconds: int = 604_800
-    """For how long a signature may be valid."""
+    """Maximum validity of a signature in seconds."""

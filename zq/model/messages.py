@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages on their way in, in a queue, on their way elsewhere, and finished."""
+"""Messages: posted, stored, moved and finished."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,9 +12,12 @@ from zq.model.queues import QueueRef, Seconds, T
 
 
 class IdempotencyKey(Struct, frozen=True):
-    """A request that is to have its effect once (extensions 6): ``window`` seconds long a repeat gets the first answer.
+    """The idempotency key of a request (extensions 6). A repeated request gets the first answer and has no effect.
 
-    ``key``: the verb and the caller's key; unique in its queue. ``digest``: of all that a repeat must have in common.
+    Attributes:
+        key: The verb and the client's key; unique in its queue.
+        digest: Digest of everything that a repeated request must have in common with the first.
+        window: Seconds for which a repeated request is recognized.
     """
 
     key: str
@@ -23,9 +26,11 @@ class IdempotencyKey(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True, omit_defaults=True):
-    """A message on its way in, every default already decided. ``delay`` 0 = claimable at once.
+    """A message to be posted, with all defaults applied.
 
-    ``extra``: what an adapter keeps beside the body, of which no other layer knows anything: JSON, b"" = nothing.
+    Attributes:
+        delay: Seconds until the message can be claimed.
+        extra: Attributes as JSON that only the wire format of a protocol interprets; b"" = no attributes.
     """
 
     id: str
@@ -36,25 +41,25 @@ class Draft(Struct, frozen=True, omit_defaults=True):
     checksum: str = ""
     extra: bytes = b""
     group: str = ""
-    """Of which group of its queue's messages it is one: see ``Grouping``."""
+    """The message's group, see ``Grouping``."""
     once: IdempotencyKey | None = None
-    """By what a repeat of it is known, if it is posted: no two drafts of a post have the same key."""
+    """The idempotency key of this single message. It is unique within a post."""
 
     @property
     def size(self) -> int:
-        """How many bytes it brings, which counts for bounds of what is stored: those of body and extra."""
+        """Size of the message in bytes, as counted against quotas: body and attributes."""
         return len(self.body) + len(self.extra)
 
 
 class Copies(NamedTuple):
-    """Messages that another queue of the same project gets in the step of a post."""
+    """Messages that are posted to another queue of the project in the same step as a post."""
 
     queue: QueueRef
     drafts: Sequence[Draft]
 
 
 class State(StrEnum):
-    """In what state a living message is."""
+    """The state of a live message."""
 
     READY = "ready"
     DELAYED = "delayed"
@@ -62,10 +67,10 @@ class State(StrEnum):
 
 
 class Message(Struct, frozen=True):
-    """A message as one verb saw it at one moment. ``claim`` is set only while that claim lives.
+    """A message as read at one moment. ``claim`` is set only while the claim is live.
 
-    ``available`` alone decides whether it can be claimed: it is ready while ``available <= now < expires``. A claim
-    sets it to its own end plus the redelivery wait, so a claim that lapses needs no work: its messages are ready again.
+    A message is ready while ``available <= now < expires``. A claim sets ``available`` to its own end plus the
+    redelivery delay. A lapsed claim therefore needs no processing: its messages become ready again by themselves.
     """
 
     id: str
@@ -80,39 +85,43 @@ class Message(Struct, frozen=True):
     claim_count: int = 0
     checksum: str = ""
     origin: str = ""
-    """Of a dead letter: name of the queue that it came from; with its claim count there and why it came."""
+    """The queue from which a dead letter came. The claim count there and the reason follow."""
     origin_claim_count: int = 0
     reason: str = ""
     extra: bytes = b""
-    """As it was posted; a move keeps it."""
+    """Attributes as posted. A move keeps them."""
     first_claimed: Seconds = 0.0
-    """When it was claimed first, of a dead letter in its former queue too; 0 = never, or it was moved since."""
+    """Time of the first claim, in the origin queue for a dead letter; 0 = never claimed, or moved since."""
     group: str = ""
-    """As it was posted; a move keeps it."""
+    """The message's group as posted. A move keeps it."""
 
     def age(self, now: Seconds) -> int:
-        """Whole seconds since creation, never negative."""
+        """Return the whole seconds since creation, at least 0."""
         return max(0, int(now - self.created))
 
     def state(self, now: Seconds) -> State:
-        """In what state it is."""
+        """Return the message's state."""
         if self.claim:
             return State.CLAIMED
         return State.DELAYED if self.available > now else State.READY
 
 
 Messages = list[Message]
-"""A name of its own, since ``list`` is a verb of the controllers."""
+"""An alias, because ``list`` is a method of the controllers."""
 
 
 class Move(Struct, frozen=True):
-    """A message's way into queue ``to`` of its project, every default already decided.
+    """The move of a message to queue ``to`` of its project, with all defaults applied.
 
-    It keeps its id and its extra and loses its claim count. ``ttl`` None = its own, counted anew; ``body`` None = its
-    own.
-    With a ``reason`` it goes as a dead letter: it keeps its age and remembers origin, claim count there and reason,
-    and when it was claimed first.
-    Without, its age restarts unless ``keeps_age``, and what it may have remembered of that kind is forgotten.
+    The message keeps its id and attributes, and its claim count is reset.
+
+    With a ``reason``, it becomes a dead letter: it keeps its age and records its origin, its claim count there, the
+    reason and the time of its first claim. Without a ``reason``, such records are deleted, and its age restarts unless
+    ``keeps_age`` is set.
+
+    Attributes:
+        ttl: New ttl in seconds; ``None`` = its own ttl, restarted.
+        body: New body; ``None`` = its own body.
     """
 
     id: str
@@ -121,14 +130,14 @@ class Move(Struct, frozen=True):
     delay: int = 0
     body: bytes | None = None
     checksum: str = ""
-    """Of a new body."""
+    """Checksum of a new body."""
     reason: str = ""
     keeps_age: bool = False
-    """Whether its age goes on, though its life begins anew; a dead letter's does anyhow."""
+    """Whether the age continues although the ttl restarts. The age of a dead letter always continues."""
 
 
 class Outcome(StrEnum):
-    """How a message finished."""
+    """The way in which a message finished."""
 
     DELETED = "deleted"
     POPPED = "popped"
@@ -137,10 +146,12 @@ class Outcome(StrEnum):
 
 
 class HistoryEntry(Struct, frozen=True):
-    """An entry of history, or (``outcome`` None) a message that lives.
+    """A history entry, or a live message if ``outcome`` is ``None``.
 
-    ``message`` is as it was when it finished, but for its claim id, which is gone; its ``sequence`` is its own in the
-    queue. ``position`` is the entry's in the order of finishing. ``finished`` never falls along that order.
+    Attributes:
+        message: The message as it was when it finished, without its claim id.
+        finished: Finish time, which never decreases in the order of ``position``.
+        position: Position in the order of finishing.
     """
 
     message: Message
@@ -150,9 +161,14 @@ class HistoryEntry(Struct, frozen=True):
 
 
 class Position(NamedTuple):
-    """Behind what a listing of one state goes on: a moment in ms and a sequence, as messages stand in the order of
-    claims; ``lane``: a sequence of the driver's own, where that order is made of two. Of claimed messages the sequence
-    alone counts."""
+    """The position after which a listing of one state continues.
+
+    For claimed messages, only ``sequence`` is significant.
+
+    Attributes:
+        available: Available-at time in milliseconds.
+        lane: Second sequence of drivers whose claim order has two parts.
+    """
 
     available: int = 0
     sequence: int = 0
@@ -160,28 +176,32 @@ class Position(NamedTuple):
 
 
 class Located(NamedTuple):
-    """Where a message is, or the latest record of it."""
+    """A message found by id, or its latest history entry, and its queue."""
 
     queue: QueueRef
     entry: HistoryEntry
 
 
 class Browsed(NamedTuple):
-    """Messages of one state; ``next``: the position behind which there may be more, None if nothing was found."""
+    """Messages of one state.
+
+    Attributes:
+        next: Position after which more messages may follow; ``None`` if the listing is empty.
+    """
 
     items: Sequence[Message]
     next: Position | None
 
 
 class Span(NamedTuple):
-    """Moments from ``since`` on that are before ``until``."""
+    """The time span from ``since`` (inclusive) to ``until`` (exclusive)."""
 
     since: Seconds
     until: Seconds
 
 
 def portion(items: Iterable[T], most_bytes: int, body_of: Callable[[T], bytes]) -> Iterator[T]:
-    """The first of the items: those whose bodies have up to ``most_bytes`` together, but one at least."""
+    """Yield the first items whose bodies fit in ``most_bytes`` together, but at least one item."""
     left = most_bytes
     for at, item in enumerate(items):
         left -= len(body_of(item))
@@ -191,14 +211,15 @@ def portion(items: Iterable[T], most_bytes: int, body_of: Callable[[T], bytes]) 
 
 
 def age(since: Seconds, now: Seconds) -> int:
-    """Whole seconds from ``since`` to ``now``, never negative."""
+    """Return the whole seconds from ``since`` to ``now``, at least 0."""
     return int(now - since) if now > since else 0
 
 
 def new_ids(count: int, now: Seconds) -> list[str]:
-    """Fresh ids of 32 hex digits: 12 of the moment, so that stores insert in order, and 20 random ones.
+    """Return new ids of 32 hexadecimal digits.
 
-    An id says nothing of queue or sequence and is kept by a move.
+    The first 12 digits are the time, so that stores insert in order; the other 20 are random. An id reveals neither
+    queue nor sequence, and a move keeps it.
     """
     noise = os.urandom(10 * count).hex()
     prefix = f"{int(now * 1000):012x}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every driver believes of moments that were kept, whatever clock they stem from."""
+"""Plausibility of stored times, for all drivers and clocks."""
 
 from typing import Final
 
-# Seconds ahead of now from which on a moment that was kept stems from a clock that was wrong, so it is not believed.
+# Seconds ahead of the current time beyond which a stored time is rejected as written by a wrong clock.
 FALSE_FUTURE: Final = 60

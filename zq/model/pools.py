@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools, flavors and which queue is in which pool, as the documents of the catalogue hold them.
+"""Pools, flavors and bindings of queues to pools, as stored in documents of the catalog.
 
-("", "pool", name)               a ``Pool``
-(project, "flavor", name)        empty: which pools it has, they tell themselves
-(project, "binding", queue)      a ``Binding``
-("", "pool-queue", <of both>)    empty: for each binding one, by its pool; see ``bound_ref``
-("", "unbound", <of the queue>)  an ``Unbound``, until the binding of a deleted queue has gone
+| Reference | Content | |---|---| | ("", "pool", name) | a ``Pool`` | | (project, "flavor", name) | empty; each pool
+names its flavor | | (project, "binding", queue) | a ``Binding`` | | ("", "pool-queue", digest of pool and queue) |
+empty; an index of bindings by pool, see ``bound_ref`` | | ("", "unbound", digest of queue) | an ``Unbound``, until the
+binding of a deleted queue is removed |
 """
 
 from collections.abc import Iterator
@@ -23,14 +22,18 @@ FLAVOR: Final = "flavor"
 BINDING: Final = "binding"
 BOUND: Final = "pool-queue"
 UNBOUND: Final = "unbound"
-# The pool of queues that are in the configured store, beside the catalogue.
+# The pool of queues in the configured store, which also holds the catalog.
 DEFAULT_POOL: Final = ""
-# Documents that a walk through all of a kind reads at a time.
-STEP: Final = 100
+# Number of documents read at a time when all documents of a kind are read.
+PAGE_SIZE: Final = 100
 
 
 class Pool(Struct, frozen=True):
-    """A store for queues. ``weight``: its share of new queues among the pools of its flavor; 0 = none."""
+    """A store for queues.
+
+    Attributes:
+        weight: Share of new queues relative to the other pools of the flavor; 0 = no new queues.
+    """
 
     uri: str
     weight: int
@@ -39,14 +42,18 @@ class Pool(Struct, frozen=True):
 
 
 class Binding(Struct, frozen=True):
-    """In which pool a queue is. ``deleted``: when the queue was deleted, if nobody has posted to it since."""
+    """The pool of a queue.
+
+    Attributes:
+        deleted: Time at which the queue was deleted, unless it received a post since.
+    """
 
     pool: str
     deleted: Seconds | None = None
 
 
 class Unbound(Struct, frozen=True):
-    """A queue that was deleted, and whose binding is to go."""
+    """A deleted queue whose binding must be removed."""
 
     project: str
     queue: str
@@ -65,7 +72,7 @@ def binding_ref(queue: QueueRef) -> DocumentRef:
 
 
 def bound_ref(pool: str, queue: QueueRef) -> DocumentRef:
-    """What shows that the pool has the queue: found by its pool, with ``bound_prefix``."""
+    """Return the reference of the index entry of a queue in a pool; ``bound_prefix`` finds all entries of the pool."""
     return DocumentRef("", BOUND, bound_prefix(pool) + _short(f"{queue.name}/{queue.project}"))
 
 
@@ -90,10 +97,10 @@ def read_unbound(document: Document) -> Unbound:
 
 
 def each(documents: Any, kind: str, now: Seconds) -> Iterator[Document]:
-    """All documents of the deployment of this kind; ``documents``: a ``DocumentController``."""
+    """Yield all documents of the deployment with this kind, from a ``DocumentController``."""
     after: str | None = ""
     while after is not None:
-        page = documents.list("", kind, "", after, STEP, now)
+        page = documents.list("", kind, "", after, PAGE_SIZE, now)
         yield from page.items
         after = page.next
 

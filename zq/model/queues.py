@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues, and what is said of many: pages, statistics, the filter of a listing.
-
-Units: see ``zq.model``.
-"""
+"""Queues, pages, statistics and listing filters. See ``zq.model`` for units."""
 
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, TypeVar
@@ -12,28 +9,28 @@ from msgspec import Struct
 Seconds = float
 T = TypeVar("T")
 UNBOUNDED: Final = 1 << 62
-"""Bytes that no answer has."""
+"""A number of bytes that no answer reaches."""
 
 
 class QueueRef(NamedTuple):
-    """A queue's full name: the tenant travels inside it."""
+    """The full name of a queue, which includes the project."""
 
     project: str
     name: str
 
 
 class Grouping(StrEnum):
-    """What groups of messages are to a queue, for good (decision 0129)."""
+    """The message group mode of a queue, which is fixed at creation (decision 0129)."""
 
     NONE = ""
     ORDERED = "ordered"
-    """A group's messages are handed out in the order of posts, and none while one before it is held or delayed."""
+    """Messages of a group are delivered in post order, and only if no earlier one is claimed or delayed."""
     FAIR = "fair"
     """Groups take turns."""
 
 
 class Queue(Struct, frozen=True):
-    """A queue as stored: ``metadata`` is the raw JSON object its owner set, without defaults."""
+    """A queue as stored. ``metadata`` is the raw JSON object that its owner set, without defaults."""
 
     ref: QueueRef
     metadata: bytes
@@ -41,7 +38,13 @@ class Queue(Struct, frozen=True):
 
 
 class ListFilter(Struct, frozen=True):
-    """Which messages a listing shows. ``without`` hides one client's own; "" hides nobody's."""
+    """The filter of a message listing.
+
+    Attributes:
+        without: Client whose own messages are excluded; "" = none are excluded.
+        claimed: Whether claimed messages are included.
+        delayed: Whether delayed messages are included.
+    """
 
     without: str = ""
     claimed: bool = False
@@ -49,16 +52,20 @@ class ListFilter(Struct, frozen=True):
 
 
 class Page(Struct, Generic[T], frozen=True):
-    """One page of a listing. ``next`` continues after it; None means that the page is empty."""
+    """A page of a listing.
+
+    Attributes:
+        next: Marker of the next page; ``None`` if the page is empty.
+    """
 
     items: list[T]
     next: str | None
     metadata: bytes | None = None
-    """Of a listing that expects others: the queue's metadata; nothing was listed then."""
+    """The queue's metadata if it differs from the expected metadata. Nothing was listed then."""
 
 
 class Edge(Struct, frozen=True):
-    """The oldest or the newest message of a queue."""
+    """The oldest or newest message of a queue."""
 
     id: str
     created: Seconds
@@ -66,20 +73,27 @@ class Edge(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """Unexpired messages: under a live claim, and every other one (delayed ones included)."""
+    """Counts of unexpired messages: held by a live claim, and all others, including delayed ones."""
 
     claimed: int = 0
     free: int = 0
     oldest: Edge | None = None
     newest: Edge | None = None
     entered: int | None = None
-    """How many messages have come in, counted from anywhere: what came meanwhile is the difference of two answers.
-    Purges and restarts go on counting, deletions need not; None for a missing queue, and of topics."""
+    """Counter of posted messages; the difference between two reads is the number posted in between.
+
+    Purges and restarts do not reset the counter, but a deletion of the queue may. ``None`` for a missing queue and for
+    topics.
+    """
 
 
 class Ready(Struct, frozen=True):
-    """What of a queue is ready: ``count``, up to the bound that was asked for. ``next``: the earliest moment after now
-    at which one more message becomes ready by itself; None if none will."""
+    """The ready messages of a queue.
+
+    Attributes:
+        count: Number of ready messages, up to the requested bound.
+        next: Earliest later time at which another message becomes ready by itself; ``None`` if there is none.
+    """
 
     count: int = 0
     next: Seconds | None = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much a project may use (tenancy 6)."""
+"""Quotas and states of projects (tenancy 6)."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -9,30 +9,30 @@ from msgspec import Struct, structs
 
 from zq.errors import Invalid
 
-# The kind of the documents that hold projects' own values; they are the deployment's.
+# Kind of the deployment's documents that hold the settings of projects.
 QUOTA: Final = "quota"
-# The kind of the documents that list all projects that have made something; they are the deployment's too.
+# Kind of the deployment's documents that list all projects that have created something.
 PROJECT: Final = "project"
-# The largest value of any of them.
+# Maximum value of a quota.
 MOST: Final = 1 << 53
 
 
-# Bytes that each stored message counts besides its body.
+# Bytes that each stored message counts in addition to its body.
 OVERHEAD: Final = 256
 
 
 class Usage(Struct, frozen=True):
-    """What a project has stored: messages, and the bytes of their bodies with ``OVERHEAD`` for each."""
+    """The storage usage of a project: messages, and bytes of bodies plus ``OVERHEAD`` per message."""
 
     messages: int
     bytes: int
     exact: bool = True
     age: int = 0
-    """Seconds that it may be old."""
+    """Maximum age of the counts in seconds."""
 
 
 class Work(StrEnum):
-    """What batch jobs name, as their bounds in ``Quota`` are called."""
+    """The kinds of transaction objects, with their names in ``Quota``."""
 
     STAGE = "stages"
     FENCE = "fences"
@@ -40,14 +40,18 @@ class Work(StrEnum):
 
 
 class WorkCount(NamedTuple):
-    """How many of a kind a project has; ``known``: whether the one that was asked about is among them."""
+    """The number of a project's objects of one kind.
+
+    Attributes:
+        known: Whether the object in question exists.
+    """
 
     total: int
     known: bool
 
 
 class State(StrEnum):
-    """What a project may do at all, as its administrator says."""
+    """The state of a project, set by an administrator."""
 
     ACTIVE = "active"
     READ_ONLY = "read_only"
@@ -55,7 +59,7 @@ class State(StrEnum):
 
 
 class Quota(Struct, frozen=True):
-    """Bounds of one project, under their names in ``[quota]``; 0 = none. The first three are of one second."""
+    """The limits of one project, named as in ``[quota]``; 0 = no limit. The first three are per second."""
 
     requests: int = 1000
     messages: int = 10_000
@@ -71,33 +75,33 @@ class Quota(Struct, frozen=True):
     subscriptions: int = 1000
     tokens: int = 100
     share: int = 25
-    """Percent of what one process has of threads, waiters and streams."""
+    """Percentage of a process's threads, long-poll slots and streams."""
 
     def with_own(self, own: Mapping[str, int]) -> "Quota":
-        """The same with a project's own values."""
+        """Return this quota with the project's own limits applied."""
         return structs.replace(self, **own) if own else self
 
 
 UNBOUNDED: Final = Quota(**dict.fromkeys(Quota.__struct_fields__, 0) | {"share": 25})
-"""For servers that do not know who asks."""
+"""The quota of servers that do not authenticate callers."""
 
 
 class Project(Struct, frozen=True):
-    """What an administrator has said of one project: its own ``limits`` and its ``state``."""
+    """An administrator's settings of a project: its own ``limits`` and its ``state``."""
 
     limits: dict[str, int] = {}
     state: State = State.ACTIVE
     deleting: bool = False
-    """Whether what is the project's is being removed."""
+    """Whether the project is being deleted."""
 
 
 def checked(limits: Mapping[str, Any]) -> dict[str, int]:
-    """Values of a project's own. Raises ``Invalid``."""
+    """Return a project's own limits after validation. Raises ``Invalid``."""
     for name, value in limits.items():
         if name not in Quota.__struct_fields__:
             known = ", ".join(Quota.__struct_fields__)
-            raise Invalid(f"limits may name {known}; it names {name[:32]!r}.")
+            raise Invalid(f"limits may contain {known}, not {name[:32]!r}.")
         low, high = (1, 100) if name == "share" else (0, MOST)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise Invalid(f"limits.{name} must be a whole number from {low} to {high}; it is {str(value)[:32]}.")
+            raise Invalid(f"limits.{name} must be an integer from {low} to {high}, not {str(value)[:32]}.")
     return dict(limits)

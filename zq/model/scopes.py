@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a credential is for: scopes as ``produce+consume:queue/jobs.**`` (tenancy 2).
+"""Scopes of credentials, such as ``produce+consume:queue/jobs.**`` (tenancy 2).
 
-A scope names verbs, a kind of names, and a glob of names as ``match`` of a stream has it. A credential without scopes
-is for the whole project, which ``None`` stands for; one with scopes is for what any of them allows.
+A scope has verbs, an optional kind of names, and a glob of names like the parameter ``match`` of a stream. A credential
+permits what any of its scopes permits. A credential without scopes (``None``) is valid for the whole project.
 """
 
 import re
@@ -14,36 +14,36 @@ from typing import Final
 from zq.errors import Invalid
 from zq.model.topics import Pattern
 
-# Scopes of one credential.
-MOST_SCOPES: Final = 20
-# Bytes of all of them together.
-MOST_BYTES: Final = 2000
-# Pairs of states that a comparison of two globs visits; where these do not suffice, it cannot be decided.
-MOST_STATES: Final = 300
-# Names that one credential's scopes remember.
-MOST_REMEMBERED: Final = 1000
-# A letter that stands for all that no glob names.
+# Maximum number of scopes of a credential.
+MAX_SCOPES: Final = 20
+# Maximum total size in bytes of a credential's scopes.
+MAX_BYTES: Final = 2000
+# Maximum number of state pairs that a comparison of two globs visits. Beyond it, the result is undecided.
+MAX_STATES: Final = 300
+# Maximum number of cached decisions per credential.
+MAX_CACHED: Final = 1000
+# A letter that represents all letters that occur in neither glob.
 OTHER: Final = "\0"
 RULE: Final = (
-    "A scope must be verbs, a colon and a glob of names, as produce+consume:queue/jobs.**; the verbs are produce, "
-    "consume, observe and manage, or *, and before the glob may stand queue/, topic/ or work/"
+    "A scope must be verbs, a colon and a glob of names, such as produce+consume:queue/jobs.**; the verbs are produce, "
+    "consume, observe and manage, or *; queue/, topic/ or work/ may precede the glob"
 )
 
 
 class Verb(StrEnum):
-    """What a scope allows: each route and each target of a request falls under one of them."""
+    """The verb that a scope permits. Each route and each target of a request has a verb."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
     OBSERVE = "observe"
     MANAGE = "manage"
 
-    # As of any text: that of an enumeration is a call, and each request looks its verb up.
+    # The hash of an enumeration member is a slow Python call, and every request looks up its verb.
     __hash__ = str.__hash__
 
 
 class Kind(StrEnum):
-    """What names are of: ``work`` are stages, fences, producers and their commits."""
+    """The kind of named object. ``work`` covers stages, fences, producers and commits."""
 
     QUEUE = "queue"
     TOPIC = "topic"
@@ -52,13 +52,13 @@ class Kind(StrEnum):
     __hash__ = str.__hash__
 
 
-# A glob of the names of queues and topics, as long as the longest name of a queue.
+# A glob of queue or topic names, at most as long as the longest queue name.
 GLOB: Final = re.compile(r"[A-Za-z0-9_.*-]{1,80}", re.ASCII)
 _FORM: Final = re.compile(rf"(\*|[a-z+]+):(?:({'|'.join(Kind)})/)?([^/:]+)", re.ASCII)
 
 
 class Scope:
-    """One scope. Raises ``Invalid``."""
+    """One parsed scope. Raises ``Invalid``."""
 
     def __init__(self, text: str) -> None:
         form = _FORM.fullmatch(text)
@@ -74,39 +74,42 @@ class Scope:
 
 
 class Scopes:
-    """All scopes of one credential, at least one. Equal texts are one object: see ``parse``."""
+    """The scopes of one credential, at least one. ``parse`` returns the same object for equal texts."""
 
     def __init__(self, texts: Sequence[str]) -> None:
-        """Raises ``Invalid``."""
-        if not 1 <= len(texts) <= MOST_SCOPES:
-            raise Invalid(f"scopes must name 1 to {MOST_SCOPES} values; it names {len(texts)}.")
-        if sum(len(text.encode()) for text in texts) > MOST_BYTES:
-            raise Invalid(f"scopes must be at most {MOST_BYTES} bytes together.")
+        """Parse the scopes. Raises ``Invalid``."""
+        if not 1 <= len(texts) <= MAX_SCOPES:
+            raise Invalid(f"scopes must name 1 to {MAX_SCOPES} values; it names {len(texts)}.")
+        if sum(len(text.encode()) for text in texts) > MAX_BYTES:
+            raise Invalid(f"scopes must be at most {MAX_BYTES} bytes together.")
         self.texts = tuple(texts)
         self._scopes = [Scope(text) for text in texts]
         self._widest = sorted(self._scopes, key=lambda scope: len(scope.glob.text))
-        """Those first that decide most, at the least cost."""
-        self.allows: Callable[[Verb, Kind, str], bool] = lru_cache(maxsize=MOST_REMEMBERED)(self._allows)
-        """Whether one of them allows the verb on this name; remembered, for each request asks."""
+        """The scopes in order of length, because short globs are cheap and match most names."""
+        self.allows: Callable[[Verb, Kind, str], bool] = lru_cache(maxsize=MAX_CACHED)(self._allows)
+        """Returns whether a scope permits the verb on this name. Cached, because every request calls it."""
 
     def _allows(self, verb: Verb, kind: Kind, name: str) -> bool:
         return any(scope.glob.fits(name) for scope in self._of(verb, kind))
 
     def covers(self, verb: Verb, kind: Kind, glob: str) -> bool:
-        """Whether one of them allows the verb on every name of the glob; no, where that cannot be decided."""
+        """Return whether one scope permits the verb on every name of the glob; ``False`` if undecided."""
         inner = Pattern(glob)
         return any(covers(scope.glob, inner) for scope in self._of(verb, kind))
 
     def meets(self, verb: Verb, kind: Kind, glob: str) -> bool:
-        """Whether one of them may allow the verb on a name of the glob; yes, where that cannot be decided."""
+        """Return whether one scope may permit the verb on some name of the glob; ``True`` if undecided."""
         other = Pattern(glob)
         return any(overlap(scope.glob, other) for scope in self._of(verb, kind))
 
     def include(self, others: "Scopes | None") -> bool:
-        """Whether they allow all that ``others`` allow: a credential must not make one that exceeds it."""
+        """Return whether these scopes permit everything that ``others`` permit.
+
+        A credential must not create another one that exceeds it.
+        """
         if others is None:
             return False
-        known = cache(covers)  # the same globs for each verb and kind
+        known = cache(covers)  # the globs repeat for each verb and kind
         return all(
             any(known(own.glob, scope.glob) for own in self._of(verb, kind))
             for scope in others._scopes
@@ -115,7 +118,7 @@ class Scopes:
         )
 
     def everywhere(self, verb: Verb) -> bool:
-        """Whether they allow the verb on everything of the project."""
+        """Return whether the scopes permit the verb on all objects of the project."""
         return all(self.covers(verb, kind, "**") for kind in Kind)
 
     def _of(self, verb: Verb, kind: Kind) -> Iterable[Scope]:
@@ -128,29 +131,30 @@ def _parsed(texts: tuple[str, ...]) -> Scopes:
 
 
 def parse(texts: Sequence[str] | None) -> Scopes | None:
-    """What a credential's record or claim names as its scopes; None for one without. Raises ``Invalid``."""
+    """Return the parsed scopes of a credential, or ``None`` if it has no scopes. Raises ``Invalid``."""
     return None if texts is None or not texts else _parsed(tuple(texts))
 
 
 def exceed(asked: Scopes | None, own: Scopes | None) -> bool:
-    """Whether ``asked`` allow anything that ``own`` do not, or may do so. None: the whole project."""
+    """Return whether ``asked`` permits anything that ``own`` does not, as far as that is decidable."""
     return own is not None and not own.include(asked)
 
 
 def covers(outer: Pattern, inner: Pattern) -> bool:
-    """Whether every name that ``inner`` matches is one that ``outer`` matches; no, where that cannot be decided."""
+    """Return whether ``outer`` matches every name that ``inner`` matches; ``False`` if undecided."""
     return outer.text in ("**", inner.text) or _reaches(outer, inner, lambda out, into: into and not out) is False
 
 
 def overlap(one: Pattern, other: Pattern) -> bool:
-    """Whether a name matches both; yes, where that cannot be decided."""
+    """Return whether some name matches both patterns; ``True`` if undecided."""
     return _reaches(one, other, lambda first, second: first and second) is not False
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Whether there is a text of which ``wanted`` holds, told who matches it; None if that cannot be decided.
+    """Return whether ``wanted`` accepts the two match results of some text; ``None`` if undecided.
 
-    Follows all ways through both globs at once: letters that neither names are alike, so that few are tried.
+    Both patterns are simulated at the same time. All letters that occur in neither are equivalent, so only a few are
+    tried.
     """
     letters = (set(one.text) | set(other.text) | {".", OTHER}) - {"*"}
     begin = (one.begin, other.begin)
@@ -161,9 +165,9 @@ def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool])
             return True
         for letter in letters:
             pair = (one.step(first, letter), other.step(second, letter))
-            if pair not in seen and pair[1]:  # what the second cannot match is wanted by nobody
+            if pair not in seen and pair[1]:  # texts that the second pattern cannot match are never wanted
                 seen.add(pair)
                 waiting.append(pair)
-        if len(seen) > MOST_STATES:
+        if len(seen) > MAX_STATES:
             return None
     return False

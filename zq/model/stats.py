@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store tells of itself: values, and one count; ``zq.serving.metrics`` gives the measures to Prometheus."""
+"""Measurements and reports of a store: depth, metrics, integrity checks, snapshots, restores and salvages."""
 
 import threading
 from collections.abc import Callable
@@ -10,19 +10,23 @@ from zq.model import Seconds
 
 
 class Depth(Struct, frozen=True):
-    """The messages of a queue by state, each counted up to the bound that was asked for."""
+    """The message count of a queue per state, each up to the requested bound."""
 
     ready: int = 0
     delayed: int = 0
     claimed: int = 0
     expired: int = 0
-    """Expired, and not removed yet."""
+    """Expired messages that have not been removed yet."""
     oldest_ready: Seconds | None = None
-    """The moment from which the first ready message could be claimed."""
+    """The available-at time of the first ready message."""
 
 
 class Measure(Struct, frozen=True):
-    """One figure. ``name`` is Prometheus's without the prefix ``zq_``; names that end in ``_total`` only rise."""
+    """One metric value.
+
+    Attributes:
+        name: Prometheus name without the prefix ``zq_``. A name that ends in ``_total`` belongs to a counter.
+    """
 
     name: str
     value: float
@@ -30,7 +34,7 @@ class Measure(Struct, frozen=True):
 
 
 class Tally:
-    """A counter of one process, with one label. Safe for any number of threads."""
+    """A counter with one label in this process. Thread-safe."""
 
     def __init__(self, name: str, label: str, *values: str) -> None:
         self._name = name
@@ -54,50 +58,60 @@ def removals() -> Tally:
 
 
 class Report(Struct, frozen=True):
-    """What a check of a whole store found: things counted by kind, how many contradictions, and the first of them."""
+    """The result of an integrity check of a whole store.
+
+    Attributes:
+        counted: Number of items by kind.
+        contradictions: Number of inconsistencies.
+        examples: Descriptions of the first inconsistencies.
+    """
 
     counted: dict[str, int]
     contradictions: int
     examples: list[str]
-    """A sentence each."""
+    """One sentence each."""
     damage: list[str]
-    """What cannot be read, a sentence each: all of it."""
+    """Descriptions of all unreadable data, one sentence each."""
 
 
 class Snapshot(Struct):
-    """A store's files as they stood together at one moment, in a folder of their own. ``sequence``: of the store's own
-    count of writes, all up to which are in them; ``pause``: seconds for which every request stood still."""
+    """A consistent set of a store's files in a folder of their own.
+
+    Attributes:
+        sequence: Store sequence number up to which all writes are included.
+        pause: Seconds for which requests were blocked.
+    """
 
     folder: str
     moment: Seconds
     sequence: int
     pause: Seconds
     whole: bool = False
-    """Whether a backup has been made of it: set by whoever did."""
+    """Whether a backup of the snapshot is complete. Set by the code that made the backup."""
 
 
 class Restored(Struct, frozen=True):
-    """What a restore of a backup did."""
+    """The result of a restore from a backup."""
 
     moment: Seconds
-    """When the backup was made."""
+    """Time at which the backup was made."""
     now: Seconds
     expired: int
-    """Messages of queues that expired in between."""
+    """Number of messages that have expired since."""
     fences: int
     tokens: int
-    """Those that live."""
+    """Number of valid tokens."""
 
 
-# (kind, value, seconds): what a document is that expires so much later; None = it expires when it was to.
+# Returns the value of a document (kind, value) whose expiry is postponed by seconds; ``None`` = not postponed.
 Postpone = Callable[[str, bytes, Seconds], bytes | None]
 
 
 class Salvaged(Struct, frozen=True):
-    """What a salvage did. ``lost`` and ``damage``: a sentence each, all of them."""
+    """The result of a salvage. ``lost`` and ``damage`` have one sentence per item."""
 
     saved: dict[str, int]
     lost: list[str]
     damage: list[str]
     report: Report
-    """Of the check of the new store."""
+    """Result of the integrity check of the new store."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a store's URI, which may name several hosts.
+"""Parser for store URIs, which may name several hosts.
 
-``urllib.parse.urlsplit`` reads URLs, which have one: newer Pythons, and older ones that distributions mend, refuse
-brackets behind the first host, as MongoDB's URIs have them (``mongodb://a,[::1]:27018``).
+``urllib.parse.urlsplit`` supports only one host. Newer Python versions, and patched older ones, reject brackets after
+the first host, which occur in MongoDB URIs (``mongodb://a,[::1]:27018``).
 """
 
 import re
@@ -14,11 +14,11 @@ PARTS: Final = re.compile(r"(?:([a-z][a-z0-9+.-]*):)?(?://([^/?#]*))?([^?#]*)(?:
 
 
 def split(uri: str) -> SplitResult:
-    """The parts, as ``urlsplit`` gives them. Raises ``ValueError`` for brackets that do not pair."""
+    """Return the parts of a URI like ``urlsplit``. Raises ``ValueError`` for unbalanced brackets."""
     found = PARTS.fullmatch(uri)
-    if found is None:  # each part may be empty, and the path holds what none of them is
+    if found is None:  # each part may be empty, and the path matches all remaining text
         raise AssertionError("every text has these parts")
     scheme, netloc, path, query, fragment = (part or "" for part in found.groups())
     if any(host.count("[") != host.count("]") for host in netloc.rpartition("@")[2].split(",")):
-        raise ValueError("The brackets of a host do not pair.")
+        raise ValueError("The brackets of a host are not balanced.")
     return SplitResult(scheme.lower(), netloc, path, query, fragment)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of topics (extensions 8): batches of published messages, what of a log is kept, patterns of names.
+"""Topics: batches of published messages, retention, log slices, and name patterns (extensions 8).
 
-No I/O, no clock, no JSON, as in ``model``. Topics of a project share one log, so sequences are the project's.
+The topics of a project share one log, so sequences are unique in the project.
 """
 
 import re
@@ -13,22 +13,24 @@ from msgspec import Struct
 
 from zq.model import Seconds
 
-# The kind of the documents that hold topics' metadata.
+# Kind of the documents that hold the metadata of topics.
 TOPIC: Final = "topic"
 
 
 class TopicRef(NamedTuple):
-    """A topic's full name."""
+    """The full name of a topic."""
 
     project: str
     name: str
 
 
 class Entry(Struct, frozen=True, array_like=True):
-    """A message on its way in, every default already decided.
+    """A message to be published, with all defaults applied.
 
-    ``body``: raw JSON, or encrypted; ``hops``: by how many deliveries of zq it has come; ``seal``: random bytes to
-    which an encrypted body is bound, b"" if it is bound to its topic alone.
+    Attributes:
+        body: Raw JSON, or encrypted.
+        hops: Number of zq deliveries that led to the message.
+        seal: Random bytes to which an encrypted body is bound; b"" if it is bound to its topic only.
     """
 
     body: bytes
@@ -39,7 +41,7 @@ class Entry(Struct, frozen=True, array_like=True):
 
 
 class Published(Struct, frozen=True):
-    """A published message; its id is its sequence."""
+    """A published message. Its id is its sequence."""
 
     topic: str
     sequence: int
@@ -48,7 +50,7 @@ class Published(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """Messages of one topic that follow each other in the log, from ``sequence`` on; ``topic`` is its name."""
+    """Consecutive messages of one topic in the log, from ``sequence`` on."""
 
     topic: str
     sequence: int
@@ -57,37 +59,42 @@ class Batch(Struct, frozen=True):
 
     @property
     def last(self) -> int:
-        """Sequence of the last one."""
+        """Sequence of the last message."""
         return self.sequence + len(self.entries) - 1
 
     @property
     def size(self) -> int:
-        """Bytes of the bodies."""
+        """Total size of the bodies in bytes."""
         return sum(len(entry.body) for entry in self.entries)
 
     def messages(self, after: int, now: Seconds) -> Iterator[Published]:
-        """Those of sequence above ``after`` that have not expired."""
+        """Yield the unexpired messages with a sequence above ``after``."""
         for sequence, entry in enumerate(self.entries, self.sequence):
             if sequence > after and self.created + entry.ttl > now:
                 yield Published(self.topic, sequence, self.created, entry)
 
 
 class Retention(NamedTuple):
-    """How much of a log is kept: a batch may fall off when it and all that was published since, whatever became of it,
-    are more than so many bytes of bodies, or messages; it has fallen off when they are an eighth more. The newest batch
-    stays."""
+    """The retention limits of a log, in bytes of bodies and in messages.
+
+    A batch may be trimmed once it and all later messages exceed a limit. It has been trimmed once they exceed the limit
+    by an eighth. The newest batch is never trimmed.
+    """
 
     size: int
     messages: int
 
 
 class LogSlice(Struct, frozen=True):
-    """What a look into a log found.
+    """The result of a read from a log.
 
-    ``position``: up to there it has looked; the next look begins there. ``more``: it has not come to the end. ``last``:
-    the last sequence of the log. ``dropped``: that of the last message that has fallen off, of whatever topic.
-    ``given``: no sequence beyond it and ``last`` was ever given to anybody; it is above ``last`` where the log may have
-    lost its end, and told only to whoever reads from beyond that.
+    Attributes:
+        position: Sequence up to which the log was read. The next read starts there.
+        more: Whether the read ended before the end of the log.
+        last: Last sequence of the log.
+        dropped: Sequence of the last trimmed message of any topic.
+        given: Upper bound of all sequences ever assigned. It exceeds ``last`` if the log may have lost its tail. It is
+            set only for reads from beyond ``last``.
     """
 
     batches: list[Batch]
@@ -99,51 +106,57 @@ class LogSlice(Struct, frozen=True):
 
 
 Listener = Callable[[Batch | None, int], None]
-"""(batch, before): it was published, next after the message of sequence ``before``. Batches come in the order of
-sequence but may be lost, or come again; (None, last): something was published, up to that sequence at least. (None, 0):
-something else has happened, or may have been lost, so that what the listener remembers of the log is to be forgotten.
-Called from any thread; returns at once."""
+"""Notification (batch, before): the batch was published directly after the message with sequence ``before``.
+
+Batches arrive in the order of sequence, but may be lost or repeated. (None, last): messages were published up to at
+least this sequence. (None, 0): the log changed in another way, or notifications were lost, so cached data is invalid.
+
+Called on any thread; must not block.
+"""
 
 PATTERN: Final = re.compile(r"[A-Za-z0-9_.*-]{1,64}", re.ASCII)
 _TOKEN: Final = re.compile(r"\*+|[^*]")
-# How many names of topics one pattern remembers.
-MOST_REMEMBERED: Final = 10_000
+# Maximum number of topic names that a pattern caches.
+MAX_CACHED: Final = 10_000
 
 
 class Pattern:
-    """Which topics are meant: a name, or a glob with ``*`` within a part between dots and ``**`` across them."""
+    """A topic name, or a glob in which ``*`` matches within a part between dots and ``**`` matches across parts."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.topic = "" if "*" in text else text
-        """The only name that matches; "" = several may."""
+        """The only matching name; "" = several names may match."""
         tokens = _TOKEN.findall(text)
         self._end = 1 << len(tokens)
         self._stars = _bits(token[0] == "*" for token in tokens)
         self._across = _bits(token.startswith("**") for token in tokens)
         self._places = {letter: _bits(token == letter for token in tokens) for letter in set(text) - {"*"}}
-        # Whether a topic is meant; remembered, for the names of a log come again and again.
+        # Returns whether a topic matches. Cached, because the names of a log repeat.
         self.matches: Callable[[str], bool] = (
-            self.topic.__eq__ if self.topic else lru_cache(maxsize=MOST_REMEMBERED)(self.fits)
+            self.topic.__eq__ if self.topic else lru_cache(maxsize=MAX_CACHED)(self.fits)
         )
         self.begin = 1 | (self._stars & 1) << 1
-        """Where a name begins: a set of places in the pattern, each a bit of one number."""
+        """The initial state: a set of pattern positions, each a bit of one number."""
 
     def fits(self, topic: str) -> bool:
-        """Whether a topic is meant, found out anew."""
+        """Return whether a topic matches, without the cache."""
         places = self.begin
         for letter in topic:
             places = self.step(places, letter)
         return self.ends(places)
 
     def step(self, places: int, letter: str) -> int:
-        """Follow all ways through the pattern at once, so that no name makes it slow; 0: no name begins so."""
+        """Return the state after ``letter``; 0 if no name can begin like this.
+
+        All paths through the pattern are simulated at the same time, so no name takes long to match.
+        """
         stay = places & (self._across if letter == "." else self._stars)
         places = stay | (places & self._places.get(letter, 0)) << 1
         return places | (places & self._stars) << 1
 
     def ends(self, places: int) -> bool:
-        """Whether a name may end there."""
+        """Return whether a name may end in this state."""
         return bool(places & self._end)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences, stages and commits (extensions 9)."""
+"""Transactions: fences, stages and commits (extensions 9)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -10,18 +10,22 @@ from zq.model.queues import QueueRef, Seconds
 
 
 class Fence(Struct, frozen=True):
-    """What a caller knows of a fence: the epoch it was given (extensions 9)."""
+    """The epoch of a fence that a client holds (extensions 9)."""
 
     name: str
     epoch: int
 
 
 MOST_STAGED: Final = 1 << 31
-"""Messages of a stage that nobody bounds."""
+"""Maximum number of messages of a stage without a limit."""
 
 
 class ClaimRef(NamedTuple):
-    """A claim to be settled by a commit: all that it holds. ``history``: as in ``Settlement``."""
+    """A claim whose messages a commit deletes.
+
+    Attributes:
+        history: Seconds for which the queue keeps history entries, as in ``Settlement``.
+    """
 
     queue: QueueRef
     claim: str
@@ -29,10 +33,12 @@ class ClaimRef(NamedTuple):
 
 
 class Commit(Struct, frozen=True):
-    """One batch of a producer: stages to publish, in this order, and claims to settle, as one decision (extensions 9).
+    """One batch of a producer: stages to publish in order, and claims to settle, atomically (extensions 9).
 
-    ``ttl``: seconds for which the producer is remembered. ``expected``: how many messages stages are to hold, of those
-    that are named there. ``beside``: stages that are published too if they are there, and are not counted.
+    Attributes:
+        ttl: Seconds for which the producer is remembered.
+        expected: Required message count by stage, for some of the stages.
+        beside: Further stages that are published if they exist, and are not counted.
     """
 
     project: str
@@ -47,17 +53,23 @@ class Commit(Struct, frozen=True):
 
 
 class Bounds(Struct, frozen=True):
-    """Messages, published and deleted together, that a commit may be about: ``step`` in one step of the store, ``most``
-    at all."""
+    """The limits of a commit in messages, published and deleted ones together.
+
+    Attributes:
+        step: Maximum in one step of the store.
+        most: Maximum in total.
+    """
 
     step: int = 2000
     most: int = 1_000_000
 
 
 class Committed(Struct, frozen=True):
-    """A producer's last batch and what it does. ``replayed``: the caller's own batch was not above it.
+    """The last batch of a producer and its effect.
 
-    ``open``: it is decided, and not all of it is done yet.
+    Attributes:
+        replayed: Whether the client's batch was not newer than this one.
+        open: Whether the commit is decided but not completely applied.
     """
 
     batch: int
@@ -68,7 +80,7 @@ class Committed(Struct, frozen=True):
 
 
 class Unfinished(NamedTuple):
-    """A commit that is decided and not done. ``progress`` is another text after each slice of it."""
+    """A commit that is decided but not completely applied. ``progress`` changes with each slice."""
 
     project: str
     producer: str
@@ -76,7 +88,7 @@ class Unfinished(NamedTuple):
 
 
 class KnownStage(Struct, frozen=True):
-    """A living stage: messages, bytes of their bodies, and when it is dropped."""
+    """An existing stage. ``bytes`` is the size of its bodies; ``expires`` is when it is dropped."""
 
     name: str
     messages: int
@@ -85,7 +97,7 @@ class KnownStage(Struct, frozen=True):
 
 
 class KnownFence(Struct, frozen=True):
-    """A fence, its last epoch, and when that was given out; None = not known."""
+    """A fence and its last epoch. ``advanced`` is the time of that epoch; ``None`` = unknown."""
 
     name: str
     epoch: int
@@ -93,7 +105,7 @@ class KnownFence(Struct, frozen=True):
 
 
 class KnownProducer(Struct, frozen=True):
-    """A producer, its last batch, and when that was decided; None = not known."""
+    """A producer and its last batch. ``decided`` is the time of that batch; ``None`` = unknown."""
 
     name: str
     last: Committed
@@ -101,4 +113,4 @@ class KnownProducer(Struct, frozen=True):
 
 
 KnownWork = KnownStage | KnownFence | KnownProducer
-"""What a batch job has named, as listings show it."""
+"""A transaction object in a listing."""

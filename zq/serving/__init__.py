@@ -6,9 +6,9 @@ import sys
 
 
 def main() -> int:
-    """Run ``zq.serving.server.main``.
+    """Run ``zq-server`` and return its exit code.
 
-    Print an error message and return 2 if a required package is not installed.
+    If a required package is not installed, print an error message and return 2.
     """
     # SIGHUP must not end the process during its imports. The server unblocks the signal once it serves.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
@@ -17,7 +17,7 @@ def main() -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("zq"):
             raise
-        sentence = f"The package {error.name} is missing: pip install 'zq-queue[server,rocksdb]' brings it."
+        sentence = f"The package {error.name} is missing. Install it with pip install 'zq-queue[server,rocksdb]'."
         print(f"zq-server: {sentence}", file=sys.stderr)  # noqa: T201
         return 2
     return serve()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composition of a server process: store, clock, metrics, use cases, authentication, background work."""
+"""The composition of a server process: store, clock, metrics, use cases, authentication and background work."""
 
 import atexit
 import gc
@@ -52,15 +52,15 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 # Seconds between two attempts to open the store.
 RETRY_INTERVAL = 1.0
-# Minimum number of concurrent requests on which a project's share is computed, even with fewer threads.
+# Minimum number of concurrent requests from which a project's share is computed, even with fewer threads.
 REQUESTS_AT_ONCE = 64
-NO_SNAPSHOT = "This store, or these as there are pools, are backed up by their own means: see backup.md."
+NO_SNAPSHOT = "zq cannot back up this store or these pools. Use the tools of the store: see backup.md."
 
 
 class Application:
-    """The application of one process, on an open store. ``tls`` is reloaded with the options.
+    """The application of one process with its open store and background threads.
 
-    Raises ``StartRefused``, ``Unavailable``.
+    ``tls`` is reloaded together with the options. The constructor raises ``StartRefused`` or ``Unavailable``.
     """
 
     def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
@@ -111,11 +111,11 @@ class Application:
         )
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
-        lifecycle.at_end(self.broker.trail.finish)  # runs before the store is closed
+        lifecycle.at_end(self.broker.trail.finish)  # must run before the store is closed
         for feature in self.features:
             feature.start()
-            atexit.register(feature.stop)  # before the store is closed
-        # Exempt imported objects from garbage collection: a full collection would otherwise block for 25 ms.
+            atexit.register(feature.stop)  # must run before the store is closed
+        # Exempt imported objects from garbage collection, because a full collection would block for 25 ms.
         gc.freeze()
 
     def _create_app(self) -> App:
@@ -146,7 +146,7 @@ class Application:
         )
 
     def _notify(self, queue: QueueRef) -> None:
-        """Notify waiting requests and features of a queue to which messages may have come."""
+        """Notify waiting requests and features that the queue may have new messages."""
         for listener in self._listeners:
             listener(queue)
 
@@ -156,7 +156,7 @@ class Application:
             feature.resume()
 
     def apply(self, new: Settings) -> None:
-        """Apply the mutable options of new settings."""
+        """Apply the mutable options of ``new``."""
         self.broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
         self.broker.publishing.configure(_retention(new))
         self._upkeep.configure(new.expiry, new.sweep_interval)
@@ -171,13 +171,13 @@ class Application:
         reread(self._proxy, certificates, self._keys, *files, self._tls)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Return a context with a snapshot of the store. Raises ``NotBuilt`` if zq cannot back up this store."""
+        """Return a context manager with a snapshot of the store. Raises ``NotBuilt`` if the store has no snapshots."""
         if not isinstance(self._storage, Snapshots):
             raise NotBuilt(NO_SNAPSHOT)
         return self._storage.snapshot()
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
-        """Return what the edge calls: the application, or Keystone's middleware around it."""
+        """Return the WSGI application that the edge calls, wrapped in Keystone's middleware if configured."""
         wrapped = getattr(self._strategy, "wrapped", None)
         if wrapped is None:
             return self.app
@@ -196,7 +196,7 @@ class Application:
 
 
 def open_stores(chosen: Settings) -> Storage:
-    """Open the store, or with ``pooling`` all stores. Raises ``StartRefused``, ``Unavailable``."""
+    """Open the store, or all stores if ``pooling`` is on. Raises ``StartRefused`` or ``Unavailable``."""
     catalogue = open_store(chosen)
     if chosen.pooling is None:
         return catalogue
@@ -204,9 +204,11 @@ def open_stores(chosen: Settings) -> Storage:
 
 
 def open_store(chosen: Settings) -> Storage:
-    """Open the store; if the settings say so, wait until it is available.
+    """Open the store. With ``wait_for_store``, retry until the store is available.
 
-    Raises ``StartRefused``, ``Unavailable``.
+    Raises:
+        StartRefused: The store cannot be used with these settings.
+        Unavailable: The store is unavailable and ``wait_for_store`` is off.
     """
     while True:
         try:
@@ -219,13 +221,13 @@ def open_store(chosen: Settings) -> Storage:
 
 
 def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
-    """Open the store of a pool. Raises ``StartRefused``, ``Unavailable``."""
+    """Open the store of a pool. Raises ``StartRefused`` or ``Unavailable``."""
     options = chosen.pooling.options if chosen.pooling else {}
     return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
 
 
 def _probe(chosen: Settings, uri: str) -> None:
-    """Check that the store at ``uri`` can be used."""
+    """Check that the store at ``uri`` is usable. Raises ``StartRefused`` or ``Unavailable``."""
     storage = _open_pool(chosen, uri, None)
     try:
         storage.ping()
@@ -281,25 +283,23 @@ def make_broker(
 
 
 def _metrics_options(chosen: Settings) -> Options:
-    """Return the options of metrics."""
     return Options(
         per_queue=chosen.per_queue_metrics, max_queues=chosen.max_metric_queues, max_counted=chosen.max_counted
     )
 
 
 def _retention(chosen: Settings) -> Retention:
-    """Return the retention of topic logs."""
     return Retention(chosen.topic_log_bytes, chosen.topic_log_messages)
 
 
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
-    """Serve probes and metrics at their configured addresses, except at the server's own address.
+    """Start the probe and metrics listeners, except on the server's own address.
 
-    A listener there might bind before the edge does, which would then fail.
+    A listener on that address could bind it before the edge, and the edge would then fail to start.
     """
     main = chosen.bind, chosen.port
     if chosen.probes_bind and not overlap(chosen.probes_bind, main):
-        where = f"Probes: http://{authority(*chosen.probes_bind)}/readyz, and /healthz there."
+        where = f"Probes: http://{authority(*chosen.probes_bind)}/readyz and /healthz."
         probes.serve("probes", *chosen.probes_bind, pages, where)
     if chosen.metrics_port and not overlap((chosen.metrics_bind, chosen.metrics_port), main):
         pages = {"/metrics": probes.metrics(metrics.page), "/healthz": probes.health}

@@ -32,24 +32,28 @@ from zq.storage.inline import Ticket
 
 # Requests that are served under any load, because they need no lookup. Other methods need a credential.
 ALWAYS_SERVED: Final = frozenset({("GET", "/healthz"), ("HEAD", "/healthz")})
-# Bytes of an answer that Granian gets at a time.
+# Maximum bytes of a response that are passed to Granian at a time.
 PIECE: Final = 64 << 10
-# Bytes per second at which a body extends its deadline.
+# Bytes of a received body that extend its deadline by one second.
 BODY_RATE: Final = 10_000
-# The largest total size of bodies in memory. Beyond it, requests are refused.
+# Maximum total size in bytes of request bodies in memory. Beyond it, the edge rejects requests.
 MAX_BODIES: Final = 256 << 20
-# The largest total size of long answers that are being sent.
+# Maximum total size in bytes of long responses in progress.
 MAX_UNSENT: Final = 128 << 20
-# Seconds after which a stalled reader's answer may be aborted in favour of others.
+# Seconds after which the response to a stalled reader may be aborted in favour of other clients.
 READER_STALL: Final = 1.0
 
 
 class Limits(Struct, frozen=True):
-    """Timeouts and limits of clients.
+    """Timeouts and limits for clients.
 
-    ``body``, ``send``: timeouts in seconds. ``queue``: seconds that a request may wait for a thread. ``max_body``: in
-    bytes. ``requests_per_address``: concurrent requests of one address, None for any number. ``callers``: the headers
-    that identify a caller, see ``fairness``.
+    Attributes:
+        body: Timeout of a body in seconds.
+        send: Timeout of sending in seconds.
+        queue: Maximum seconds that a request waits for a thread.
+        max_body: Maximum body size in bytes.
+        requests_per_address: Maximum number of concurrent requests from one address, or None.
+        callers: Headers that identify a caller; see ``fairness``.
     """
 
     body: float
@@ -67,14 +71,14 @@ class Answer(Struct):
 
 
 class Unsent(Struct):
-    """A long answer: its size, and the moment when its reader last took a piece."""
+    """A long response in progress: its size, and the time at which its reader last accepted data."""
 
     size: int
     moved: float
 
 
 class ClientDisconnect(Exception):
-    """The client has disconnected, or its answer was aborted."""
+    """The client has disconnected, or its response was aborted."""
 
 
 class Edge:
@@ -87,7 +91,7 @@ class Edge:
         self.inner = inner
         self.judge = getattr(app, "judge", None)
         self.queue = FairQueue(loop, inner.has_company)
-        self.pool = Pool(threads, limits.queue, loop)
+        self.pool = Pool(threads, limits.queue, loop, inner.has_company)
         self.settling = Settling(loop)
         self.deadlines = Deadlines(loop)
         self.addresses: Counter[bytes] = Counter()
@@ -99,7 +103,7 @@ class Edge:
         self._pauses = 0
 
     def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
-        """Return a coroutine that serves one request. Call it in the task that awaits the coroutine."""
+        """Return a coroutine that serves one request. Call this method in the task that awaits the coroutine."""
         if self.queue.begin_step() or (scope["method"], scope["path"]) in ALWAYS_SERVED:
             return Exchange(self, scope, receive, send).run()
         return self._serve_later(scope, receive, send)
@@ -109,11 +113,11 @@ class Edge:
         await Exchange(self, scope, receive, send).run()
 
     def caller(self, scope: dict[str, Any]) -> bytes:
-        """Return the caller that the head of a request identifies."""
+        """Return the caller that the request's head identifies."""
         return fairness.caller(scope, self.limits.callers)
 
     def call(self, environ: dict[str, Any]) -> Answer:
-        """Call the application; blocks. Ignore the answer if the handover has a pending answer or a feed."""
+        """Call the application; blocks. Ignore the returned answer if the handover has a pending answer or a feed."""
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
         status, headers = begun
@@ -123,7 +127,7 @@ class Edge:
         return Answer(int(status[:3]), encoded, body)
 
     def go_on(self, pending: PendingAnswer) -> Answer | None:
-        """Retry a pending request; blocks. Return None if it is still pending."""
+        """Retry a pending request; blocks. Return None if the request is still pending."""
         later = self.inner.go_on(pending)
         if later is None:
             return None
@@ -131,29 +135,32 @@ class Edge:
         return Answer(later.status, headers, later.body)
 
     def runs_inline(self, environ: dict[str, Any], body: bytes) -> bool:
-        """Return whether the loop's thread may run the request: it must be short, without middleware that may block."""
+        """Return whether the event loop's thread may run the request.
+
+        The request must be short, and no middleware that may block is involved.
+        """
         if self._app is not self.inner or not self.inner.is_short(environ, body):
             return False
         return self.judge is None or self.judge.known(environ) is True
 
     def is_overloaded(self) -> bool:
-        """Return whether a new request would not be served in time."""
+        """Return whether a new request would miss its deadline."""
         return self.pool.is_crowded() or self.settling.waits() > self.limits.queue or self.body_bytes > MAX_BODIES
 
     async def pause(self) -> None:
         """Delay the answer to a request beyond the project's rate, so that its client does not retry at once.
 
-        At most ``heads.MOST_PAUSES`` answers are delayed at a time; others are sent without a delay.
+        At most ``heads.MAX_PAUSED`` answers are delayed at a time; others are sent without a delay.
         """
-        if self._pauses < heads.MOST_PAUSES:
+        if self._pauses < heads.MAX_PAUSED:
             self._pauses += 1
             try:
-                await asyncio.sleep(heads.PAUSE)
+                await asyncio.sleep(heads.DELAY)
             finally:
                 self._pauses -= 1
 
     def has_room_for_long_answers(self) -> bool:
-        """Return whether a long answer may start. Abort answers of stalled readers to make room."""
+        """Return whether a long response may start, after aborting responses to stalled readers if necessary."""
         if not self._unsent:
             return True
         total = sum(unsent.size for unsent in self._unsent.values())
@@ -170,7 +177,7 @@ class Edge:
         return total <= MAX_UNSENT
 
     async def send_long(self, body: bytes, send: Send) -> None:
-        """Send a long body in pieces. Raise ``ClientDisconnect`` if the reader stalls, or the answer is aborted."""
+        """Send a long body in pieces. Raises ``ClientDisconnect`` if the reader stalls or the response is aborted."""
         task = asyncio.current_task()
         assert task is not None
         self._unsent[task] = unsent = Unsent(len(body), time.monotonic())
@@ -187,7 +194,7 @@ class Edge:
             self._unsent.pop(task, None)
 
     async def send_piece(self, piece: bytes, more: bool, send: Send, patience: Callable[[], float]) -> None:
-        """Send a piece of an answer. Raise ``ClientDisconnect`` if the reader stalls for ``patience()`` seconds."""
+        """Send a piece of a response. Raises ``ClientDisconnect`` if the reader stalls for ``patience()`` seconds."""
         since = time.monotonic()
         handed = send({"type": "http.response.body", "body": piece, "more_body": more})
         try:
@@ -198,7 +205,7 @@ class Edge:
 
 
 class Exchange:
-    """One request and its answer."""
+    """One request and its response."""
 
     def __init__(self, edge: Edge, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         self._edge = edge
@@ -210,7 +217,7 @@ class Exchange:
         self._handover = Handover()
         self._body = b""
         self._closes = False
-        """Whether to close the connection after the answer, because a part of the body may be unread."""
+        """Close the connection after the response, because part of the body may be unread."""
         self._watch: asyncio.Task[None] | None = None
         environ[HANDOVER] = self._handover
 
@@ -225,15 +232,15 @@ class Exchange:
                 add_body(self._environ, b"")
                 self._answer(edge.call(self._environ))
             elif edge.is_overloaded():
-                self._turn_away(Refusal.QUEUE, "The server has more to do than it can do in time. Try again later.")
+                self._turn_away(Refusal.QUEUE, "The server is overloaded. Try again later.")
             elif edge.addresses[address] > (edge.limits.requests_per_address or edge.addresses[address]):
-                self._turn_away(Refusal.CONNECTIONS, "Your address has too many requests under way. Try again later.")
+                self._turn_away(Refusal.CONNECTIONS, "Your address has too many concurrent requests. Try again later.")
             elif (size := announced_size(self._environ)) == 0 or await self._read(size):
                 await self._serve()
         except ClientDisconnect:
             pass
         except Crowded:
-            self._turn_away(Refusal.QUEUE, "The server has more to do than it can do in time. Try again later.")
+            self._turn_away(Refusal.QUEUE, "The server is overloaded. Try again later.")
         finally:
             edge.body_bytes -= len(self._body)
             edge.addresses[address] -= 1
@@ -247,7 +254,7 @@ class Exchange:
                 self._watch.cancel()
 
     async def _read(self, size: int | None) -> bool:
-        """Read the body, unless the application does not need it. Return False if the body is refused."""
+        """Read the body unless the application does not need it. Return False if the body was rejected."""
         edge, environ = self._edge, self._environ
         self._closes = True
         if heads.REFUSED in environ or (size is not None and size > edge.limits.max_body):
@@ -262,18 +269,20 @@ class Exchange:
         try:
             self._closes = await self._read_pieces(size)
         except TimeoutError:
-            self._refuse(408, Refusal.BODY, "Request timeout", "The request's body did not come in time.")
+            self._refuse(408, Refusal.BODY, "Request timeout", "The request body did not arrive in time.")
             return False
         except ClientDisconnect:
-            sentence = "The request's body is not framed as HTTP has it, or ended too early."
+            sentence = "The request body has invalid framing or ended early."
             self._refuse(400, Refusal.MALFORMED, "Invalid request body", sentence)
             return False
         return True
 
     async def _read_pieces(self, size: int | None) -> bool:
-        """Read the body within its deadline. Return whether a part of it is unread.
+        """Read the body before its deadline. Return whether part of the body is unread.
 
-        Raise ``TimeoutError``, or ``ClientDisconnect`` for a body that ends early.
+        Raises:
+            TimeoutError: The body missed its deadline.
+            ClientDisconnect: The body ended early.
         """
         edge, began, more = self._edge, time.monotonic(), True
         pieces: list[bytes] = []
@@ -302,7 +311,7 @@ class Exchange:
         edge, environ, handover = self._edge, self._environ, self._handover
         add_body(environ, self._body)
         if not edge.has_room_for_long_answers() and _may_be_long(environ):
-            self._turn_away(Refusal.MEMORY, "Too many answers wait for their readers. Try again later.")
+            self._turn_away(Refusal.MEMORY, "The server is sending too many long responses. Try again later.")
             return
         answer: Answer | None
         try:
@@ -319,8 +328,6 @@ class Exchange:
             while (pending := handover.pending) is not None:
                 if not handover.in_thread:
                     await self._wait(pending)
-                if inline and not edge.queue.begin_step():
-                    await edge.queue.wait(self._caller())
                 if inline and not handover.in_thread and edge.inner.is_prompt():
                     ticket = Ticket()
                     with ticket:
@@ -350,15 +357,18 @@ class Exchange:
         return self._known_caller
 
     async def _wait(self, waits: PendingAnswer | Feed) -> None:
-        """Wait until the next attempt is due. Raise ``ClientDisconnect`` if the client has disconnected."""
-        watch, notified = self._watch_client(), _Notification()
-        waits.begin(notified)
+        """Wait until the next attempt is due, and for the caller's turn if many waits end together.
+
+        Raise ``ClientDisconnect`` if the client has disconnected.
+        """
+        watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
+        waits.begin(partial(self._edge.queue.notify, self._caller(), notified))
         try:
-            await asyncio.wait({notified.future, watch}, timeout=waits.left(), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({notified, watch}, timeout=waits.left(), return_when=asyncio.FIRST_COMPLETED)
         finally:
             if isinstance(waits, PendingAnswer):
                 waits.end()
-            notified.future.cancel()
+            notified.cancel()
         if watch.done():
             raise ClientDisconnect
 
@@ -377,7 +387,7 @@ class Exchange:
         self._send({"type": "http.response.body", "body": b""})
 
     def _watch_client(self) -> "asyncio.Task[None]":
-        """Return a task that ends when the client has disconnected. It discards the unread part of the body."""
+        """Return a task that ends when the client disconnects. The task discards the unread part of the body."""
         if self._watch is None:
             self._watch = asyncio.ensure_future(self._until_gone())
         return self._watch
@@ -392,7 +402,7 @@ class Exchange:
         self._refuse(503, reason, "Service unavailable", sentence)
 
     def _refuse(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
-        """Send an error without calling the application."""
+        """Send an error response without calling the application."""
         if reason is not None:
             refused(reason)
         body = json.dumps({"title": title, "description": sentence}).encode()
@@ -404,48 +414,30 @@ class Exchange:
         self._answer(Answer(status, headers, body))
 
     def _answer(self, answer: Answer) -> None:
-        """Send an answer in one piece, which Granian takes at once."""
+        """Send a response in one piece, which Granian buffers without blocking."""
         self._begin(answer)
         self._send({"type": "http.response.body", "body": answer.body})
 
     def _begin(self, answer: Answer) -> None:
-        """Send the head of an answer."""
+        """Send the head of a response."""
         headers = answer.headers
         if self._closes or lifecycle.is_stopping():
             headers = [header for header in headers if header[0] != b"connection"] + [(b"connection", b"close")]
         self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
 
 
-class _Notification:
-    """A future of this loop that any thread can resolve."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self.future = self._loop.create_future()
-
-    def __call__(self) -> None:
-        try:
-            self._loop.call_soon_threadsafe(self._resolve)
-        except RuntimeError:  # the loop has ended, and with it the waiting coroutine
-            return
-
-    def _resolve(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-
 def _may_be_long(environ: dict[str, Any]) -> bool:
-    """Return whether the answer has no fixed bound, because it returns data of clients."""
+    """Return whether the response may be long, because it returns client data."""
     path: str = environ["PATH_INFO"]
     method: str = environ["REQUEST_METHOD"]
     if method == "GET":
-        return path.startswith("/v2/")  # except probes and metrics
+        return path.startswith("/v2/")  # not probes or metrics
     if method == "POST" and not path.startswith("/v2/"):
-        return True  # a request of another protocol
+        return True  # not an operation of zq's own API
     return "/claims" in path or (method == "DELETE" and "pop=" in environ["QUERY_STRING"])
 
 
 @lru_cache(maxsize=256)
 def _header_name(name: str) -> bytes:
-    """Return a header name in the format of Granian."""
+    """Return a header name in lower case, as bytes."""
     return name.lower().encode("latin-1")

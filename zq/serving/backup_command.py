@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server backup``, ``backup verify``, and ``restore`` of a backup.
+"""The commands ``zq-server backup``, ``backup verify`` and ``restore``.
 
-The server that has the store open creates the snapshot, on request through its control socket, because another process
-cannot create a consistent one. This process copies the files, so that the server has no further work.
+Only the server that has the store open can create a consistent snapshot. This process requests the snapshot through the
+server's control socket and copies the files itself, so that the server has no further work.
 """
 
 import argparse
@@ -23,21 +23,21 @@ from zq.storage import Backups, backups, find
 from zq.storage.api import Storage
 
 P = ParamSpec("P")
-# URI scheme of stores with backups.
+# URI scheme of stores that zq can back up.
 EMBEDDED: Final = "rocksdb:"
 VERIFY: Final = "verify"
-WHERE: Final = "Where is the backup to be? zq-server backup /srv/backups --store rocksdb:///var/lib/zq"
-WHICH: Final = "Which backup? zq-server backup verify /srv/backups/20261125T100000.000Z"
+WHERE: Final = "Name the backup directory: zq-server backup /srv/backups --store rocksdb:///var/lib/zq"
+WHICH: Final = "Name the backup: zq-server backup verify /srv/backups/20261125T100000.000Z"
 NO_BACKUPS: Final = {
-    "memory": "A store in memory has no backup: nothing of it outlives its server.",
+    "memory": "A store in memory cannot be backed up: its data is lost when the server stops.",
     **dict.fromkeys(
         ("s3", "swift"),
-        "A store in an object store needs no other backup: zq-server restore --at 2026-11-25T10:00:00Z --to "
-        "rocksdb:///new makes a store of what it was at a moment.",
+        "A store in an object store needs no separate backup: zq-server restore --at 2026-11-25T10:00:00Z --to "
+        "rocksdb:///new restores it as of a point in time.",
     ),
 }
-OWN_BACKUP: Final = "A store of {}: is backed up by its own means: backup.md has commands."
-# Tokens per page.
+OWN_BACKUP: Final = "zq cannot back up a {}: store. Use the tools of the store; backup.md has the commands."
+# Number of tokens read per page.
 PAGE: Final = 100
 
 
@@ -52,11 +52,11 @@ def check(given: argparse.Namespace) -> None:
         ("--to, --at or --position", of_backup and (given.to or given.at or given.position is not None)),
     ):
         if unused:
-            raise StartRefused(f"{what} has no meaning here: zq-server --help says which commands take it.")
+            raise StartRefused(f"{what} does not apply to this command; see zq-server --help.")
 
 
 def on_files(command: Callable[P, int]) -> Callable[P, int]:
-    """Report errors of the file system as ``StartRefused``."""
+    """Decorate a command to raise ``StartRefused`` for file system errors."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:
@@ -72,9 +72,10 @@ def on_files(command: Callable[P, int]) -> Callable[P, int]:
 
 @on_files
 def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
-    """Create or verify a backup; return the exit code. ``socket``: path of the server's control socket, "" = none.
+    """Create or verify a backup; return the exit code.
 
-    Raises ``StartRefused``, ``Unavailable``.
+    ``socket`` is the path of the server's control socket, or "" if there is none. Raises ``StartRefused`` or
+    ``Unavailable``.
     """
     names = given.names
     if names[:1] == [VERIFY]:
@@ -86,46 +87,46 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
     target, made_of = Path(names[0]), _backups(uri)
     made_of.check_target(target, uri)
     if not socket:
-        raise StartRefused("A backup needs the control socket of the server: [server] control is none.")
+        raise StartRefused("A backup needs the server's control socket, but [server] control is none.")
     try:
         with control.snapshot(socket) as snapshot:
             made = made_of.make(snapshot, target, given.keep)
     except Unavailable as absence:
         raise StartRefused(
-            f"{absence} The server makes the backup: start it. Of a store that no server has open, a copy of the "
-            "directory is one."
+            f"{absence} The server creates the backup, so start it. If no server has the store open, copy the store "
+            "directory instead."
         ) from absence
     print(f"{made.folder} has {made.size:,} bytes, of which {made.copied:,} were copied.")  # noqa: T201
-    print(f"Requests stood still for {snapshot.pause * 1000:.0f} ms.")  # noqa: T201
+    print(f"Requests were paused for {snapshot.pause * 1000:.0f} ms.")  # noqa: T201
     return 0
 
 
 @on_files
 def restore(given: argparse.Namespace) -> int:
-    """Create a new store from a backup; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Create a new store from a backup; return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
     if len(given.names) != 1 or not given.store:
-        raise StartRefused("Which backup, and where to? zq-server restore BACKUP --store rocksdb:///var/lib/zq")
+        raise StartRefused("Name the backup and the new store: zq-server restore BACKUP --store rocksdb:///var/lib/zq")
     folder = Path(given.names[0])
     shift = postponed if given.shift_time else None
     use = revoke_tokens if given.revoke_tokens else count_tokens
     done = _backups(given.store).restore(folder, given.store, shift, given.force_clock, use)
     then = datetime.fromtimestamp(done.moment, UTC).isoformat(" ", "seconds")
     since = timedelta(seconds=max(0, round(done.now - done.moment)))
-    print(f"{given.store} has what was stored at {then}, {since} ago.")  # noqa: T201
+    print(f"{given.store} contains the data as of {then}, {since} ago.")  # noqa: T201
     if given.shift_time:
-        print(f"What lived then expires {since} later than it was to, but for tokens.")  # noqa: T201
+        print(f"All expiry times except those of tokens were extended by {since}.")  # noqa: T201
     else:
-        print(f"{done.expired:,} messages of queues expired since, and are gone.")  # noqa: T201
+        print(f"{done.expired:,} messages have expired since the backup and were dropped.")  # noqa: T201
     if given.revoke_tokens:
-        print(f"{done.tokens:,} tokens were revoked: zq-server token create makes new ones.")  # noqa: T201
+        print(f"{done.tokens:,} tokens were revoked. Create new ones with zq-server token create.")  # noqa: T201
     else:
-        print(f"{done.tokens:,} tokens are as they were then: those that were revoked since are valid again.")  # noqa: T201
-    print(f"{done.fences:,} fences are as they were then: end all holders of epochs that were given out since.")  # noqa: T201
+        print(f"{done.tokens:,} tokens are valid as of the backup, including tokens revoked since.")  # noqa: T201
+    print(f"{done.fences:,} fences are restored as of the backup: stop all holders of epochs that were issued since.")  # noqa: T201
     return 0
 
 
 def count_tokens(storage: Storage) -> int:
-    """Return the number of live tokens in the store."""
+    """Return the number of unexpired tokens in the store."""
     return _each_token(storage, lambda _tokens, _id: None)
 
 
@@ -147,7 +148,7 @@ def _each_token(storage: Storage, do: Callable[[Tokens, str], object]) -> int:
 
 
 def _backups(uri: str) -> Backups:
-    """Return the backups of the store. Raises ``StartRefused`` if zq cannot back it up."""
+    """Return the backup interface of the store. Raises ``StartRefused`` if zq cannot back up the store."""
     found = backups(uri)
     if found is None:
         find(uri)  # raises for an unknown scheme

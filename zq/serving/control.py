@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control socket, through which ``zq-server token`` reaches a server that has an embedded store open.
+"""The control socket, through which ``zq-server token`` reaches a server with an embedded store.
 
-It is a Unix socket of mode 0600 that accepts only this process's user and root, because a user who can read the store
-may administer it. The same application answers, and treats every request as the operator's.
+The Unix socket has mode 0600 and accepts only the server's own user and root, because a user who can read the store may
+administer it. The server's application answers and treats each request as one of the operator.
 """
 
 import atexit
@@ -30,43 +30,46 @@ from zq.model.stats import Snapshot
 
 LOG = logging.getLogger(__name__)
 NO_SERVER: Final = "No server answers at the control socket {}."
-# Environment key that marks a request as the operator's; see ``zq.http.tenant``.
+# Environment key that marks a request of the operator; see ``zq.http.tenant``.
 KEY: Final = "zq.operator"
-# Maximum bytes of a Unix socket's path.
+# Maximum length in bytes of a Unix socket path.
 MAX_PATH: Final = 107
 # Timeout of a request in seconds.
 TIMEOUT: Final = 30.0
-# Credentials of the peer: process, user, group.
+# Layout of the peer's credentials: process, user, group.
 CREDENTIALS: Final = struct.Struct("3i")
-# Path of snapshots. A snapshot exists as long as the connection.
+# Path of the snapshot request. A snapshot lives as long as its connection.
 SNAPSHOT: Final = "/snapshot"
-# Environment key of the connection.
+# Environment key of the connection socket.
 CONNECTION: Final = "zq.connection"
-# Sent by the client when it has copied the whole snapshot.
+# Sent by the client after it has copied the complete snapshot.
 WHOLE: Final = b"whole\n"
-# Timeout of a snapshot in seconds; the store first writes its memory to disk.
+# Timeout of a snapshot in seconds, which includes flushing the store's memory to disk.
 SNAPSHOT_TIMEOUT: Final = 600.0
-RUNNING: Final = "A backup of this store is being made: try again when that is done."
+RUNNING: Final = "A backup of this store is already running. Try again after it has finished."
 Application = Callable[..., Iterable[bytes]]
 Snapshots = Callable[[], AbstractContextManager[Snapshot]]
 
 
 def serve(path: str, app: Application, snapshot: Snapshots | None = None) -> None:
-    """Serve the application at this path from now on. An existing socket is stale, because this process owns the store.
+    """Serve the application at the Unix socket ``path`` in a background thread.
 
-    ``snapshot`` creates a snapshot of the store for a backup.
+    An existing socket at the path is removed as stale, because this process owns the store. ``snapshot`` creates a
+    store snapshot for a backup. If the socket cannot be created, a warning is logged.
     """
     if not hasattr(socket, "SO_PEERCRED"):
-        LOG.info("There is no control socket: this system does not say who is at the other side of one.")
+        LOG.info("No control socket: this system cannot identify the peer of a Unix socket.")
         return
     if len(path.encode()) > MAX_PATH:
-        LOG.warning("There is no control socket: [server] control must be at most %d bytes; it is %s.", MAX_PATH, path)
+        LOG.warning(
+            "No control socket: the path in [server] control must be at most %d bytes; it is %s.", MAX_PATH, path
+        )
         return
     _remove_socket(path)
     try:
         server = _Server(path, _Handler)  # type: ignore[arg-type]
     except OSError as error:
-        LOG.warning("There is no control socket at %s: %s.", path, error.strerror)
+        LOG.warning("Cannot create the control socket %s: %s.", path, error.strerror)
         return
     server.set_app(_Snapshots(app, snapshot) if snapshot else app)
     atexit.register(_remove_socket, path)
@@ -74,16 +77,16 @@ def serve(path: str, app: Application, snapshot: Snapshots | None = None) -> Non
 
 
 def _remove_socket(path: str) -> None:
-    """Remove the socket at this path; leave anything else alone."""
+    """Remove the socket at ``path``; leave other files alone."""
     with suppress(OSError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
 
 
 def ask(path: str, method: str, target: str, document: object = None) -> tuple[int, Any]:
-    """Send a request; return status and JSON of the answer.
+    """Send a request and return the status and the JSON of the response.
 
-    Raises ``Unavailable`` if no server listens at this path.
+    Raises ``Unavailable`` if no server listens on the socket ``path``.
     """
     connection = _Connection(path)
     try:
@@ -100,10 +103,10 @@ def ask(path: str, method: str, target: str, document: object = None) -> tuple[i
 
 @contextmanager
 def snapshot(path: str) -> Iterator[Snapshot]:
-    """Hold a snapshot of the store of the server at this path. Raises ``StartRefused``, ``Unavailable``.
+    """Provide a snapshot of the store of the server at ``path``; a context manager.
 
-    The server drops the snapshot when the context ends or this process dies. If it is not marked as ``whole`` by then,
-    the backup does not count as made.
+    The server drops the snapshot when the context ends or this process dies. The backup counts as complete only if the
+    caller has set ``whole`` by then. Raises ``StartRefused`` or ``Unavailable``.
     """
     connection = _Connection(path, SNAPSHOT_TIMEOUT)
     with ExitStack() as opened:
@@ -124,11 +127,11 @@ def snapshot(path: str) -> Iterator[Snapshot]:
             with suppress(OSError, HTTPException):  # the server may have died
                 ours.sendall(WHOLE if made.whole else b"")
                 ours.shutdown(socket.SHUT_WR)
-                reply.read()  # wait until the server has dropped it
+                reply.read()  # wait until the server has dropped the snapshot
 
 
 def call(app: Application, method: str, target: str, document: object = None) -> tuple[int, Any]:
-    """Call an application in this process; return status and JSON of the answer."""
+    """Call an application in this process and return the status and the JSON of the response."""
     path, _, query = target.partition("?")
     body = b"" if document is None else json.dumps(document).encode()
     environ: dict[str, Any] = {
@@ -147,7 +150,7 @@ def call(app: Application, method: str, target: str, document: object = None) ->
 
 
 class _Snapshots:
-    """A WSGI application in front of the other one that serves snapshots, one at a time."""
+    """A WSGI middleware that serves snapshots, one at a time."""
 
     def __init__(self, app: Application, snapshot: Snapshots) -> None:
         self._app = app
@@ -173,7 +176,7 @@ class _Snapshots:
             raise Conflict(RUNNING)
         made.callback(self._free.release)
         found = made.enter_context(self._snapshot())
-        LOG.info("A backup is being made; everything stood still for %.0f ms.", found.pause * 1000)
+        LOG.info("A backup is running; requests were paused for %.0f ms.", found.pause * 1000)
         return found
 
     def _kept(self, made: ExitStack, found: Snapshot, connection: socket.socket) -> Iterator[bytes]:
@@ -182,17 +185,17 @@ class _Snapshots:
             connection.settimeout(None)
             with suppress(OSError):  # the client died
                 found.whole = connection.recv(len(WHOLE), socket.MSG_WAITALL) == WHOLE
-            LOG.info("A backup has been made." if found.whole else "The backup was not finished.")
+            LOG.info("A backup has been made." if found.whole else "The backup is complete.")
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A WSGI server that accepts only its own user and root."""
+    """A WSGI server that accepts connections only from its own user and root."""
 
     address_family = socket.AF_UNIX
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Bind to a path that only the owner may access."""
+        """Bind to a socket with mode 0600."""
         self.socket.bind(self.server_address)
         os.chmod(str(self.server_address), 0o600)
         self.server_name, self.server_port = "localhost", 0
@@ -204,17 +207,17 @@ class _Server(ThreadingMixIn, WSGIServer):
         return connection, ("", 0)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Return whether the peer may connect."""
+        """Return whether the peer is allowed to connect."""
         packed = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
         _, user, _ = CREDENTIALS.unpack(packed)
         return user in (os.geteuid(), 0)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        LOG.debug("A request through the control socket was not answered.", exc_info=True)
+        LOG.debug("Error in a request through the control socket.", exc_info=True)
 
 
 class _Handler(WSGIRequestHandler):
-    """A handler that writes no log lines and resolves no host names."""
+    """A request handler without log lines and host name lookups."""
 
     def get_environ(self) -> dict[str, Any]:
         return super().get_environ() | {KEY: True, CONNECTION: self.connection}
@@ -223,11 +226,11 @@ class _Handler(WSGIRequestHandler):
         return ""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing; the application logs requests."""
+        """Write no log line; the application logs requests."""
 
 
 class _Connection(HTTPConnection):
-    """A connection to a Unix socket."""
+    """An HTTP connection over a Unix socket."""
 
     def __init__(self, path: str, within: float = TIMEOUT) -> None:
         super().__init__("localhost", timeout=within)

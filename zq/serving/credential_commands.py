@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of ``zq-server`` that administer credentials, for any user who can read the store.
+"""Commands of ``zq-server`` that administer credentials, for users with access to the store.
 
-The routes of the HTTP interface answer: of the server that has an embedded store open, through its control socket; else
-of an application in this process, on the store itself.
+A command sends requests to the HTTP interface: through the control socket of the server if one has the store open, else
+to an application in this process.
 """
 
 import argparse
@@ -14,30 +14,30 @@ from zq.serving import control
 
 
 def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the parsed arguments behind the command's name."""
+    """Parse the arguments after the command's name."""
     parser = argparse.ArgumentParser(prog=f"zq-server {command.name}", description=command.description)
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="|".join(command.verbs))
     for each in command.add_verbs(verbs):
-        each.add_argument("--store", metavar="URI", help="the store, as for the server")
-        each.add_argument("--config", metavar="FILE", help="configuration file, as for the server")
-    # The other options of the server's command line, for code that reads both.
+        each.add_argument("--store", metavar="URI", help="store URI, as for zq-server")
+        each.add_argument("--config", metavar="FILE", help="configuration file, as for zq-server")
+    # Defaults for the other options of zq-server, which ``_export_options`` reads.
     parser.set_defaults(bind=None, port=None, engine=None, wait_for_store=False, force_clock=False)
     return parser.parse_args(arguments)
 
 
 def run(command: Command, given: argparse.Namespace, ask: Ask) -> int:
-    """Carry out the command, print its lines, and return the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Run the command, print its output and return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
     for line in command.verbs[given.verb](given, ask):
         print(line)  # noqa: T201
     return 0
 
 
 def connect(socket: str, direct: Callable[[], control.Application]) -> Ask:
-    """Return a function that sends requests to the server at the control socket, or else to an application.
+    """Return a function that sends requests to the server at the control socket, or to an application in this process.
 
     Args:
-        socket: The control socket of a server that has the store open; "" if there is none.
-        direct: Opens the store and returns an application on it.
+        socket: Path of the control socket, or "" if there is none.
+        direct: Opens the store and returns an application; called if no server answers at the socket.
     """
     if socket:
         try:

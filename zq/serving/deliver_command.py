@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-deliver``: a process that only delivers notifications, for a store that several servers share."""
+"""``zq-deliver``: a process that delivers notifications for servers with a shared store."""
 
 import sys
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from zq.serving.commands import Run, until_signal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``zq-deliver``; return the exit code."""
+    """Run ``zq-deliver`` and return its exit code."""
     return until_signal("zq-deliver", "delivery", _load, arguments)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process of ``zq-deliver``: its command line, settings and delivery worker."""
+"""The command line, settings and delivery worker of ``zq-deliver``."""
 
 import argparse
 import logging
@@ -27,8 +27,10 @@ LOG = logging.getLogger(__name__)
 
 
 def run(arguments: Sequence[str], asked: Requests) -> None:
-    """Deliver until a request to stop arrives in ``asked``. Raise ``StartRefused``, ``Unavailable``."""
-    parser = argparse.ArgumentParser(prog="zq-deliver", description="Deliver messages to the subscribers of zq queues.")
+    """Deliver notifications until ``asked.end`` is set. Raises ``StartRefused`` or ``Unavailable``."""
+    parser = argparse.ArgumentParser(
+        prog="zq-deliver", description="Deliver notifications to the subscribers of zq queues."
+    )
     options_of(parser, arguments)
     configuration = Configuration()
     chosen = configuration.current
@@ -57,7 +59,7 @@ def run(arguments: Sequence[str], asked: Requests) -> None:
     )
     deliverer.start()
     storage.listen(deliverer.notify)
-    LOG.info("zq-deliver delivers.")
+    LOG.info("zq-deliver is running.")
     try:
         until_ended(asked, partial(reload, configuration, lambda _new: reread(keys)))
     finally:
@@ -66,11 +68,13 @@ def run(arguments: Sequence[str], asked: Requests) -> None:
 
 
 def _check(chosen: Settings) -> None:
-    """Raise ``StartRefused`` if the settings do not allow delivery by a separate process."""
+    """Raise ``StartRefused`` if these settings do not allow delivery by a separate process."""
     if not chosen.shared_store:
         raise StartRefused(
-            "zq-deliver needs a store that several processes share. An embedded store is one process's: zq-server, "
-            "which has it, delivers itself ([notification] deliver)."
+            "zq-deliver needs a store that several processes can open. With an embedded store, zq-server delivers "
+            "notifications itself ([notification] deliver)."
         )
     if not chosen.share.secrets:
-        raise StartRefused("zq-deliver needs [signed_url] secret_key, the same as the servers': it signs with it.")
+        raise StartRefused(
+            "zq-deliver needs [signed_url] secret_key, the same as on the servers, to sign notifications."
+        )

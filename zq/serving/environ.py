@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translation of an ASGI scope into a WSGI environment (PEP 3333), and checks of the request's head.
+"""Translation of an ASGI scope to a WSGI environment (PEP 3333), and checks of the request's head.
 
-This module checks raw headers, before WSGI merges their names. It stores an error sentence in the environment, with
-which ``zq.http.admission`` refuses the request.
+The checks use the raw headers, because WSGI merges header names. An error is stored in the environment as a sentence,
+and ``zq.http.admission`` rejects the request with it.
 """
 
 import io
@@ -13,16 +13,16 @@ from urllib.parse import unquote_to_bytes
 
 from zq.http import heads
 
-# Headers whose keys in the environment have no ``HTTP_``.
+# Environment keys of headers without the prefix ``HTTP_``.
 PLAIN: Final = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
-# Hop-by-hop headers. ``Transfer-Encoding`` is not among them, because it announces a body, which may be empty.
+# Hop-by-hop headers. ``Transfer-Encoding`` is not listed, because it announces a body, which may be empty.
 HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "te", "trailer", "upgrade"})
-# The largest size in bytes of a request target or a header's value.
+# Maximum size in bytes of a request target or a header value.
 MAX_LINE: Final = 8190
-# The largest number and length of cached header names.
+# Maximum number and maximum length of cached header names.
 MAX_NAMES: Final = 1024
 MAX_NAME_LENGTH: Final = 64
-# Constant entries of every environment.
+# Entries that are the same in every environment.
 CONSTANT: Final[dict[str, Any]] = {
     # Always empty: neither a client nor a proxy may set a path prefix.
     "SCRIPT_NAME": "",
@@ -40,7 +40,7 @@ _keys: dict[bytes, str] = {}
 
 
 def environment(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the environment of a request without its body; see ``add_body``."""
+    """Return the environment of a request, still without its body; see ``add_body``."""
     raw: bytes = scope["raw_path"]
     query = scope["query_string"].decode("latin-1")
     path = raw.decode("latin-1")
@@ -61,16 +61,16 @@ def environment(scope: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_body(environ: dict[str, Any], body: bytes) -> None:
-    """Add the body and its length, even if the head did not announce a length."""
+    """Add the body and its actual length to the environment."""
     environ["wsgi.input"] = io.BytesIO(body)
     if body:
         environ["CONTENT_LENGTH"] = str(len(body))
 
 
 def announced_size(environ: dict[str, Any]) -> int | None:
-    """Return the announced size of the body: 0 without a body, ``None`` if the size is not announced.
+    """Return the announced body size: 0 for no body, ``None`` for an unknown size.
 
-    A number with more than 20 digits is cut to 20 digits, which exceed every limit.
+    A number with more than 20 digits is truncated to 20 digits, which still exceeds every limit.
     """
     length = environ.get("CONTENT_LENGTH")
     if length is None:
@@ -79,9 +79,9 @@ def announced_size(environ: dict[str, Any]) -> int | None:
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """Add the headers if they are certainly well formed: known names without repetitions, and a host.
+    """Add headers that are certainly well formed: known names without repetition, with a host.
 
-    Otherwise return False, and add nothing.
+    Return False and add nothing if a header needs the checks of ``_add_headers``.
     """
     found: dict[str, str] = {}
     for name, value in headers:
@@ -97,7 +97,7 @@ def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> b
 
 
 def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> None:
-    """Add the headers as Latin-1, with the values of repeated names joined; mark an ambiguous head."""
+    """Add the headers as Latin-1, with repeated headers joined by commas; mark an ambiguous head."""
     plain = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     for name, value in plain:
         key = _key(name)
@@ -115,7 +115,7 @@ def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) ->
 
 
 def _remember(names: list[bytes]) -> None:
-    """Cache header names for ``_add_usual``. If there are more than ``MAX_NAMES``, clear the cache."""
+    """Cache header names for ``_add_usual``. A cache with more than ``MAX_NAMES`` names is cleared first."""
     if len(_keys) > MAX_NAMES:
         _keys.clear()
     for name in names:
@@ -126,20 +126,20 @@ def _remember(names: list[bytes]) -> None:
 def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | None:
     """Return the error of a malformed head that Granian accepts, or None."""
     if len(environ["RAW_URI"]) > MAX_LINE or any(len(value) > MAX_LINE for _, value in headers):
-        return f"A line of the head must be at most {MAX_LINE} bytes."
+        return f"Each line of the request head must be at most {MAX_LINE} bytes."
     if "HTTP_HOST" not in environ and environ["SERVER_PROTOCOL"] == "HTTP/1.1":
-        return "The header Host is missing."
+        return "The Host header is missing."
     coding = environ.get("HTTP_TRANSFER_ENCODING")
     if coding is not None and (coding.lower() != "chunked" or "CONTENT_LENGTH" in environ):
-        return "The header Transfer-Encoding must be chunked, and without a Content-Length."
+        return "The Transfer-Encoding header must be chunked, without a Content-Length header."
     return None
 
 
 @lru_cache(maxsize=1024)
 def _key(name: str) -> str:
-    """Return the environment key of a header, or "" for a header that is dropped.
+    """Return the environment key of a header, or "" for a dropped header.
 
-    WSGI cannot distinguish an underscore from a hyphen, so names with an underscore are dropped.
+    Names with an underscore are dropped, because WSGI cannot distinguish an underscore from a hyphen.
     """
     if "_" in name or name in HOP_BY_HOP:
         return ""

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The features of a server.
+"""The features of a server, composed from settings and core.
 
-To ship zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``.
-
-``python -m zq.serving.features`` prints the OpenAPI document of a server with all features and default settings.
+To ship zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``. ``python -m
+zq.serving.features`` prints the OpenAPI document of a server with all features and default settings.
 """
 
 import json
@@ -44,15 +43,15 @@ from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
 from zq.websocket.settings import SECTION as WEBSOCKET
 
-# Functions that postpone the expiries in the documents of features; see ``postponed``.
+# Functions that postpone the expiry of a feature's documents; see ``postponed``.
 POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
     subscriptions_postponed,
 ]
-# Extensions of the core's rules by features.
+# Extensions of the core's rules that features provide.
 EXTENSIONS: Final[list[Extension]] = [
     SQS_EXTENSION,
 ]
-# Commands of ``zq-server`` that administer the credentials of features.
+# Commands of ``zq-server`` that administer features' credentials.
 COMMANDS: Final[list[Command]] = [
     SQS_KEY_COMMAND,
 ]
@@ -73,9 +72,11 @@ def features_of(
     documents: DocumentController,
     probe: Callable[[str], None],
 ) -> list[Feature]:
-    """Create the features of a server with this configuration. ``strategy``: the authentication strategy.
+    """Create the features of a server.
 
-    ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``.
+    Args:
+        strategy: The authentication strategy.
+        probe: Opens a store by its URI and closes it; raises ``StartRefused`` or ``Unavailable``.
     """
     chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.uri.partition(":")[0]
@@ -123,9 +124,9 @@ def features_of(
 
 
 def command_features(core: Broker, chosen: Settings | None = None) -> list[Feature]:
-    """Create the features whose routes the commands of ``zq-server`` use, with or without a running server.
+    """Create the features whose routes ``zq-server``'s commands use, with or without a running server.
 
-    ``chosen``: the settings of the server, None for defaults.
+    ``chosen`` is ``None`` for default settings.
     """
     behind_proxy = chosen is not None and chosen.behind_proxy
     return [
@@ -135,7 +136,7 @@ def command_features(core: Broker, chosen: Settings | None = None) -> list[Featu
 
 
 def described_features(core: Broker) -> list[Feature]:
-    """Create all features that have operations in the OpenAPI document."""
+    """Create all features with operations in the OpenAPI document."""
     return [
         *command_features(core),
         FiguresFeature(None),
@@ -145,7 +146,7 @@ def described_features(core: Broker) -> list[Feature]:
 
 
 def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Return a feature's document with its expiries postponed by ``seconds``, or None if it has no expiries."""
+    """Return a feature's document with its expiry times postponed by ``seconds``, or None if it has none."""
     for postpone in POSTPONEMENTS:
         if (document := postpone(kind, stored, seconds)) is not None:
             return document

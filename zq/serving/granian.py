@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process under Granian: Granian's embeddable server and the edge in one event loop, from start to drain."""
+"""A worker process under Granian: the embeddable server and the edge in one event loop, from start to drain."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ from zq.serving.settings import Settings
 from zq.serving.sockets import Sockets
 
 LOG = logging.getLogger(__name__)
-# The longest time in seconds for which a stopping worker serves connected clients after the drain.
+# Maximum seconds for which a stopping worker serves connected clients after the drain.
 LINGER: Final = 2.0
 # Seconds without a request after which a stopping worker assumes that no client is sending one.
 QUIET: Final = 0.3
@@ -39,10 +39,13 @@ DRAIN_CHECK_INTERVAL: Final = 0.05
 
 
 class Serving(Struct, frozen=True):
-    """The application of a worker. ``app``: the WSGI application. ``inner``: the ``App`` that ``app`` wraps or is.
+    """The application of a worker.
 
-    ``end_waiting`` answers all waiting requests and ends all streams. ``reload`` reads the options again, and returns
-    whether it has applied them.
+    Attributes:
+        app: The WSGI application.
+        inner: The ``App`` that ``app`` wraps or is.
+        end_waiting: Answers all waiting requests and ends all streams.
+        reload: Reloads the options; returns whether the new options were applied.
     """
 
     app: Callable[..., Iterable[bytes]]
@@ -53,7 +56,7 @@ class Serving(Struct, frozen=True):
 
 
 def serve(chosen: Settings, open_app: Callable[[], Serving]) -> int:
-    """Serve until a signal ends this process, and return the exit code. Raise the errors of ``open_app``."""
+    """Serve until a signal ends this process; return the exit code. Errors of ``open_app`` propagate."""
     _allow_connections()
     sys.setswitchinterval(turns.SWITCH)
     opened = open_app()
@@ -63,7 +66,7 @@ def serve(chosen: Settings, open_app: Callable[[], Serving]) -> int:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop if installed: it serves an empty request in a third less time."""
+    """Return uvloop's event loop if installed; it reduces the time of an empty request by a third."""
     if find_spec("uvloop") is None:
         return None
     import uvloop
@@ -73,13 +76,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class Worker:
-    """The event loop of one process and its Granian servers. After a certificate reload, a new server takes over."""
+    """The event loop of one process and its Granian servers. A certificate reload starts a new server."""
 
     def __init__(self, chosen: Settings, opened: Serving) -> None:
         self._chosen = chosen
         self._opened = opened
         self._address = listening.numeric(chosen.bind)
-        """The address, resolved once: the name may not resolve later, when a reload or a stop needs the address."""
+        """Resolved once, because the name may not resolve later, when a reload or a stop needs the address."""
         self._edge: Edge
         self._sockets: Sockets
         self._servers: dict[Server, asyncio.Task[None]] = {}
@@ -88,7 +91,7 @@ class Worker:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
-        """Serve until SIGINT, SIGQUIT, or SIGTERM, which drains first."""
+        """Serve until SIGINT, SIGQUIT or SIGTERM. SIGTERM drains the worker first."""
         chosen, loop = self._chosen, asyncio.get_running_loop()
         per_address = None if chosen.behind_proxy else chosen.max_connections_per_address
         limits = Limits(
@@ -104,12 +107,12 @@ class Worker:
             loop.add_signal_handler(number, self._end_at_once)
         loop.add_signal_handler(lifecycle.RELOAD, self._begin, self._reload)
         lifecycle.allow_reload()
-        LOG.info("Process %d serves.", os.getpid())
+        LOG.info("Process %d is serving.", os.getpid())
         ended = asyncio.ensure_future(self._ending.wait())
         while not ended.done():
             await asyncio.wait({ended, *self._servers.values()}, return_when=asyncio.FIRST_COMPLETED)
             if not self._ending.is_set() and any(task.done() for task in self._servers.values()):
-                raise RuntimeError("Granian has stopped serving by itself.")
+                raise RuntimeError("Granian has stopped unexpectedly.")
         for server in self._servers:
             server.stop()  # type: ignore[no-untyped-call]
         await asyncio.wait(self._servers.values(), timeout=chosen.graceful_timeout)
@@ -138,7 +141,7 @@ class Worker:
             backpressure=chosen.max_waiters + chosen.max_streams + chosen.max_connections,
             http1_settings=HTTP1Settings(
                 header_read_timeout=int(chosen.head_timeout * 1000),
-                max_buffer_size=PIECE,  # bytes that it buffers of an answer for a slow reader
+                max_buffer_size=PIECE,  # bytes of a response that Granian buffers for a slow reader
             ),
             log_level=LogLevels.error,
             **_tls(chosen),
@@ -147,7 +150,7 @@ class Worker:
         return server
 
     async def _reload(self) -> None:
-        """Read the options and certificates again. New connections get the new certificate."""
+        """Reload options and certificates. New connections get the new certificate."""
         async with self._reloading:
             taken_over = await asyncio.to_thread(self._opened.reload)
             if not (taken_over and self._chosen.tls_cert):
@@ -155,7 +158,7 @@ class Worker:
             former = list(self._servers.items())
             self._start_server()
             await asyncio.sleep(QUIET)
-        for server, task in former:  # each ends after its last request
+        for server, task in former:  # each server ends after its last request
             task.add_done_callback(partial(self._forget, server))
             server.stop()  # type: ignore[no-untyped-call]
 
@@ -163,7 +166,7 @@ class Worker:
         self._servers.pop(server, None)
 
     async def _drain(self) -> None:
-        """Continue to serve for ``drain_delay``, then serve connected clients, and end."""
+        """Serve for another ``drain_delay`` seconds, then only connected clients, then end the worker."""
         if lifecycle.is_stopping():
             return
         chosen = self._chosen
@@ -185,7 +188,7 @@ class Worker:
 
 
 def _tls(chosen: Settings) -> dict[str, Any]:
-    """Return the TLS options of Granian."""
+    """Return the TLS arguments of Granian's server."""
     if not chosen.tls_cert:
         return {}
     return {
@@ -198,14 +201,14 @@ def _tls(chosen: Settings) -> dict[str, Any]:
 
 
 def _allow_connections() -> None:
-    """Raise the limit of open files to the maximum that the system allows this process."""
+    """Raise the limit of open files to the maximum for this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _caller_headers(strategy: str) -> tuple[bytes, ...]:
-    """Return the headers by which an authentication strategy distinguishes callers."""
+    """Return the headers by which callers are distinguished under an authentication strategy."""
     if strategy in ("", "proxy"):
         return fairness.PROJECTS
     return fairness.KEYSTONE if strategy == "keystone" else fairness.CREDENTIALS

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options and master process of gunicorn with its gthread worker.
 
-The worker occupies a thread for each request, even if the client sends or reads slowly. It therefore needs a buffering
-proxy in front, as in ``etc/nginx.conf``; see ``zq.serving.startup.check_exposure``.
+Each request holds a thread of the worker, even if the client sends or reads slowly. The worker therefore needs a
+buffering proxy in front, as in ``etc/nginx.conf``; see ``zq.serving.startup.check_exposure``.
 """
 
 import logging
@@ -30,19 +30,19 @@ LOG = logging.getLogger(__name__)
 
 
 def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
-    """Refuse an ambiguous head before WSGI merges its header names."""
+    """Reject an ambiguous head before WSGI merges its header names."""
     sentence = heads.refusal(request.headers, "")
     if sentence is not None:
         raise InvalidHeader(sentence, request)
 
 
 def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None]) -> dict[str, object]:
-    """Return the options by gunicorn's names. The caller skips options that the installed version does not have."""
+    """Return gunicorn's options by name. The caller skips options that the installed version lacks."""
     options: dict[str, object] = {
         "bind": [listening.authority(chosen.bind, chosen.port)],
         "worker_class": "gthread",
         "workers": chosen.workers,
-        # One socket per worker: on a shared socket, the first worker to wake takes most connections.
+        # One socket per worker: on a shared socket, the first worker to wake up accepts most connections.
         "reuse_port": chosen.workers > 1,
         "threads": chosen.threads,
         "worker_connections": chosen.max_connections,
@@ -83,7 +83,7 @@ def run(
             self.error_log.propagate = True
 
     class Application(BaseApplication):  # type: ignore[misc]
-        """The application of gunicorn. ``load`` runs in the worker, after the fork."""
+        """A gunicorn application that calls ``load`` in the worker, after the fork."""
 
         def load_config(self) -> None:
             for name, value in (_options(chosen, tls, lost) | {"logger_class": PlainLogger}).items():
@@ -103,7 +103,7 @@ def run(
 
 
 def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    """Wrap the application to add the client's certificate to the environment of each request."""
+    """Return a wrapper of the application that adds the client's certificate to each request's environment."""
 
     def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         connection = environ.get("gunicorn.socket")
@@ -116,12 +116,12 @@ def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Ite
 
 
 def _master(reload: Callable[[], bool], alone: bool) -> Any:
-    """Return the class of the master process. ``alone``: whether it may have only one worker."""
+    """Return the class of the master process; ``alone`` limits it to one worker."""
 
     class Master(Arbiter):  # type: ignore[misc]
         """A master that reloads options without replacing workers."""
 
-        # The master exits if a worker exits with this code: the worker gave up, or failed unexpectedly at start.
+        # The master exits if a worker exits with this code, because the worker gave up or failed at start.
         WORKER_BOOT_ERROR = lifecycle.GIVEN_UP
 
         def spawn_worker(self) -> int:
@@ -138,7 +138,10 @@ def _master(reload: Callable[[], bool], alone: bool) -> Any:
         """A master that ignores signals to start more workers, because an embedded store has one owner."""
 
         def handle_ttin(self) -> None:
-            LOG.warning("Ignored a signal to start more workers: the embedded store allows one. Restart zq-server.")
+            LOG.warning(
+                "Ignored a signal to start more workers, because the embedded store allows one. Restart "
+                "zq-server instead."
+            )
 
         handle_usr2 = handle_ttin
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals and shutdown of this process, on any HTTP server.
+"""Signals and shutdown of this process, independent of the HTTP server.
 
 An HTTP server that stops gracefully waits for its requests, so requests that wait for messages must be ended. Every
 server handles SIGTERM itself. Python writes the number of each handled signal to a wake-up file descriptor, even while
-the main thread runs native code; this module reads it.
+the main thread runs native code; this module reads the descriptor.
 
-``RELOAD`` (SIGHUP) ends a process that does not handle it, and a reload during the start must not be lost. So the
-signal is blocked in the starting process and its children until each calls ``listen``; then it is delivered.
+``RELOAD`` (SIGHUP) ends a process that does not handle it, and a reload during the start must not be lost. The signal
+is therefore blocked in the starting process and its children until each process calls ``listen``.
 
-A process that was asked to stop continues to serve for ``drain_delay`` seconds and reports in probes that it is
+A process that receives SIGTERM continues to serve for ``drain_delay`` seconds. Meanwhile its probes report that it is
 stopping.
 """
 
@@ -25,19 +25,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NoReturn
 
 LOG = logging.getLogger(__name__)
-# Signals that end a process.
+# Signals that end the process.
 ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
-# Signal that reloads options.
+# Signal that reloads the options.
 RELOAD: Final = signal.SIGHUP
-# Exit code of a process that gave up, and of its parent, which then starts no other worker.
+# Exit code of a process that gave up. Its parent exits with the same code instead of starting another worker.
 GIVEN_UP: Final = 75
-# Seconds for which requests in progress may still be answered.
+# Seconds in which requests in progress may still be answered.
 LAST_ANSWERS: Final = 0.5
 _stopping = threading.Event()
 
 
 def give_up() -> NoReturn:
-    """Exit, because another process owns the store now. Requests in progress have a moment to be answered.
+    """Exit because another process owns the store now, after ``LAST_ANSWERS`` seconds for requests in progress.
 
     Nothing is closed, because the store's resources belong to the new owner.
     """
@@ -47,7 +47,7 @@ def give_up() -> NoReturn:
 
 @contextlib.contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Let signals end the process immediately in this context, because nothing is open yet that must be closed.
+    """Let signals end the process immediately within this context, before anything is open that must be closed.
 
     A start may take long, especially if it waits for a store that another server owns.
     """
@@ -62,21 +62,20 @@ def ending_at_once() -> Iterator[None]:
 
 
 def defer_reload() -> None:
-    """Block ``RELOAD`` in the main thread, which must call this, and in processes that it starts."""
+    """Block ``RELOAD`` in the calling main thread and in processes started later."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {RELOAD})
 
 
 def allow_reload() -> None:
-    """Unblock ``RELOAD``; a pending one is delivered."""
+    """Unblock ``RELOAD``; a pending signal is delivered."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {RELOAD})
 
 
 def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
-    """Call the callback of each signal, one after another, in a background thread.
+    """Call the callback of each received signal, one at a time, in a background thread.
 
-    Return ``False`` outside the main thread.
-
-    ``RELOAD`` is handled only if it was deferred, and is allowed now; otherwise it is left to the HTTP server.
+    Return ``False`` and do nothing outside the main thread. ``RELOAD`` is handled only if it was deferred; otherwise
+    the HTTP server handles it.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -94,7 +93,7 @@ def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
 
 
 def ignored(*_: object) -> None:
-    """Do nothing. Python writes only handled signals to the descriptor."""
+    """Do nothing; a handler must exist because Python writes only handled signals to the descriptor."""
 
 
 def _listen(
@@ -102,25 +101,24 @@ def _listen(
 ) -> None:
     """Read signal numbers and call the callbacks.
 
-    ``pythons`` is passed so that it stays open. ``former`` is the previous wake-up descriptor, to which the numbers are
-    forwarded.
+    ``pythons`` is an argument only to stay open. Numbers are forwarded to ``former``, the previous wake-up descriptor.
     """
     while numbers := ours.recv(64):
         if former != -1:
-            with contextlib.suppress(BlockingIOError):  # it is full, so its reader will wake up anyway
+            with contextlib.suppress(BlockingIOError):  # the descriptor is full, so its reader will wake up anyway
                 os.write(former, numbers)
         if ENDING.intersection(numbers):  # a stopping process must not reload: its store may be closed
             callbacks = {number: call for number, call in callbacks.items() if number != RELOAD}
         for call in dict.fromkeys(callbacks[number] for number in numbers if number in callbacks):
             try:
                 call()
-            except Exception:  # the thread must go on to handle the next signal
-                LOG.critical("A signal was not obeyed, for an unforeseen reason.", exc_info=True)
+            except Exception:  # the thread must survive to handle the next signal
+                LOG.critical("Unexpected error while handling a signal.", exc_info=True)
     pythons.close()
 
 
 def begin_stopping(delay: float, end: Callable[[], object]) -> None:
-    """Set ``is_stopping``, and call ``end`` after ``delay`` seconds. Returns at once."""
+    """Set ``is_stopping``, and call ``end`` after ``delay`` seconds in another thread."""
     _stopping.set()
     if delay <= 0:
         end()
@@ -131,10 +129,9 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
 
 
 def at_end(call: Callable[[], object]) -> None:
-    """Call ``call`` (possibly twice) when this process exits by itself; calls run in reverse order.
+    """Call ``call`` (possibly twice) when this process exits normally. Calls run in reverse order of registration.
 
-    A process started by ``multiprocessing``, such as a worker under Granian, runs ``Finalize`` callbacks but no
-    ``atexit``.
+    A process started by ``multiprocessing`` runs ``Finalize`` callbacks but no ``atexit`` callbacks.
     """
     atexit.register(call)
     if multiprocessing.parent_process() is not None:
@@ -142,5 +139,5 @@ def at_end(call: Callable[[], object]) -> None:
 
 
 def is_stopping() -> bool:
-    """Return whether clients should use other servers."""
+    """Return whether this process is stopping, so that clients should use another server."""
     return _stopping.is_set()

@@ -10,36 +10,39 @@ from typing import Final
 
 from zq.errors import StartRefused
 
-# Environment variables with which gunicorn or systemd passes listening sockets to this process.
+# Environment variables of gunicorn and systemd that announce inherited listening sockets.
 HANDED_ON: Final = ("GUNICORN_PID", "LISTEN_PID")
 # SO_ATTACH_FILTER and SO_ATTACH_REUSEPORT_CBPF of Linux.
 ATTACH_FILTER: Final = 26
 ATTACH_SELECTION: Final = 51
-# Addresses that stand for all addresses of the machine.
+# Hosts that stand for all addresses of the machine.
 EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared, not listened on)
-# A filter that drops every segment, and the first instruction of one that selects a socket by its number.
+# A filter that drops every segment.
 DROP: Final = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
 def authority(host: str, port: int) -> str:
-    """Return ``host:port`` in URL syntax, with an IPv6 address in brackets. No host stands for all addresses."""
+    """Return ``host:port`` in URL syntax, with brackets around IPv6. An empty host stands for all addresses."""
     host = host.strip("[]") or "0.0.0.0"  # noqa: S104  (formatted, not listened on)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def numeric(host: str) -> str:
-    """Return the address of a host, without the brackets of IPv6. Raise ``StartRefused`` if it does not resolve."""
+    """Return the IP address of a host, without brackets. Raises ``StartRefused`` if the host does not resolve."""
     host = host.strip("[]")
     if ":" in host:
         return host
     try:
         return socket.gethostbyname(host)
     except (OSError, UnicodeError) as error:
-        raise StartRefused(f"[server] bind must be an address or have one; it is {host[:100]!r}.") from error
+        raise StartRefused(f"[server] bind must be an IP address or a resolvable name, not {host[:100]!r}.") from error
 
 
 def check(host: str, port: int) -> None:
-    """Raise ``StartRefused`` if this process cannot listen on an address, or another process does."""
+    """Raise ``StartRefused`` if this process cannot listen on the address.
+
+    Inherited listening sockets are not checked.
+    """
     if any(variable in os.environ for variable in HANDED_ON):
         return
     try:
@@ -49,7 +52,7 @@ def check(host: str, port: int) -> None:
 
 
 def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
-    """Return whether two addresses conflict: they have one port, and one host or all addresses."""
+    """Return whether two addresses conflict: equal ports, and equal hosts or a host for all addresses."""
     hosts = {one[0].strip("[]"), other[0].strip("[]")}
     return one[1] == other[1] and (len(hosts) == 1 or bool(hosts & EVERYWHERE))
 
@@ -71,8 +74,8 @@ def _try(host: str, port: int) -> None:
 
 def _sentence(place: str, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"Another program listens on {place}. End it, or give this server another --port ([server] port)."
-    return f"[server] bind and port: this server cannot listen on {place}: {os.strerror(error.errno or 0)}."
+        return f"Another program listens on {place}. Stop it, or choose another --port ([server] port)."
+    return f"[server] bind and port: cannot listen on {place}: {os.strerror(error.errno or 0)}."
 
 
 def _family(address: str) -> socket.AddressFamily:
@@ -80,11 +83,11 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
-    """Divert new connections from the sockets on an address, so that they can be closed without connection resets.
+    """Divert new connections from an address's sockets, so that they can be closed without connection resets.
 
-    ``listeners``: the number of this server's sockets on the address. The returned socket joins them as the last one.
+    ``listeners`` is the number of this server's sockets on the address. The returned socket joins them as the last one.
     The kernel assigns every new connection to it, and it drops their handshakes. A client repeats the handshake after a
-    second, and is then refused or connects to the next server. Return None if the kernel does not support this.
+    second; it is then refused or connects to the next server. Return None if the kernel does not support this.
     """
     sink = socket.socket(_family(address))
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of ``zq-server`` on a store itself.
+"""Commands of ``zq-server`` that open a store themselves.
 
-They check or salvage an embedded store that no server has open; they restore, ship and identify the owner of a store in
-an object store.
+They check or salvage an embedded store that no server has open. For a store in an object store, they restore it, ship
+an embedded store to it, and print its owner.
 """
 
 from datetime import UTC, datetime
@@ -15,24 +15,24 @@ OBJECT_STORE = "swift://container/prefix"
 
 
 def check_store(uri: str) -> int:
-    """Check that the store is readable and consistent. Return 0 if so, else 1."""
+    """Check that the store is readable and consistent. Return 0 if it is, else 1."""
     report = check(uri)
     if report is None:
-        raise StartRefused(f"Only rocksdb:///var/lib/zq or {OBJECT_STORE} can be checked.")
+        raise StartRefused(f"check-store supports only rocksdb:///var/lib/zq and {OBJECT_STORE}.")
     return print_report(report)
 
 
 def salvage_store(uri: str, to: str | None) -> int:
-    """Copy the readable data to a new store. Return 0 if that is everything, else 1."""
+    """Copy the readable data to a new store. Return 0 if nothing is lost, else 1."""
     if not to:
-        raise StartRefused("Where shall the new store be? zq-server salvage --store rocksdb:///old --to /new")
+        raise StartRefused("Name the new store: zq-server salvage --store rocksdb:///old --to /new")
     salvaged = salvage(uri, to)
     if salvaged is None:
-        raise StartRefused("Only an embedded store can be salvaged: rocksdb:///var/lib/zq.")
+        raise StartRefused("salvage supports only an embedded store: rocksdb:///var/lib/zq.")
     for kind, count in salvaged.saved.items():
         print(f"{count:>12,} {kind} saved")  # noqa: T201
-    print(f"{len(salvaged.damage):>12,} places that cannot be read")  # noqa: T201
-    print(f"{len(salvaged.lost):>12,} losses known by name")  # noqa: T201
+    print(f"{len(salvaged.damage):>12,} unreadable places")  # noqa: T201
+    print(f"{len(salvaged.lost):>12,} known losses")  # noqa: T201
     for sentence in salvaged.damage + salvaged.lost:
         print(f"{sentence.rstrip('.')}.")  # noqa: T201
     print("The new store:")  # noqa: T201
@@ -40,33 +40,31 @@ def salvage_store(uri: str, to: str | None) -> int:
 
 
 def restore_store(uri: str, to: str | None, at: str | None, position: int | None) -> int:
-    """Restore a store in an object store, as of a time or position, to a new embedded store."""
+    """Restore a store in an object store to a new embedded store, as of a time or log position. Return 0."""
     if not to:
-        raise StartRefused(
-            f"Where shall the new store be? zq-server restore --store {OBJECT_STORE} --to rocksdb:///new"
-        )
+        raise StartRefused(f"Name the new store: zq-server restore --store {OBJECT_STORE} --to rocksdb:///new")
     if at is not None and position is not None:
-        raise StartRefused("--at and --position are two ways to say the same: give one of them.")
+        raise StartRefused("--at and --position exclude each other.")
     restored = restore(uri, to, None if at is None else _moment(at), position)
     if restored is None:
-        raise StartRefused(f"Only a store in an object store can be restored: {OBJECT_STORE}.")
+        raise StartRefused(f"This restore supports only a store in an object store: {OBJECT_STORE}.")
     reached, moment = restored
     when = datetime.fromtimestamp(moment, UTC).isoformat(" ", "seconds") if moment else "its beginning"
-    print(f"{to} has what was stored up to position {reached}, which is of {when}.")  # noqa: T201
+    print(f"{to} contains all changes up to log position {reached}, as of {when}.")  # noqa: T201
     return 0
 
 
 def ship_store(uri: str, to: str | None) -> int:
-    """Copy an embedded store to an object store."""
+    """Copy an embedded store to an object store. Return 0."""
     shipped = ship(uri, to) if to else None
     if shipped is None:
-        raise StartRefused(f"Where to? zq-server ship --store rocksdb:///var/lib/zq --to {OBJECT_STORE}")
-    print(f"{to} has all of {uri}, in {shipped} files. Serve the one or the other from now on.")  # noqa: T201
+        raise StartRefused(f"Name the target: zq-server ship --store rocksdb:///var/lib/zq --to {OBJECT_STORE}")
+    print(f"{to} contains all of {uri}, in {shipped} files. From now on, serve only one of the two.")  # noqa: T201
     return 0
 
 
 def print_owner(uri: str) -> int:
-    """Print the owner of a store in an object store."""
+    """Print the owner of a store in an object store. Return 0."""
     known = owner(uri)
     if known is None:
         raise StartRefused(f"Only a store in an object store has an owner: {OBJECT_STORE}.")
@@ -79,7 +77,7 @@ def _moment(text: str) -> float:
     try:
         given = datetime.fromisoformat(text)
     except ValueError:
-        raise StartRefused(f"--at must be a time as 2026-11-25T10:00:00Z; it is {text[:100]!r}.") from None
+        raise StartRefused(f"--at must be a time such as 2026-11-25T10:00:00Z, not {text[:100]!r}.") from None
     return (given if given.tzinfo else given.replace(tzinfo=UTC)).timestamp()
 
 
@@ -88,7 +86,7 @@ def print_report(report: Report) -> int:
     for kind, count in report.counted.items():
         print(f"{count:>12,} {kind}")  # noqa: T201
     print(f"{report.contradictions:>12,} contradictions")  # noqa: T201
-    print(f"{len(report.damage):>12,} places that cannot be read")  # noqa: T201
+    print(f"{len(report.damage):>12,} unreadable places")  # noqa: T201
     for sentence in report.examples + report.damage:
         print(f"{sentence.rstrip('.')}.")  # noqa: T201
     return 1 if report.contradictions or report.damage else 0

@@ -18,10 +18,16 @@ from zq.storage.inline import Ticket
 LOG = logging.getLogger(__name__)
 # Seconds between two checks of deadlines.
 INTERVAL: Final = 0.25
+# Smallest number of threads for one caller: one computes while the other waits for the store.
+MIN_THREADS: Final = 2
+# Share of a processor from which further threads only compete for the interpreter.
+BUSY: Final = 0.7
+# Seconds between two adaptations of a caller's threads while jobs are queued.
+ADAPTATION: Final = 0.002
 
 
 class Job(NamedTuple):
-    """Work for a thread. ``patient``: whether it waits for a thread without a timeout. ``caller``: see ``Pool``."""
+    """Work for a thread. A ``patient`` job waits for a thread without a timeout; see ``Pool`` for ``caller``."""
 
     since: float
     future: "asyncio.Future[Any]"
@@ -31,7 +37,7 @@ class Job(NamedTuple):
 
 
 class Results:
-    """A queue that resolves futures of the event loop from other threads, with one wake-up for many results."""
+    """A thread-safe queue of results for futures of the event loop, with one wake-up for many results."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -45,11 +51,11 @@ class Results:
         error: BaseException | None = None,
         after: Callable[[], object] | None = None,
     ) -> None:
-        """Resolve a future, and call ``after`` in the loop. Thread-safe."""
+        """Resolve a future and call ``after`` in the event loop. Thread-safe."""
         self._done.append((future, value, error, after))
         if not self._notified:
             self._notified = True
-            with suppress(RuntimeError):  # the loop has ended, and with it the waiting coroutine
+            with suppress(RuntimeError):  # the loop has ended together with the waiting coroutine
                 self._loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
@@ -66,24 +72,54 @@ class Results:
                 future.set_exception(error)
 
 
+class Share:
+    """The number of threads for one caller while other projects send requests.
+
+    The interpreter runs Python code of one thread at a time. More threads than keep it busy complete no more work for
+    their caller, but another caller's request waits for all of them each time it needs the interpreter.
+    """
+
+    def __init__(self, max_threads: int) -> None:
+        self.max_threads = max_threads
+        self.threads = self._min_threads = min(MIN_THREADS, max_threads)
+        self._since = self._used = 0.0
+
+    def begin(self, now: float, used: float) -> None:
+        """Begin an interval. ``now``: the time; ``used``: the processor time of this process. Both in seconds."""
+        self._since, self._used = now, used
+
+    def adapt(self, now: float, used: float) -> None:
+        """End an interval: add a thread if the process used less than ``BUSY`` of a processor, or remove one."""
+        if used - self._used > BUSY * (now - self._since):
+            self.threads = max(self.threads - 1, self._min_threads)
+        else:
+            self.threads = min(self.threads + 1, self.max_threads)
+        self.begin(now, used)
+
+
 class Pool:
     """A thread pool for work that would block the event loop.
 
     A job that gets no thread within ``timeout`` seconds fails with ``Crowded``. The jobs of one caller run on at most
-    three quarters of the threads, so jobs of other callers find a thread. A caller's further jobs wait in its own
-    queue, also for ``timeout`` seconds. Jobs without a caller are not limited.
+    three quarters of the threads, so jobs of other callers find a thread. While several projects send requests, the
+    jobs of one caller run on as few threads as keep the processor busy: see ``Share``. A caller's further jobs wait in
+    its own queue, for up to ``timeout`` seconds. Jobs without a caller are not limited.
     """
 
-    def __init__(self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop, has_company: Callable[[], bool]
+    ) -> None:
+        """``has_company`` returns whether several projects have recently sent requests."""
         self._loop = loop
         self._timeout = timeout
+        self._has_company = has_company
+        self._share = Share(max(1, threads - max(1, threads // 4)))
         self._results = Results(loop)
         self._waiting: deque[Job] = deque()
-        self._max_per_caller = max(1, threads - max(1, threads // 4))
         self._started: Counter[bytes] = Counter()
-        """The number of each caller's jobs that run or wait for the next thread."""
+        """Number of jobs per caller that run or wait for the next thread."""
         self._queued: dict[bytes, deque[Job]] = {}
-        """Further jobs of callers that have reached ``_max_per_caller``."""
+        """Further jobs of callers that have reached their share of the threads."""
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._idle: set[int] = set()
         self._refuse_late()
@@ -91,26 +127,33 @@ class Pool:
             threading.Thread(target=self._run, args=(number,), name=f"zq-request-{number}", daemon=True).start()
 
     def is_crowded(self) -> bool:
-        """Return whether a new job would not get a thread in time."""
+        """Return whether a new job would exceed its timeout before it gets a thread."""
         try:
             return bool(self._waiting) and time.monotonic() - self._waiting[0].since > self._timeout
-        except IndexError:  # a thread was quicker
+        except IndexError:  # a thread took the job meanwhile
             return False
 
     def is_busy(self, caller: bytes) -> bool:
-        """Return whether a new job of this caller would wait for a thread."""
+        """Return whether a new job of the caller would wait for a thread."""
         return len(self._waiting) >= len(self._idle) or caller in self._queued
 
     def do(
         self, work: Callable[[], Any], *, caller: bytes | None = None, patient: bool = False
     ) -> "asyncio.Future[Any]":
-        """Run work on a thread, and return a future of its result. Call this in the loop."""
+        """Run ``work`` on a thread; return a future of its result. Call this method in the event loop."""
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
-        if caller is not None and self._started[caller] >= self._max_per_caller:
+        if caller is not None and self._started[caller] >= self._max_threads():
+            if not self._queued:
+                self._share.begin(time.monotonic(), time.process_time())
+                self._loop.call_later(ADAPTATION, self._adapt)
             self._queued.setdefault(caller, deque()).append(job)
         else:
             self._start(job)
         return job.future
+
+    def _max_threads(self) -> int:
+        """Return the number of threads that one caller may have now."""
+        return self._share.threads if self._has_company() else self._share.max_threads
 
     def _start(self, job: Job) -> None:
         if job.caller is not None:
@@ -119,22 +162,36 @@ class Pool:
         self._tokens.put(None)
 
     def _end(self, caller: bytes) -> None:
-        """Record that a job of the caller has ended, and start the caller's next queued job."""
+        """Count a finished job of the caller and start the caller's next queued job."""
         self._started[caller] -= 1
-        queued = self._queued.get(caller)
-        while queued:
-            job = queued.popleft()
-            if not job.future.done():
-                # ``is_crowded`` counts from here on: the time in the caller's own queue concerns only the caller.
-                self._start(job._replace(since=time.monotonic()))
-                break
-        if not queued:
-            self._queued.pop(caller, None)
+        self._start_queued(caller)
         if not self._started[caller]:
             del self._started[caller]
 
+    def _start_queued(self, caller: bytes) -> None:
+        """Start as many queued jobs of the caller as it has threads for."""
+        queued = self._queued.get(caller)
+        while queued and self._started[caller] < self._max_threads():
+            job = queued.popleft()
+            if not job.future.done():
+                # ``is_crowded`` measures from here on, because only the caller caused the time in its own queue.
+                self._start(job._replace(since=time.monotonic()))
+        if not queued:
+            self._queued.pop(caller, None)
+
+    def _adapt(self) -> None:
+        """Adapt the number of threads for one caller as long as a caller has queued jobs."""
+        self._share.adapt(time.monotonic(), time.process_time())
+        for caller in list(self._queued):
+            self._start_queued(caller)
+        if self._queued:
+            self._loop.call_later(ADAPTATION, self._adapt)
+
     def _refuse_late(self) -> None:
-        """Refuse jobs that have waited too long, of callers' queues first, so that ``_end`` starts none of them."""
+        """Reject jobs that have exceeded the timeout.
+
+        Callers' own queues come first, so that ``_end`` starts none of the late jobs.
+        """
         now = time.monotonic()
         for caller, queued in list(self._queued.items()):
             self._queued[caller] = deque(job for job in queued if not self._refuse(job, now))
@@ -144,23 +201,23 @@ class Pool:
         for _ in range(len(self._waiting)):
             if not self.is_crowded():
                 break
-            with suppress(IndexError):  # a thread was quicker
+            with suppress(IndexError):  # a thread took the job meanwhile
                 late.append(self._waiting.popleft())
-        # Patient jobs keep their places. If they were queued again, other jobs would overtake them each time.
+        # Patient jobs keep their positions. If they were queued again, other jobs would overtake them each time.
         for job in reversed(late):
             if job.patient:
                 self._waiting.appendleft(job._replace(since=now))
-                self._tokens.put(None)  # a thread may have taken the job's token and found no job
+                self._tokens.put(None)  # a thread may have consumed the job's token without finding the job
         for job in late:
             if self._refuse(job, now) and job.caller is not None:
                 self._end(job.caller)
         self._loop.call_later(self._timeout / 2, self._refuse_late)
 
     def _refuse(self, job: Job, now: float) -> bool:
-        """Refuse a job if it is not patient and has waited too long; return whether it was refused."""
+        """Reject the job if it has exceeded the timeout and is not patient; return whether it was rejected."""
         is_late = not job.patient and now - job.since > self._timeout
         if is_late and not job.future.done():
-            job.future.set_exception(Crowded("The server has more to do than it can do in time."))
+            job.future.set_exception(Crowded("The server is overloaded."))
         return is_late
 
     def _run(self, number: int) -> None:
@@ -170,12 +227,12 @@ class Pool:
             self._idle.discard(number)
             try:
                 job = self._waiting.popleft()
-            except IndexError:  # the job has been refused
+            except IndexError:  # the job has been rejected
                 continue
             value, error = None, None
             try:
                 value = job.work()
-            except BaseException as caught:  # noqa: BLE001 - the edge of this thread: the awaiting coroutine gets it
+            except BaseException as caught:  # noqa: BLE001 - the exception is re-raised in the awaiting coroutine
                 error = caught
             after = None if job.caller is None else partial(self._end, job.caller)
             self._results.put(job.future, value, error, after)
@@ -183,7 +240,7 @@ class Pool:
 
 
 class Settling:
-    """A thread that waits until changes of inline requests are durable, with one wait for all pending changes."""
+    """A thread that waits until changes of inline requests are durable, once for all pending changes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -193,13 +250,13 @@ class Settling:
         threading.Thread(target=self._run, name="zq-settling", daemon=True).start()
 
     def settle(self, ticket: Ticket) -> "asyncio.Future[Any]":
-        """Wait for a ticket; the future raises ``Unavailable`` if its changes cannot be made durable."""
+        """Return a future that resolves when the ticket's changes are durable; on failure it raises ``Unavailable``."""
         future = self._loop.create_future()
         self._tickets.put((ticket, future))
         return future
 
     def waits(self) -> float:
-        """Return the duration of the current wait in seconds."""
+        """Return the seconds for which the current wait has lasted."""
         began = self._began
         return time.monotonic() - began if began else 0.0
 
@@ -221,14 +278,14 @@ class Settling:
 def _failure(wait: Callable[[], object]) -> Unavailable | None:
     try:
         wait()
-    except Exception as error:  # noqa: BLE001 - after any failure, clients must learn that their changes are not durable
-        LOG.error("The store cannot keep what it was given: %r", error.__cause__ or error)
-        return Unavailable("The store does not answer. Try again later.")
+    except Exception as error:  # noqa: BLE001 - clients must learn of any failure that their changes are not durable
+        LOG.error("The store cannot make changes durable: %r", error.__cause__ or error)
+        return Unavailable("The store is unavailable. Try again later.")
     return None
 
 
 class Deadlines:
-    """Deadlines of tasks, which are rarely missed. One sweep checks all of them four times a second."""
+    """Deadlines of tasks. One sweep checks all of them four times a second, because they are rarely missed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -237,7 +294,7 @@ class Deadlines:
         self._sweep()
 
     async def bound(self, awaited: Any, deadline: Callable[[], float]) -> Any:
-        """Await in the current task. Raise ``TimeoutError`` soon after ``deadline()``, by the monotonic clock."""
+        """Await in the current task. Raises ``TimeoutError`` soon after ``deadline()``, in monotonic time."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = deadline

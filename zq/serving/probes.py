@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``/healthz``, ``/readyz`` and ``/metrics`` at addresses and on threads of their own.
+"""Listeners for ``/healthz``, ``/readyz`` and ``/metrics`` with threads of their own.
 
-They answer regardless of the state of the HTTP server's connections and threads.
+They answer even if all connections and threads of the HTTP server are busy.
 """
 
 import json
@@ -18,22 +18,22 @@ from zq.errors import ZqError
 from zq.serving import lifecycle
 
 LOG = logging.getLogger(__name__)
-# Maximum number of concurrent requests of a listener; further connections are closed.
+# Maximum number of concurrent requests per listener; further connections are closed.
 MAX_REQUESTS: Final = 8
-# Maximum seconds of a request, including the answer.
+# Maximum duration of a request in seconds, including the response.
 TIMEOUT: Final = 10.0
-# Seconds between attempts to bind an occupied address.
+# Seconds between attempts to bind an address in use.
 RETRY: Final = 1.0
-# Media type of metrics.
+# Media type of the metrics page.
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-# Media type of health.
+# Media type of health reports.
 JSON: Final = "application/json"
-# Description of a 503 while the process stops.
+# Description of the 503 response while the process stops.
 STOPPING: Final = "The server is stopping."
 
 
 class Answer(NamedTuple):
-    """The answer of a page."""
+    """The response of a page."""
 
     status: int
     media: str
@@ -44,7 +44,7 @@ Page = Callable[[], Answer]
 
 
 def health() -> Answer:
-    """Return the answer of a live process."""
+    """Return the response of a live process."""
     return Answer(200, JSON, b'{"status":"ok"}')
 
 
@@ -73,9 +73,9 @@ def _unready(title: str, sentence: str) -> Answer:
 
 
 def serve(name: str, host: str, port: int, pages: Mapping[str, Page], announcement: str) -> None:
-    """Serve the pages at this address in the background, as soon as no other process occupies it.
+    """Serve the pages on an address in a background thread, retrying until the address can be bound.
 
-    ``announcement``: log line when the address is bound.
+    ``announcement`` is logged when the address is bound.
     """
     arguments = (name, (host, port), pages, announcement)
     threading.Thread(target=_listen, args=arguments, name=f"zq-{name}", daemon=True).start()
@@ -89,7 +89,7 @@ def _listen(name: str, address: tuple[str, int], pages: Mapping[str, Page], anno
             server = Listener(address, kind)
         except OSError as error:
             if not warned:
-                LOG.info("[%s] %s:%d cannot be listened on yet, and is tried again: %s", name, *address, error)
+                LOG.info("[%s] cannot listen on %s:%d; retrying: %s", name, *address, error)
             warned = True
             time.sleep(RETRY)
         else:
@@ -98,7 +98,7 @@ def _listen(name: str, address: tuple[str, int], pages: Mapping[str, Page], anno
 
 
 class Listener(ThreadingHTTPServer):
-    """An HTTP server with a thread for each of a few connections, each with a deadline."""
+    """An HTTP server with a few connections, each with its own thread and deadline."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -109,7 +109,7 @@ class Listener(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Bind without resolving the name of this machine, which the base class would do."""
+        """Bind without the base class's lookup of this machine's name."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -132,7 +132,7 @@ class Listener(ThreadingHTTPServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        LOG.debug("A probe was not answered.", exc_info=True)
+        LOG.debug("Error in a probe request.", exc_info=True)
 
 
 def _hang_up(connection: socket.socket) -> None:
@@ -141,7 +141,7 @@ def _hang_up(connection: socket.socket) -> None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """GET and HEAD of a few paths, one request per connection."""
+    """A handler for GET and HEAD of a few paths, with one request per connection."""
 
     pages: ClassVar[dict[str, Page]] = {}
     timeout = TIMEOUT
@@ -155,8 +155,8 @@ class Handler(BaseHTTPRequestHandler):
             return
         try:
             answer = page()
-        except Exception:  # the last resort of this thread
-            LOG.critical("A probe failed for an unforeseen reason.", exc_info=True)
+        except Exception:  # the outermost handler of this thread
+            LOG.critical("Unexpected error in a probe.", exc_info=True)
             answer = Answer(500, JSON, b'{"title":"Internal server error"}')
         self._answer(answer)
 
@@ -174,8 +174,8 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer with JSON that contains nothing of the request."""
+        """Send an error as JSON that repeats nothing of the request."""
         self._answer(Answer(code, JSON, b'{"title":"Bad request"}'))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing about probes."""
+        """Write no log line for probes."""

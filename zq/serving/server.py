@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server``: command line, settings, application (``zq.serving.application``), signals, HTTP server.
+"""``zq-server``: command line, settings, application, signals and HTTP server.
 
-``zq.serving.server:app`` runs under any WSGI server, with settings from the environment and from the file in
-``ZQ_CONFIG``. ``zq-server`` runs it under Granian or gunicorn. The serving process opens the store, after any fork,
+``zq.serving.server:app`` runs under any WSGI server, with settings from the environment and the file in ``ZQ_CONFIG``.
+``zq-server`` runs the application under Granian or gunicorn. The serving process opens the store after any fork,
 because an embedded store does not survive a fork.
 """
 
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 PRIVATE = 0o077
-"""The umask: files of this program are private, because the embedded store contains all tenants' messages."""
+"""The umask: files of the server are private, because the embedded store contains all tenants' messages."""
 
 LAST_PATIENCE: Final = 10.0
 """Seconds after the graceful timeout in which a worker may close its store."""
@@ -64,18 +64,18 @@ OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "salvage": lambda uri, given: offline.salvage_store(uri, given.to),
     "ship": lambda uri, given: offline.ship_store(uri, given.to),
 }
-"""Commands on the store at a URI."""
+"""Commands that open the store themselves, by name."""
 COMMANDS: Final[dict[str, Command]] = {command.name: command for command in (token_command.COMMAND, *FEATURE_COMMANDS)}
 """Commands that administer credentials, by name."""
 
 
 def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
-    """Open the store and create the application on it. Raises ``StartRefused``, ``Unavailable``."""
+    """Open the store and create the application. Raises ``StartRefused`` or ``Unavailable``."""
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
     try:
         made = Application(configuration, tls)
-    except Deposed as error:  # another server took the store over; the supervisor starts this one again
+    except Deposed as error:  # another server took over the store; the supervisor restarts this one
         LOG.critical("%s", error)
         lifecycle.give_up()
     if chosen.control:
@@ -84,20 +84,20 @@ def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
 
 
 def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Callable[..., Iterable[bytes]]:
-    """Open the store and return the WSGI application on it, for a server that handles signals by itself.
+    """Open the store and return the WSGI application, for a server that handles signals itself.
 
-    ``tls`` is reloaded with the options. Raises ``StartRefused``, ``Unavailable``.
+    ``tls`` is reloaded together with the options. Raises ``StartRefused`` or ``Unavailable``.
     """
     made = _open(configuration, tls)
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
     calls: dict[signal.Signals, Callable[[], object]] = dict.fromkeys(lifecycle.ENDING, end)
     if not lifecycle.listen(calls | {lifecycle.RELOAD: partial(startup.reload, configuration, made.apply)}):
-        LOG.warning("Requests that wait will hold up the end: the application was not loaded by the main thread.")
+        LOG.warning("Waiting requests will delay shutdown, because the application was not loaded in the main thread.")
     return made.outermost()
 
 
 def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "granian.Serving":
-    """Open the store and return what a worker under Granian serves. Raises ``StartRefused``, ``Unavailable``."""
+    """Open the store and return the application for a Granian worker. Raises ``StartRefused`` or ``Unavailable``."""
     from zq.serving import granian
 
     made = _open(configuration, tls)
@@ -106,14 +106,14 @@ def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "grani
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run ``zq-server``; return the exit code."""
+    """Run ``zq-server`` and return its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
     os.umask(PRIVATE)
     if arguments and arguments[0] in COMMANDS:
         return _credentials(COMMANDS[arguments[0]], arguments[1:])
     given = _parser().parse_intermixed_args(arguments)
     if given.command or given.init_store:
-        lifecycle.allow_reload()  # this command has nothing to reload, so closing its terminal should end it
+        lifecycle.allow_reload()  # this command has no options to reload, so closing its terminal should end it
     if given.sample_config:
         settings.print_sample()
         return 0
@@ -142,11 +142,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(configuration: Configuration) -> int:
-    """Serve until a signal ends the server; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Serve until a signal ends the server; return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
     chosen = configuration.current
     tls = ServerTls(chosen) if chosen.tls_cert else None
     _announce(chosen)
-    if chosen.shared_store:  # several processes may serve
+    if chosen.shared_store:  # several processes may serve the store
         multiprocess.begin()
     reload, lost = partial(startup.reload, configuration), multiprocess.forget
     if chosen.engine == "granian":
@@ -159,7 +159,7 @@ def _serve(configuration: Configuration) -> int:
 
 
 def _work(configuration: Configuration, tls: ServerTls | None) -> int:
-    """Serve as one worker under Granian; return the exit code."""
+    """Run a Granian worker and return its exit code."""
     from zq.serving import granian
 
     try:
@@ -169,8 +169,8 @@ def _work(configuration: Configuration, tls: ServerTls | None) -> int:
 
 
 def _credentials(command: Command, arguments: Sequence[str]) -> int:
-    """Run a command of ``COMMANDS``; return the exit code."""
-    lifecycle.allow_reload()  # this command has nothing to reload
+    """Run a credential command and return its exit code."""
+    lifecycle.allow_reload()  # this command has no options to reload
     given = credential_commands.parse(command, arguments)
     try:
         _export_options(given)
@@ -182,13 +182,13 @@ def _credentials(command: Command, arguments: Sequence[str]) -> int:
 
 
 def _direct(chosen: Settings) -> App:
-    """Return an application on the store itself, for one command."""
+    """Return an application for one command, with the store opened in this process."""
     audit.configure(chosen.audit)
     storage = open_store(chosen)
     atexit.register(storage.close)
     clock = StoreClock(storage.now, doubted=storage.doubted)
     broker = make_broker(chosen, storage, clock, NO_EVENTS, followers_of(chosen, storage, clock))
-    atexit.register(broker.trail.finish)  # runs before the store is closed
+    atexit.register(broker.trail.finish)  # must run before the store is closed
     return create_app(broker, features=command_features(broker, chosen))
 
 
@@ -197,16 +197,19 @@ def _connect(chosen: Settings) -> Ask:
 
 
 def _rekey(chosen: Settings) -> int:
-    """Run ``zq-server rekey``; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Run ``zq-server rekey`` and return its exit code. Raises ``StartRefused`` or ``Unavailable``."""
     done = request(_connect(chosen), "POST", "/v2/admin/rekey")
-    print(f"The keys of {done['projects']} projects are wrapped by the first master key of the file.")  # noqa: T201
+    print(f"The keys of {done['projects']} projects are wrapped with the first master key of the file.")  # noqa: T201
     if done["left"]:
-        raise StartRefused(f"Of {done['left']} of them some stay as they were: their master keys are not in the file.")
+        raise StartRefused(
+            f"{done['left']} of them have keys that could not be rewrapped, because their master keys "
+            "are not in the file."
+        )
     return 0
 
 
 def _announce(chosen: Settings) -> None:
-    """Check the preconditions of a start and log its first lines. Raises ``StartRefused``, ``Unavailable``."""
+    """Check the preconditions of a start and log its first lines. Raises ``StartRefused`` or ``Unavailable``."""
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
     find(chosen.uri)
     Policy(chosen.policy_file)
@@ -219,19 +222,19 @@ def _announce(chosen: Settings) -> None:
         LOG.warning(warning)
     lifecycle.defer_reload()  # until the HTTP server can handle it
     if chosen.shared_store:
-        # An error here is reported once; in the workers, once by each of them.
+        # Report an error here once, instead of once per worker.
         open_store(chosen).close()
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors do not repeat passwords."""
+    """An argument parser whose errors do not contain passwords."""
 
     def error(self, message: str) -> NoReturn:
         super().error(logs.without_secrets(message))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="zq-server", description="Serve the zq queue service over HTTP.")
+    parser = Parser(prog="zq-server", description="Run the zq queue service over HTTP.")
     parser.add_argument(
         "command",
         nargs="?",
@@ -246,51 +249,62 @@ def _parser() -> argparse.ArgumentParser:
         "ship: put an embedded store into an object store; "
         "owner: say which server owns a store in an object store",
     )
-    parser.add_argument("names", metavar="NAME", nargs="*", help="what backup and restore are about")
-    parser.add_argument("--keep", metavar="N", type=_count, help="backup: of all backups in the folder keep the newest")
-    parser.add_argument("--shift-time", action="store_true", help="restore: give what lived then the time since")
-    parser.add_argument("--revoke-tokens", action="store_true", help="restore: revoke all tokens that a backup has")
-    parser.add_argument("--to", metavar="URI", help="where salvage, restore and ship make the new store")
-    parser.add_argument("--at", metavar="TIME", help="restore what was stored then, as 2026-11-25T10:00:00Z")
-    parser.add_argument("--position", metavar="N", type=int, help="restore up to this position of the log")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="backup directory or backup name")
+    parser.add_argument(
+        "--keep", metavar="N", type=_count, help="backup: number of newest backups to keep in the directory"
+    )
+    parser.add_argument(
+        "--shift-time", action="store_true", help="restore: extend all expiry times by the time since the backup"
+    )
+    parser.add_argument("--revoke-tokens", action="store_true", help="restore: revoke all tokens in the backup")
+    parser.add_argument("--to", metavar="URI", help="URI of the new store for salvage, restore and ship")
+    parser.add_argument("--at", metavar="TIME", help="restore: time to restore to, such as 2026-11-25T10:00:00Z")
+    parser.add_argument("--position", metavar="N", type=int, help="restore: log position to restore to")
     parser.add_argument("--bind", metavar="ADDRESS", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", metavar="N", type=_port, help="port to listen on (default 8888)")
-    parser.add_argument("--store", metavar="URI", help="the store, as rocksdb:///var/lib/zq (default rocksdb:var/zq)")
-    parser.add_argument("--config", metavar="FILE", help="configuration file; --sample-config prints one")
-    parser.add_argument("--engine", choices=["auto", "gunicorn", "granian"], help="the HTTP server (default auto)")
     parser.add_argument(
-        "--force-clock", action="store_true", help="believe this machine's clock, whatever the store says"
+        "--store", metavar="URI", help="store URI, such as rocksdb:///var/lib/zq (default rocksdb:var/zq)"
     )
-    parser.add_argument("--wait-for-store", action="store_true", help="wait for a store that does not answer yet")
+    parser.add_argument("--config", metavar="FILE", help="configuration file; --sample-config prints an example")
+    parser.add_argument("--engine", choices=["auto", "gunicorn", "granian"], help="HTTP server (default auto)")
     parser.add_argument(
-        "--init-store", action="store_true", help="create what the store needs, as an administrator, and exit"
+        "--force-clock",
+        action="store_true",
+        help="accept this machine's clock even if it is far ahead of the store's last use",
     )
-    parser.add_argument("--sample-config", action="store_true", help="print a configuration file with every option")
+    parser.add_argument("--wait-for-store", action="store_true", help="wait until the store is available")
+    parser.add_argument(
+        "--init-store",
+        action="store_true",
+        help="create the store's tables, indexes and scripts with administrator rights, and exit",
+    )
+    parser.add_argument("--sample-config", action="store_true", help="print a configuration file with all options")
     parser.add_argument("--version", action="version", version=f"zq {__version__}")
     return parser
 
 
 def _port(text: str) -> str:
     if not text.isascii() or not text.isdigit() or int(text[:9]) > 65535:
-        raise argparse.ArgumentTypeError(f"a port is a number from 0 to 65535; it is {text!r}")
+        raise argparse.ArgumentTypeError(f"the port must be a number from 0 to 65535, not {text!r}")
     return text
 
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 100_000:
-        raise argparse.ArgumentTypeError(f"how many to keep is a number from 1 to 100,000; it is {text!r}")
+        raise argparse.ArgumentTypeError(f"the number of backups must be from 1 to 100,000, not {text!r}")
     return int(text)
 
 
 def _export_options(given: argparse.Namespace) -> None:
-    """Put the command line into the environment, where the serving processes read it.
+    """Store command-line options in the environment, where the serving processes read them.
 
-    Raises ``StartRefused`` for a password, which every user of the machine could read in the list of processes.
+    Raises ``StartRefused`` if the store URI contains a password, because every user of the machine can read it in the
+    process list.
     """
     if given.store and logs.holds_password(given.store):
         raise StartRefused(
-            "--store must hold no password, which everybody on this machine could read: use OS_STORAGE__URI or the "
-            "configuration file."
+            "--store must not contain a password, because every user of this machine could read it: use "
+            "OS_STORAGE__URI or the configuration file."
         )
     if given.config:
         os.environ[settings.CONFIG_VARIABLE] = os.path.abspath(given.config)

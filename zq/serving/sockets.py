@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebSocket at the server's edge. The feature that declares a path gets its handshakes."""
+"""WebSocket connections at the server's edge, dispatched by path to the features that declare them."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
@@ -22,7 +22,7 @@ class Sockets:
         }
 
     def __bool__(self) -> bool:
-        """Return whether a feature serves WebSocket."""
+        """Return whether any feature serves WebSocket."""
         return bool(self._handlers)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,16 +40,16 @@ class Sockets:
             await handler.serve(scope, receive, send)
 
     def end(self) -> None:
-        """Close all connections, because the server is stopping."""
+        """Close all connections because the server is stopping."""
         for handler in self._handlers.values():
             handler.end()
 
     def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
-        """Run blocking work of a caller on a thread of the server, and return the result."""
+        """Run blocking work of a caller on a request thread; the awaitable returns its result."""
         return self._edge.pool.do(work, caller=caller, patient=True)
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await in the current task. Raise ``TimeoutError`` soon after ``deadline()``, by the monotonic clock."""
+        """Await in the current task. Raises ``TimeoutError`` soon after ``deadline()``, in monotonic time."""
         return self._edge.deadlines.bound(awaited, deadline)
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

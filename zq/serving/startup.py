@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and first log lines of a start, refusal of unauthenticated exposure, and reload of options."""
+"""Start-up checks and log lines, refusal of unauthenticated exposure, and reload of options."""
 
 import logging
 import os
@@ -20,38 +20,37 @@ from zq.serving.sections import SECTIONS
 from zq.serving.settings import Configuration, Settings
 
 LOG = logging.getLogger(__name__)
-# Beginning of refusals and warnings.
-NO_AUTH: Final = "Nobody is authenticated (auth_strategy is empty)"
-# End of refusals.
-WAYS_OUT: Final = "or accept it with [server] trust_network = true."
+# Beginning of messages about missing authentication.
+NO_AUTH: Final = "Authentication is off (auth_strategy is empty)"
+# End of messages about refused starts.
+WAYS_OUT: Final = "or accept the risk with [server] trust_network = true."
 
 
 def lines(chosen: Settings) -> Iterator[str]:
-    """Yield log lines about the server, its store, each address and the authentication, without passwords.
+    """Yield log lines about server, store, addresses and authentication, without passwords.
 
-    The addresses of features are given as clients on this machine can open them, even if the server listens on all
-    interfaces.
+    Features' addresses are given as URLs for clients on this machine, even if the server listens on all interfaces.
     """
     scheme = "https" if chosen.tls_cert else "http"
     host = "localhost" if chosen.bind.strip("[]") in listening.EVERYWHERE else chosen.bind
-    yield f"zq {__version__} starts under {chosen.engine} at {scheme}://{authority(chosen.bind, chosen.port)}."
+    yield f"zq {__version__} starts with {chosen.engine} on {scheme}://{authority(chosen.bind, chosen.port)}."
     yield f"Store: {_store(chosen.uri)}."
     url = f"{scheme}://{authority(host, chosen.port)}"
     yield from filter(None, (section.line(chosen.of(section), url) for section in SECTIONS))
     limits = chosen.limits
     yield (
-        f"Defaults of every project: messages live {limits.default_message_ttl} s, "
-        f"claims {limits.default_claim_ttl} s and their grace {limits.default_claim_grace} s."
+        f"Project defaults: message TTL {limits.default_message_ttl} s, claim TTL {limits.default_claim_ttl} s, claim "
+        f"grace {limits.default_claim_grace} s."
     )
     reach = "this machine only" if is_loopback(chosen.bind) else "other machines"
     if chosen.auth.strategy:
-        yield f"Callers prove who they are by {chosen.auth.strategy}; reachable from {reach}."
+        yield f"Authentication: {chosen.auth.strategy}; reachable from {reach}."
     else:
-        yield f"Callers are believed: no tokens are checked; reachable from {reach}."
+        yield f"Authentication is off; reachable from {reach}."
 
 
 def occupied(chosen: Settings) -> Iterator[str]:
-    """Yield a warning for each address of probes and metrics that is occupied by this server or another program."""
+    """Yield a warning for each address of probes and metrics that this server or another program uses."""
     taken = {"the server": (chosen.bind, chosen.port)}
     for name, option, address in (
         ("Probes", "[probes] bind", chosen.probes_bind),
@@ -63,51 +62,54 @@ def occupied(chosen: Settings) -> Iterator[str]:
         if not owner and not listening.is_free(*address):
             owner = "another program"
         if owner:
-            yield f"{name} are not served: {authority(*address)} is the address of {owner}. Set {option}."
+            yield f"{name} are not served: {authority(*address)} is used by {owner}. Set {option}."
         taken[f"the {name.lower()}"] = address
 
 
 def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
-    """Reload the mutable options and ``apply`` them if this process serves. Return ``False`` if they were refused."""
+    """Reload the mutable options; return ``False`` if they are invalid or no file was named at start.
+
+    ``apply`` applies the new settings in a serving process; the parent process only logs changes that need a restart.
+    """
     if configuration.path is None:
-        LOG.warning("Nothing was reloaded: no configuration file was named at the start.")
+        LOG.warning("Options not reloaded: no configuration file was named at start.")
         return False
     try:
         changes = configuration.reload()
     except StartRefused as refusal:
-        LOG.error("Nothing was reloaded, all options stay as they were: %s", refusal)
+        LOG.error("Options not reloaded: %s", refusal)
         return False
     set_level(configuration.current.log_level)
     if apply:
         apply(configuration.current)
-        LOG.info("Reloaded: %s", ", ".join(changes) or "no option has changed.")
-    else:  # logged once, by the parent of the processes
+        LOG.info("Reloaded: %s", ", ".join(changes) or "Reloaded: %s")
+    else:  # the parent of the processes logs them once
         for sentence in configuration.left:
             LOG.warning(sentence)
     return True
 
 
 def reread(*files: Reloadable | None) -> None:
-    """Read these files again. A file that is refused keeps its former content in force, and the log says why."""
+    """Reload the files. If a file is invalid, its former content stays in force and an error is logged."""
     for each in files:
         if each is not None:
             try:
                 each.reload()
             except StartRefused as refusal:
-                LOG.error("What this file said stays as it was: %s", refusal)
+                LOG.error("File not reloaded, its former content stays in force: %s", refusal)
 
 
 def _store(uri: str) -> str:
-    """Return the store's URI for the log, with the absolute directory of an embedded store."""
+    """Return the store URI for the log, with the absolute directory of an embedded store."""
     parts = store_uri.split(uri)
     path = unquote(parts.path)
     if parts.scheme == "rocksdb" and not path.startswith("/"):
-        return f"{uri} (the folder {os.path.abspath(path)})"
+        return f"{uri} (directory {os.path.abspath(path)})"
     return without_secrets(uri)
 
 
 def check_exposure(chosen: Settings) -> list[str]:
-    """Return warnings about the exposure of the server.
+    """Return warnings about the server's exposure.
 
     Raises ``StartRefused`` for an exposure that the operator has not accepted (tenancy 1).
     """
@@ -115,9 +117,9 @@ def check_exposure(chosen: Settings) -> list[str]:
         _refuse_strangers(chosen)
     if chosen.engine == "gunicorn" and not (chosen.behind_proxy or is_loopback(chosen.bind)):
         raise StartRefused(
-            f"A slow client holds a thread of gunicorn, so it must not listen at {chosen.bind} without a proxy that "
-            "buffers. Put one before it (etc/nginx.conf) and set [server] behind_proxy = true, bind to 127.0.0.1, or "
-            "use engine = granian."
+            f"A slow client holds a gunicorn thread, so gunicorn must not listen on {chosen.bind} without a buffering "
+            "proxy. Put a proxy in front (etc/nginx.conf) and set [server] behind_proxy = true, bind to 127.0.0.1, "
+            "or use engine = granian."
         )
     listener = Listener(chosen.bind, chosen.port, is_loopback(chosen.bind))
     warnings = [warning for section in SECTIONS for warning in section.check_exposure(chosen.of(section), listener)]
@@ -125,7 +127,7 @@ def check_exposure(chosen: Settings) -> list[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach the address: a loopback address or ``localhost``.
+    """Return whether only this machine can reach the host: a loopback address or ``localhost``.
 
     Other names do not count, because their addresses may change.
     """
@@ -143,8 +145,8 @@ def _refuse_strangers(chosen: Settings) -> None:
         )
     if chosen.admin_mode:
         raise StartRefused(
-            f"{NO_AUTH}, so admin_mode = true would let everyone who reaches this server name himself an "
-            f"administrator. Set auth_strategy, leave admin_mode off, {WAYS_OUT}"
+            f"{NO_AUTH}, so admin_mode = true would give everyone who reaches this server administrator rights. Set "
+            f"auth_strategy, leave admin_mode off, {WAYS_OUT}"
         )
 
 
@@ -153,15 +155,18 @@ def _warnings(chosen: Settings) -> list[str]:
     if chosen.trust_network and not chosen.auth.strategy:
         found.append(
             f"{NO_AUTH} and [server] trust_network is true: everyone who reaches {chosen.bind}:{chosen.port} can read "
-            "and delete all messages, and may call himself anyone."
+            "and delete all messages under any identity."
         )
     if bare := _hosts_without_tls(chosen.uri):
-        found.append(f"Messages and passwords go to the store at {', '.join(bare)} in clear: its URI asks for no TLS.")
+        found.append(
+            f"Messages and passwords are sent unencrypted to the store at {', '.join(bare)}: its URI does not "
+            "enable TLS."
+        )
     return found
 
 
 def _hosts_without_tls(uri: str) -> list[str]:
-    """Return the remote hosts to which the store's URI connects without TLS."""
+    """Return the remote hosts to which the store URI connects without TLS."""
     parts = store_uri.split(uri)
     options = {name.lower(): value.lower() for name, value in parse_qsl(parts.query)}
     tls = {

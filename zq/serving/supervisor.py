@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The master process, which starts workers, forwards signals, and replaces killed workers.
+"""The master process, which starts workers, forwards signals and replaces killed workers.
 
-A worker that exits by itself has given up or failed to start. Its successor would fail too, so the master also exits.
+A worker that exits by itself has given up or failed to start. A replacement would fail too, so the master also exits.
 SIGHUP reloads options without replacing workers, because an embedded store cannot have a second worker.
 """
 
@@ -18,13 +18,13 @@ from typing import Final, NoReturn
 from zq.serving import lifecycle
 
 LOG = logging.getLogger(__name__)
-# PR_SET_PDEATHSIG
+# PR_SET_PDEATHSIG of Linux.
 PARENT_DEATH_SIGNAL: Final = 1
-# Seconds between two checks of the workers without a signal.
+# Maximum seconds between two checks of the workers.
 INTERVAL: Final = 1.0
-# The shortest life in seconds of a replacement worker that is replaced in turn.
+# Minimum lifetime in seconds after which a replacement worker is replaced again.
 SHORT_LIFE: Final = 3.0
-# Signals that the master waits for.
+# Signals that the master handles.
 AWAITED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, lifecycle.RELOAD, signal.SIGCHLD)
 
 
@@ -39,10 +39,12 @@ class Supervisor:
         lost: Callable[[int], None],
         patience: float,
     ) -> None:
-        """``reload`` reads the options again, and returns whether the workers must also reload.
+        """Create the master.
 
-        ``lost`` is called with the process id of each ended worker. ``patience``: seconds after which workers that do
-        not end are killed.
+        Args:
+            reload: Reloads the options; returns whether the workers must reload too.
+            lost: Called with the process id of each ended worker.
+            patience: Seconds after which stopping workers are killed.
         """
         self._count = count
         self._work = work
@@ -50,7 +52,7 @@ class Supervisor:
         self._lost = lost
         self._patience = patience
         self._workers: dict[int, float] = {}
-        """The start times of replacement workers by process id; 0.0 for the first workers."""
+        """Start times of replacement workers by process id; 0.0 for the first workers."""
 
     def run(self) -> int:
         """Supervise the workers until a signal or a worker ends the server; return the exit code."""
@@ -59,7 +61,7 @@ class Supervisor:
             self._start(0.0)
         while True:
             awaited = signal.sigtimedwait(AWAITED, INTERVAL)
-            # After SIGCONT, CPython returns an undefined number if the time is up.
+            # After SIGCONT, CPython returns an undefined signal number if the timeout has expired.
             number = awaited.si_signo if awaited is not None and awaited.si_signo in AWAITED else 0
             if number == lifecycle.RELOAD:
                 if self._reload():
@@ -69,12 +71,12 @@ class Supervisor:
             for pid, code in self._reap():
                 started = self._workers.pop(pid)
                 if code >= 0:
-                    LOG.error("Worker %d has ended with exit code %d, and so does the server.", pid, code)
+                    LOG.error("Worker %d exited with code %d; the server stops.", pid, code)
                     return self._stop(code or 1)
                 LOG.error("Worker %d was killed by signal %d.", pid, -code)
                 self._lost(pid)
                 if time.monotonic() - started < SHORT_LIFE:
-                    LOG.critical("Its predecessor was killed too, seconds before: it is not replaced.")
+                    LOG.critical("The worker is not replaced, because its predecessor was killed only seconds before.")
                     return self._stop(1)
                 self._start(time.monotonic())
 
@@ -95,9 +97,9 @@ class Supervisor:
         sys.exit(self._work())
 
     def _reap(self) -> Iterator[tuple[int, int]]:
-        """Yield the ended workers with their exit codes, which are negative for signals.
+        """Yield the process ids and exit codes of ended workers; the code of a killed worker is negative.
 
-        A worker that the caller does not take is yielded by the next call.
+        If the caller stops early, the next call yields the remaining workers.
         """
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -110,7 +112,7 @@ class Supervisor:
                 os.kill(pid, number)
 
     def _stop(self, code: int) -> int:
-        """Stop the workers and return the exit code. A second signal stops them at once."""
+        """Stop the workers and return the exit code. SIGINT or SIGQUIT stops them at once."""
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + self._patience
         while True:
@@ -120,7 +122,7 @@ class Supervisor:
             if not self._workers:
                 return code
             if time.monotonic() > deadline:
-                LOG.warning("Workers are killed that did not end in time.")
+                LOG.warning("Killing workers that did not end in time.")
                 self._signal(signal.SIGKILL)
             awaited = signal.sigtimedwait(AWAITED, 0.1)
             if awaited is not None and awaited.si_signo in (signal.SIGINT, signal.SIGQUIT):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server TLS and client certificates with Python's ``ssl``."""
+"""Server TLS and client certificates with Python's ``ssl`` module."""
 
 import os
 import ssl
@@ -9,9 +9,9 @@ from typing import Any, Final
 from zq.errors import StartRefused
 from zq.serving.settings import Settings
 
-# TLS versions by option value.
+# Minimum TLS versions by option value.
 MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-# RFC 4514 names of a subject's attributes by OpenSSL names.
+# Attribute names of RFC 4514 by OpenSSL name.
 SHORT: Final = {
     **{"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU", "countryName": "C"},
     **{"localityName": "L", "stateOrProvinceName": "ST", "streetAddress": "STREET"},
@@ -22,7 +22,7 @@ SPECIAL: Final = frozenset(',+"\\<>;')
 
 
 def certificate_of(connection: ssl.SSLSocket) -> tuple[str, float] | None:
-    """Return the subject of the client's certificate and its expiry; ``None`` if there is no certificate."""
+    """Return the subject and expiry time of the client's certificate, or ``None`` without a certificate."""
     with suppress(ValueError, OSError):
         found: Any = connection.getpeercert()
         if found:
@@ -31,7 +31,7 @@ def certificate_of(connection: ssl.SSLSocket) -> tuple[str, float] | None:
 
 
 def subject(names: Any) -> str:
-    """Format a subject according to RFC 4514, the last name first, such as ``CN=billing,O=Acme``."""
+    """Format a subject according to RFC 4514, with the last name first: ``CN=billing,O=Acme``."""
     return ",".join(
         "+".join(f"{SHORT.get(name, name)}={_escape(value)}" for name, value in several) for several in reversed(names)
     )
@@ -50,10 +50,10 @@ class ServerTls:
     def __init__(self, chosen: Settings) -> None:
         self._chosen = chosen
         self.context = _context(chosen)
-        """The context for new connections, from the last read of the files."""
+        """The context for new connections, from the latest valid files."""
 
     def reload(self) -> None:
-        """Read the files again. If they are invalid, raise ``StartRefused`` and keep the former context."""
+        """Reload the files. If they are invalid, raise ``StartRefused`` and keep the former context."""
         self.context = _context(self._chosen)
 
 
@@ -65,21 +65,21 @@ def _context(chosen: Settings) -> ssl.SSLContext:
     for option in ("tls_cert", "tls_key", "tls_client_ca"):
         path = getattr(chosen, option)
         if path and not os.access(path, os.R_OK):
-            raise StartRefused(f"[server] {option} cannot be read: {path}.")
+            raise StartRefused(f"[server] {option} is not readable: {path}.")
     try:
         # An empty password prevents OpenSSL from prompting on the terminal.
         context.load_cert_chain(chosen.tls_cert, chosen.tls_key, password="")
     except (ssl.SSLError, OSError, ValueError) as error:
         raise StartRefused(
-            f"[server] tls_cert and tls_key must be a certificate and its key, without a password: {chosen.tls_cert} "
-            f"and {chosen.tls_key} are not."
+            f"[server] tls_cert and tls_key must be a certificate and its unencrypted key, but {chosen.tls_cert} and "
+            f"{chosen.tls_key} are not."
         ) from error
     if chosen.tls_client_ca:
         try:
             context.load_verify_locations(chosen.tls_client_ca)
         except (ssl.SSLError, OSError) as error:
             raise StartRefused(
-                f"[server] tls_client_ca must hold certificates: {chosen.tls_client_ca} does not."
+                f"[server] tls_client_ca must contain certificates, but {chosen.tls_client_ca} does not."
             ) from error
         context.verify_mode = ssl.CERT_REQUIRED
     return context

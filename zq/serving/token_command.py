@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server token``: create, list, rotate and revoke tokens of the store (tenancy 5)."""
+"""``zq-server token``: create, list, rotate and revoke tokens (tenancy 5)."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -11,35 +11,37 @@ from zq.http.commands import Ask, Command, list_all, request
 from zq.model.identity import ADMIN
 
 PATH: Final = "/v2/admin/tokens"
-# Default project of administrators' tokens.
+# Default project of administrator tokens.
 PROJECT: Final = "admin"
 
 
 def _add_verbs(
     verbs: "argparse._SubParsersAction[argparse.ArgumentParser]",
 ) -> Sequence[argparse.ArgumentParser]:
-    create = verbs.add_parser("create", help="make a token and print it, this once")
-    create.add_argument("--project", metavar="P", help="whose it is (needed, but for --admin)")
-    create.add_argument("--name", default="", help="what it is for")
-    create.add_argument("--scope", metavar="S", action="append", help="what it may do, as produce:orders.*; repeatable")
-    create.add_argument("--role", metavar="R", action="append", default=[], help="a role; repeatable")
-    create.add_argument("--days", metavar="D", type=int, help="days that it lives (default 90)")
-    create.add_argument("--admin", action="store_true", help="give it the role that administers the deployment")
+    create = verbs.add_parser("create", help="create a token and print it once")
+    create.add_argument("--project", metavar="P", help="project of the token (required except with --admin)")
+    create.add_argument("--name", default="", help="description of the token")
+    create.add_argument(
+        "--scope", metavar="S", action="append", help="allowed scope, such as produce:orders.*; repeatable"
+    )
+    create.add_argument("--role", metavar="R", action="append", default=[], help="role of the token; repeatable")
+    create.add_argument("--days", metavar="D", type=int, help="lifetime in days (default 90)")
+    create.add_argument("--admin", action="store_true", help="add the role that administers the deployment")
     listing = verbs.add_parser("list", help="list tokens, without their secrets")
-    listing.add_argument("--project", metavar="P", help="of this project only")
-    rotate = verbs.add_parser("rotate", help="make a twin of a token, which ends within a day")
-    revoke = verbs.add_parser("revoke", help="end a token")
+    listing.add_argument("--project", metavar="P", help="list only this project's tokens")
+    rotate = verbs.add_parser("rotate", help="create a replacement for a token, which then expires within a day")
+    revoke = verbs.add_parser("revoke", help="revoke a token")
     one = revoke.add_mutually_exclusive_group(required=True)
-    rotate.add_argument("id", metavar="ID", help="the ten characters after zq_")
-    one.add_argument("id", metavar="ID", nargs="?", help="the ten characters after zq_")
-    one.add_argument("--jti", metavar="J", help="of a JSON Web Token: its claim jti, whatever characters that has")
+    rotate.add_argument("id", metavar="ID", help="the ten characters after zq_ in the token")
+    one.add_argument("id", metavar="ID", nargs="?", help="the ten characters after zq_ in the token")
+    one.add_argument("--jti", metavar="J", help="jti claim of a JSON Web Token")
     return create, listing, revoke, rotate
 
 
 def _create(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
     project = given.project or (PROJECT if given.admin else "")
     if not project:
-        raise StartRefused("Whose token is it? zq-server token create --project acme")
+        raise StartRefused("--project is missing: zq-server token create --project acme")
     terms: dict[str, Any] = {"name": given.name, "roles": [*given.role, *([ADMIN] if given.admin else [])]}
     terms |= {} if given.scope is None else {"scopes": given.scope}
     terms |= {} if given.days is None else {"days": given.days}
@@ -51,7 +53,7 @@ def _list(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
 
 
 def _line(token: dict[str, Any]) -> str:
-    scopes = "everything" if token["scopes"] is None else " ".join(token["scopes"])
+    scopes = "all scopes" if token["scopes"] is None else " ".join(token["scopes"])
     roles, used = ",".join(token["roles"]), token["last_used"] or "never"
     name = f" ({token['name']})" if token["name"] else ""
     return f"{token['id']}{name} of {token['project']}: {roles}; {scopes}; until {token['expires']}; used {used}"
@@ -69,8 +71,8 @@ def _rotate(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
 
 COMMAND: Final = Command(
     name="token",
-    summary="make, list, rotate and revoke tokens",
-    description="Tokens by which callers prove who they are.",
+    summary="create, list, rotate and revoke tokens",
+    description="Manage the tokens that authenticate callers.",
     add_verbs=_add_verbs,
     verbs={"create": _create, "list": _list, "revoke": _revoke, "rotate": _rotate},
 )

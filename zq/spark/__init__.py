@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues as a source and a sink of Spark (extra ``zq-queue[spark]``). Reference: ``api-ref/spark.md``."""
+"""Queues as a source and sink of Spark (extra ``zq-queue[spark]``). Reference: ``api-ref/spark.md``."""
 
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ __all__ = ["ZqDataSource", "register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Makes ``format("zq")`` known to a session whose workers can import zq."""
+    """Register ``format("zq")`` in a session whose workers can import zq."""
     from zq.spark.source import ZqDataSource
 
     warn_of_speculation(spark)
@@ -19,17 +19,17 @@ def register(spark: "SparkSession") -> None:
 
 
 def warn_of_speculation(spark: "SparkSession") -> None:
-    """If it is on."""
+    """Warn if speculative execution is enabled."""
     if spark.conf.get("spark.speculation", "false") == "true":
         warnings.warn(
-            "spark.speculation is on: the second attempt at a task that writes to zq counts as a failure. Nothing is "
-            "doubled, but switch it off.",
+            "spark.speculation is on: a second attempt at a task that writes to zq counts as a failure. Nothing is "
+            "duplicated, but disable it.",
             stacklevel=3,
         )
 
 
 def __getattr__(name: str) -> Any:
-    """``ZqDataSource``, which needs pyspark, only when it is asked for."""
+    """Import ``ZqDataSource``, which needs pyspark, on first access."""
     if name == "ZqDataSource":
         from zq.spark.source import ZqDataSource
 

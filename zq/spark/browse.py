@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading by positions, without claiming anything: a queue's living messages, its history, or a topic; in a batch as a
-table.
+"""Reads by position, without claims: live messages of a queue, its history, or a topic, as a table.
 
-Every message has a position, and positions rise and may have gaps: its sequence, or in a queue's history the place of
-its entry in the order of finishing. A range of positions is read the same way however often it is read.
+Each message has a position: its sequence, or in a queue's history the position of its entry in the order of finishing.
+Positions increase and may have gaps. Repeated reads of a range of positions return the same messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,45 +27,45 @@ from zq.errors import Invalid
 from zq.spark.options import Connection, ReadingOptions
 from zq.spark.rows import Rows
 
-# A position that no message has.
-FAR: Final = 2**62
-# By filter, what is added to its number for the smallest that passes.
+# A position beyond all messages.
+END_POSITION: Final = 2**62
+# Offset from a filter's value to the smallest matching value, by filter.
 LOWEST: Final[Mapping[type[Filter], int]] = {EqualTo: 0, GreaterThanOrEqual: 0, GreaterThan: 1}
-# By filter, what is added to its number for the largest that passes.
+# Offset from a filter's value to the largest matching value, by filter.
 HIGHEST: Final[Mapping[type[Filter], int]] = {EqualTo: 0, LessThanOrEqual: 0, LessThan: -1}
 
 
 class Gap(Invalid):
-    """Messages of a topic are gone that were to be read."""
+    """A gap in a topic: messages to be read were already trimmed."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """A look along a log: where it ended, and over how many messages."""
+    """The result of a walk along a log: its end position and the number of messages."""
 
     end: int
     rows: int
     last: Message | None
     whole: bool = False
-    """Whether there was nothing behind its end."""
+    """Whether no messages follow the end."""
     looked: int | None = None
-    """Of a topic, if so: up to where nothing is to be found, as far as the project's log reaches."""
+    """For a topic: position up to which no messages exist, as far as the project's log extends."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """``state``: live, all, history, or topic."""
+    """The log of a queue or topic. ``state``: "live", "all", "history" or "topic"."""
 
     connection: Connection
     name: str
     state: str
     strict: bool = False
-    """Whether messages of a topic that were trimmed raise ``Gap``."""
+    """Whether trimmed messages of a topic raise ``Gap``."""
     since: datetime | None = None
     until: datetime | None = None
 
     def after(self, position: int, page: int) -> Stretch[Message]:
-        """At most so many messages behind a position."""
+        """Return up to ``page`` messages after a position."""
         client = self.connection.client()
         if self.state == "topic":
             return self._whole(position, client.topic(self.name).stretch(position, page=page))
@@ -78,11 +77,11 @@ class Log:
         return Stretch([*found.messages], found.end)
 
     def first(self, position: int) -> int | None:
-        """Where the first message behind a position is."""
+        """Return the position of the first message after a position, or ``None``."""
         return self.after(position, 1).end
 
     def beyond(self, position: int) -> int | None:
-        """As ``first``, also behind the end of a topic's log, where it is an error to begin."""
+        """Return the result of ``first``, but also accept a position after the end of a topic's log."""
         try:
             return self.first(position)
         except Gap:
@@ -91,7 +90,7 @@ class Log:
             return None
 
     def walk(self, low: int, most: int) -> Walk:
-        """The next so many messages behind a position, or all that there are."""
+        """Walk over the next ``most`` messages after a position, or over all if there are fewer."""
         page = self._page()
         end, rows, last = low, 0, None
         while rows < most:
@@ -102,7 +101,7 @@ class Log:
         return Walk(end, rows, last)
 
     def last(self, low: int) -> int:
-        """The position of the last message behind ``low``; ``low`` if there is none. Found by binary search."""
+        """Return the position of the last message after ``low``, or ``low`` if there is none. Uses binary search."""
         found, step = self.beyond(low), 1
         if found is None:
             return low
@@ -117,7 +116,7 @@ class Log:
         return last
 
     def between(self, low: int, high: int) -> Iterator[Sequence[Message]]:
-        """The messages behind ``low`` and up to ``high``, in pages."""
+        """Yield the messages after ``low`` and up to ``high``, in pages."""
         page = self._page()
         while low < high:
             found = self.after(low, min(page, high - low))
@@ -128,7 +127,7 @@ class Log:
             elif self.state != "history":
                 yield [message for message in found.messages if message.sequence <= high]
             elif len(found.messages) > 1:
-                page = len(found.messages) // 2  # the server gives only the position of a page's last record
+                page = len(found.messages) // 2  # the server reports only the position of a page's last entry
                 continue
             low = found.end
 
@@ -139,37 +138,37 @@ class Log:
     def _whole(self, position: int, found: Stretch[Message]) -> Stretch[Message]:
         if self.strict and position and found.gap is not None:
             raise Gap(
-                f"Messages of topic {self.name} behind {position} were trimmed from the log before they were read. "
-                "Option failOnDataLoss=false goes on with what is left."
+                f"Messages of topic {self.name} after {position} were trimmed from the log before they were read. "
+                "Set option failOnDataLoss=false to continue with the remaining messages."
             )
         return found
 
 
 def split(low: int, high: int, parts: int) -> list[tuple[int, int]]:
-    """A range of positions as at most so many of about the same width."""
+    """Split a range of positions into up to ``parts`` ranges of similar width."""
     width = -(-(high - low) // parts) or 1
     return [(first, min(first + width, high)) for first in range(low, high, width)]
 
 
 @dataclass
 class Range(InputPartition):
-    """Positions behind ``low`` and up to ``high``."""
+    """The positions after ``low`` and up to ``high``."""
 
     low: int
     high: int
 
 
 class Browser(DataSourceReader):
-    """Of ``spark.read``."""
+    """The reader of ``spark.read``."""
 
     def __init__(self, options: ReadingOptions, columns: list[str]) -> None:
         self.options = options
         self.columns = columns
         self.log = Log(options.connection, options.name, options.state)
-        self.low, self.high = 0, FAR
+        self.low, self.high = 0, END_POSITION
 
     def partitions(self) -> list[Range]:
-        """What is there now, in ranges of about the same width."""
+        """Return the current range of positions, split into parts of similar width."""
         first = self.log.beyond(self.low) if self.low else self.log.first(0)
         if first is None or first > self.high:
             return []
@@ -178,16 +177,18 @@ class Browser(DataSourceReader):
         return [Range(*ends) for ends in split(low, high, self.options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range."""
+        """Yield the rows of a range."""
         return read(self.log, self.options, self.columns, partition)
 
 
 class FilteringBrowser(Browser):
-    """As ``Browser``, reading less where filters allow it. Spark refuses such a reader unless its configuration has
-    ``spark.sql.python.filterPushdown.enabled``; so it is chosen by option."""
+    """A reader that narrows its range by filters.
+
+    Spark rejects such a reader unless ``spark.sql.python.filterPushdown.enabled`` is set, so an option selects it.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrows what is read; all of them are left to Spark, too, which so decides about each row."""
+        """Narrow the range by the filters. All filters are returned to Spark, which applies them to each row."""
         for one in filters:
             column, value = getattr(one, "attribute", None), getattr(one, "value", None)
             if column == ("seq",) and self.options.state != "history" and isinstance(value, int):
@@ -203,7 +204,7 @@ class FilteringBrowser(Browser):
             self.high = min(self.high, value + HIGHEST[kind])
 
     def _bound(self, kind: type[Filter], value: datetime) -> None:
-        """Only by what the server does not round."""
+        """Narrow the range by a time filter, but only by columns that the server does not round."""
         if value.tzinfo is None:
             return
         if kind in (GreaterThan, GreaterThanOrEqual) and (self.log.since is None or value > self.log.since):
@@ -213,8 +214,8 @@ class FilteringBrowser(Browser):
 
 
 def read(log: Log, options: ReadingOptions, columns: list[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a range of a log."""
-    if not isinstance(partition, Range):  # Spark reads something of no partitions, too
+    """Yield the rows of a range of a log."""
+    if not isinstance(partition, Range):  # Spark also reads sources without partitions
         return
     place = {"topic" if options.state == "topic" else "queue": options.name}
     rows = Rows(columns, options.body, **place)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stream in mode claim, which consumes messages: a batch is what a few named claims hold.
+"""The streaming source in mode claim, which consumes messages: a batch consists of a few named claims.
 
-An offset names its claims: ``{"consumer": "etl", "run": 3, "batch": 17, "claims": 4}`` is etl.3.17.0 to etl.3.17.3.
-They are made in ``latestOffset`` only, read as often as Spark likes without being made again, and settled by the next
-``latestOffset``, which Spark calls when the batch stands in its commit log. ``run`` is the fence's epoch at which the
-checkpoint began, so that claims of another checkpoint are never met under the same name.
+An offset determines its claims: ``{"consumer": "etl", "run": 3, "batch": 17, "claims": 4}`` are etl.3.17.0 to
+etl.3.17.3. Only ``latestOffset`` creates claims. Spark may read them repeatedly. The next ``latestOffset`` settles
+them, because Spark calls it after the batch was written to its commit log.
+
+``run`` is the fence's epoch at the start of the checkpoint, so that claims of different checkpoints have different
+names.
 """
 
 import hashlib
@@ -29,15 +31,15 @@ _messages: Final = msgspec.json.Decoder(list[Message])
 
 @dataclass
 class Claims(InputPartition):
-    """Claims that one task reads."""
+    """The claims that one task reads."""
 
     names: list[str]
     inlined: dict[str, bytes]
-    """Their messages as JSON, as far as the driver has them: they do not change while a claim lives."""
+    """Messages of claims as JSON, as far as the driver has them. They do not change while a claim is live."""
 
 
 class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Of ``spark.readStream`` in mode claim. Its second self on the executors only reads."""
+    """The reader of ``spark.readStream`` in mode claim. Its copy on the executors only reads."""
 
     def __init__(self, options: ClaimingOptions, columns: list[str]) -> None:
         self.options = options
@@ -46,38 +48,38 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.claimer: BatchClaimer | None = None
         self.heartbeat: Heartbeat | None = None
         self.epoch = 0
-        """Of the fence; 0 = there is none yet."""
+        """Epoch of the fence; 0 = no fence yet."""
         self.budget: int | None = None
-        """Messages that AvailableNow may still claim; None without it."""
+        """Number of messages that AvailableNow may still claim; ``None`` without AvailableNow."""
         self.inlined: dict[str, bytes] = {}
         self.settled: Offset | None = None
-        """Of which nothing is left to be settled."""
+        """Last batch without unsettled claims."""
 
     def initialOffset(self) -> Offset:
-        """The same whenever it is asked: Spark asks twice, and stores neither answer."""
+        """Return the initial offset, which is always the same: Spark asks twice and stores neither answer."""
         return {"consumer": self.options.consumer, "run": 0, "batch": 0, "claims": 0, "before": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """So many messages in a batch."""
+        """Return the maximum number of messages per batch."""
         return ReadMaxRows(self.options.most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is there now: claimed messages count, since an attempt that crashed may hold some for this one."""
+        """Record the current number of messages. Claimed ones count, because a crashed attempt may hold them."""
         self.budget = self.options.connection.client().queue(self.options.queue).stats().total
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Makes the next claims, and settles those up to ``start``, which are done for good."""
+        """Create the next claims, and settle those up to ``start``, which are committed."""
         self._check(start)
         try:
             return self._next(start, limit)
         except Fenced:
             raise Fenced(
                 f"Another query has started as consumer {self.options.consumer} of queue {self.options.queue}, so this "
-                "one stops: give each query a consumer name of its own."
+                "one stops. Use a different consumer name for each query."
             ) from None
 
     def partitions(self, start: Offset, end: Offset) -> list[Claims]:
-        """The claims of a batch, also of one that is read again after a restart: they are kept alive from here on."""
+        """Return the claims of a batch and keep them alive, including a batch that is read again after a restart."""
         names = _names(end) if start != end else []
         if self.claimer:
             self._heartbeat().keep_alive(names)
@@ -88,8 +90,11 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Claims(part, {name: self.inlined[name] for name in part if name in self.inlined}) for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """What the claims hold. One that is gone has no rows: it was settled, or its messages will come again."""
-        if not isinstance(partition, Claims):  # Spark reads something of no partitions, too
+        """Yield the messages of the claims.
+
+        A missing claim has no rows: it was settled, or its messages are redelivered.
+        """
+        if not isinstance(partition, Claims):  # Spark also reads sources without partitions
             return
         queue = self.options.queue
         for name in partition.names:
@@ -98,10 +103,10 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from rows.of(self._held(name) if inlined is None else _messages.decode(inlined))
 
     def commit(self, end: Offset) -> None:
-        """Nothing: it comes a batch late, and never for the last one."""
+        """Do nothing: Spark calls this one batch late, and never for the last batch."""
 
     def stop(self) -> None:
-        """Claims that a checkpoint may name are not released, only those that were prefetched."""
+        """Release only prefetched claims, because a checkpoint may refer to the others."""
         left = self.prefetch.stop()
         if left is not None and self.claimer is not None:
             self.claimer.release(left)
@@ -116,7 +121,7 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = min(most, limit.max_rows) if isinstance(limit, ReadMaxRows) else most
         to_settle = _names(start) if start != self.settled else []
         if not batch.claims:
-            claimer.settle(to_settle)  # at once, for it may be long until there is another batch
+            claimer.settle(to_settle)  # now, because the next batch may arrive much later
             to_settle, self.settled = [], start
         self._fill(claimer, batch, most, self.options.wait)
         if not batch.claims:
@@ -127,7 +132,7 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _start_prefetch(self, claimer: BatchClaimer, end: Offset, to_settle: list[str], most: int) -> None:
-        """In the background, settle the batch before and claim the one behind ``end``: up to ``most`` messages."""
+        """Settle the previous batch and claim the one after ``end`` in the background, up to ``most`` messages."""
         batch = ClaimedBatch(_prefix({**end, "batch": end["batch"] + 1}))
 
         def fill() -> None:
@@ -145,7 +150,7 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.budget -= batch.messages - before
 
     def _begin(self, start: Offset) -> BatchClaimer:
-        """The first call takes the fence: an earlier run of this consumer cannot work on. What it left is settled."""
+        """Acquire the fence on the first call, which stops an earlier run of this consumer, and settle its claims."""
         if self.claimer is None:
             _check_limits(self.options)
             fence = self.options.connection.client().fence(_fence_name(self.options))
@@ -175,7 +180,7 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _check_limits(options: ClaimingOptions) -> None:
-    """Raises ``Invalid`` for what this server does not allow."""
+    """Raise ``Invalid`` for options that exceed the server's limits."""
     limits = options.connection.client().limits()
     asked = {
         "claimSize": (options.claim_size or 1, "max_messages_per_claim_or_pop"),
@@ -188,7 +193,7 @@ def _check_limits(options: ClaimingOptions) -> None:
 
 
 def _fence_name(options: ClaimingOptions) -> str:
-    """Both names may have any length up to 64, and dots."""
+    """Return the fence's name. Both parts may have up to 64 characters and contain dots."""
     return "stream." + hashlib.sha256(f"{options.consumer}/{options.queue}".encode()).hexdigest()[:40]
 
 
@@ -201,5 +206,5 @@ def _names(offset: Offset) -> list[str]:
 
 
 def _names_before(offset: Offset) -> list[str]:
-    """Of the batch before, which may not have been settled when the offset was written."""
+    """Return the claims of the previous batch, which may not have been settled when the offset was written."""
     return _names({**offset, "batch": offset["batch"] - 1, "claims": offset["before"]})

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claims of a batch: making, adopting, settling and releasing them, keeping them alive, and prefetching the next
-batch's.
-"""
+"""The claims of a batch: creation, adoption, settlement, release, renewal and prefetch."""
 
 import threading
 import time
@@ -19,38 +17,49 @@ from zq.model import Fence
 from zq.spark.options import ClaimingOptions, Connection
 from zq.wire.extensions import Released
 
-# Claims of one batch at most: a commit settles no more.
-MOST_CLAIMS: Final = 1000
-# Claims in a row that may be missing between others: all of their messages were settled.
+# Maximum number of claims per batch, which is also the limit of a commit.
+MAX_CLAIMS: Final = 1000
+# Maximum number of consecutive missing claims between others, whose messages were all settled.
 GAP: Final = 100
-# Bytes of messages that the driver inlines into a batch's tasks, which then need not ask the server for them.
+# Bytes of messages that the driver inlines into a batch's tasks, so that they need no request.
 INLINED_BYTES: Final = 8 * 2**20
-# Batches whose claims an earlier process may have made, some time ago: the next one, and one that it had prefetched.
+# Number of batches whose claims an earlier process may have created: the next one, and a prefetched one.
 INHERITED: Final = 2
-# Seconds that the end of a run waits for a prefetch that is under way.
-PATIENCE: Final = 5.0
+# Seconds for which the end of a run waits for a prefetch in progress.
+PREFETCH_TIMEOUT: Final = 5.0
 T = TypeVar("T")
 
 
 class Heartbeat:
-    """Renews claims regularly. Its thread begins with the first claim and dies with the process, so the claims of a
-    process that was killed lapse."""
+    """A thread that renews claims regularly.
+
+    It starts with the first claim and ends with the process, so the claims of a killed process lapse.
+    """
 
     def __init__(self, connection: Connection, queue: str, ttl: int, pause: float) -> None:
-        """``ttl``: seconds that each renewal gives a claim; ``pause``: seconds between renewals."""
+        """Initialize.
+
+        Args:
+            ttl: Ttl in seconds that each renewal sets.
+            pause: Seconds between renewals.
+        """
         self._connection = connection
         self._queue = queue
         self._ttl = ttl
         self._pause = pause
         self.fence: Fence | None = None
-        """Under which it renews, as soon as there is one: claims of a successor have the same names."""
+        """The fence for renewals, once it exists: claims of a successor have the same names."""
         self._names: set[str] = set()
         self._changing = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def keep_alive(self, claims: Iterable[str], at_once: bool = False) -> None:
-        """Renew these claims too, from now on. ``at_once``: they were not made just now, and may be about to lapse."""
+        """Renew these claims from now on.
+
+        Args:
+            at_once: Whether to renew immediately, because the claims are older and may be about to lapse.
+        """
         names = list(claims)
         for claim in names if at_once else ():
             self._renew(claim)
@@ -61,16 +70,16 @@ class Heartbeat:
                 self._thread.start()
 
     def drop(self, claims: Iterable[str]) -> None:
-        """Renew these claims no more: they are over."""
+        """Stop renewing these claims."""
         with self._changing:
             self._names.difference_update(claims)
 
     def stop(self) -> None:
-        """Renew nothing any more."""
+        """Stop all renewals."""
         self._stopped.set()
 
     def is_stopped(self) -> bool:
-        """Whether nothing is renewed any more."""
+        """Return whether all renewals have stopped."""
         return self._stopped.is_set()
 
     def _renew_all(self) -> None:
@@ -88,25 +97,25 @@ class Heartbeat:
         except Fenced:
             self.stop()
         except ZqError:
-            return  # the next renewal may come in time
+            return  # the next renewal may succeed in time
 
 
 @dataclass
 class ClaimedBatch:
-    """What a batch has claimed so far. Its claims are named ``<prefix>.0``, ``<prefix>.1`` …"""
+    """The claims of a batch so far. They are named ``<prefix>.0``, ``<prefix>.1`` …."""
 
     prefix: str
     messages: int = 0
     claims: dict[str, list[str]] = field(default_factory=dict)
-    """Ids of the messages of each."""
+    """Message ids by claim."""
     inlined: dict[str, bytes] = field(default_factory=dict)
-    """The messages of as many claims as there is room for, as JSON: they do not change while a claim lives."""
+    """Messages as JSON of as many claims as fit. They do not change while a claim is live."""
     claim_count: int = 0
-    """How often each of the messages was claimed at least."""
+    """Minimum claim count by message."""
     room: int = INLINED_BYTES
 
     def add(self, name: str, messages: list[Message]) -> None:
-        """Another claim."""
+        """Add a claim."""
         fewest = min(message.claim_count for message in messages)
         self.claim_count = min(self.claim_count, fewest) if self.messages else fewest
         self.messages += len(messages)
@@ -117,7 +126,7 @@ class ClaimedBatch:
 
 
 class BatchClaimer:
-    """Claims messages for batches, under a fence, and keeps the claims alive. Any thread, one at a time."""
+    """Claims messages for batches under a fence and keeps the claims alive. Not for concurrent use."""
 
     def __init__(self, options: ClaimingOptions, fence: Fence, heartbeat: Heartbeat) -> None:
         self._options = options
@@ -127,10 +136,10 @@ class BatchClaimer:
         self._fills = 0
 
     def fill(self, batch: ClaimedBatch, most: int, wait: int) -> None:
-        """Claim up to ``most`` messages in all. The first claim of a batch waits so many seconds for some to come."""
+        """Claim up to ``most`` messages in total. The first claim of a batch waits up to ``wait`` seconds."""
         self._fills += 1
         inherited = self._fills <= INHERITED
-        while batch.messages < most and len(batch.claims) < MOST_CLAIMS:
+        while batch.messages < most and len(batch.claims) < MAX_CLAIMS:
             name = f"{batch.prefix}.{len(batch.claims)}"
             messages = self._claim(name, min(self._size, most - batch.messages), 0 if batch.claims else wait)
             if not messages:
@@ -139,15 +148,18 @@ class BatchClaimer:
             batch.add(name, messages)
 
     def adopt(self, batch: ClaimedBatch, prefixes: Iterable[str]) -> None:
-        """Add what claims of these prefixes still hold: those of a run that died. Nothing new is claimed."""
+        """Add the messages that claims with these prefixes still hold, after a run that died.
+
+        Nothing new is claimed.
+        """
         try:
             claimed = self._queue().stats().claimed
         except QueueNotFound:
             return
         for prefix in prefixes:
             missing = 0
-            for number in range(MOST_CLAIMS):
-                if batch.messages >= claimed or len(batch.claims) == MOST_CLAIMS or missing > GAP:
+            for number in range(MAX_CLAIMS):
+                if batch.messages >= claimed or len(batch.claims) == MAX_CLAIMS or missing > GAP:
                     break
                 missing = 0 if self._adopted(batch, f"{prefix}.{number}") else missing + 1
 
@@ -162,17 +174,17 @@ class BatchClaimer:
         return True
 
     def settle(self, names: Iterable[str]) -> None:
-        """Delete all messages of these claims: they are done."""
+        """Delete all messages of these claims."""
         for name in names:
             try:
                 self._queue().settle(name, delete="*", fence=self._fence)
             except ClaimNotFound:
-                continue  # the sink's commit has settled it, or it lapsed and its messages come again
+                continue  # already settled by the sink's commit, or lapsed
             finally:
                 self._heartbeat.drop([name])
 
     def release(self, batch: ClaimedBatch) -> None:
-        """Release its messages. Under the fence: a successor has claims of the same names."""
+        """Release the batch's messages under the fence, because claims of a successor have the same names."""
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])
             try:
@@ -180,13 +192,13 @@ class BatchClaimer:
             except ClaimNotFound:
                 continue
             except ZqError:
-                return  # they lapse
+                return  # the claims lapse
 
     def _claim(self, name: str, size: int, wait: int) -> list[Message]:
         asked = time.monotonic()
         claim = self._queue().claim(size, ttl=self._options.ttl, wait=wait, name=name, fence=self._fence)
         if wait and not claim.messages:
-            # A server on which too many wait already answers at once; Spark would ask again without a pause.
+            # A server without free slots answers at once, and Spark would poll again without a pause.
             time.sleep(max(0.0, min(1.0, asked + wait - time.monotonic())))
         return claim.messages
 
@@ -195,18 +207,18 @@ class BatchClaimer:
 
 
 class Prefetch:
-    """The next batch, which is claimed in the background while the one before is worked on; one at most."""
+    """The next batch, claimed in the background while the current one is processed; at most one."""
 
     def __init__(self) -> None:
         self._batch: ClaimedBatch | None = None
         self._filled: Future[None] | None = None
 
     def start(self, batch: ClaimedBatch, fill: Callable[[], None]) -> None:
-        """Have ``fill`` claim messages for the batch, in the background."""
+        """Start ``fill``, which claims messages for the batch, in the background."""
         self._batch, self._filled = batch, in_background(fill)
 
     def take(self) -> ClaimedBatch | None:
-        """The batch as it was filled, and no prefetch any more; None if there is none. Raises what ``fill`` raised."""
+        """Wait for the prefetch and return its batch, or ``None`` without one. Raises the error of ``fill``."""
         batch = self._batch
         if self._filled is not None:
             self._filled.result()
@@ -214,15 +226,18 @@ class Prefetch:
         return batch
 
     def stop(self) -> ClaimedBatch | None:
-        """The batch that was not taken, for the caller to release; what is still under way is not waited for long."""
+        """Stop and return the unused batch, for the caller to release.
+
+        A prefetch in progress is awaited only briefly.
+        """
         if self._filled is not None:
             with suppress(ZqError, TimeoutError):
-                self._filled.result(PATIENCE)
+                self._filled.result(PREFETCH_TIMEOUT)
         return self._batch
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:
-    """Do it in a thread of its own, which dies with the process."""
+    """Run ``work`` in a daemon thread and return its future."""
     outcome: Future[T] = Future()
 
     def run() -> None:

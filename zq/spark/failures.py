@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Spark reports that work has failed, and the line of its report that says why."""
+"""Extraction of the cause from Spark's error reports."""
 
 import re
 from typing import Final
@@ -11,20 +11,20 @@ from zq import errors
 from zq.errors import ZqError
 
 # The errors that Spark raises.
-SPARKS: Final = (PySparkException, Py4JError)
-# The last line of a traceback that ends in an error of zq.
-RAISED: Final = re.compile(r"\bzq(?:\.\w+)*\.(\w+): (.+)")
-# Characters of a reason.
-LONGEST: Final = 1024
-# How the first line of an error begins that Java passes on.
-CALLING: Final = "An error occurred while calling"
+SPARK_ERRORS: Final = (PySparkException, Py4JError)
+# The last line of a traceback with an error of zq.
+ZQ_ERROR_LINE: Final = re.compile(r"\bzq(?:\.\w+)*\.(\w+): (.+)")
+# Maximum length of a reason.
+MAX_REASON_LENGTH: Final = 1024
+# Start of the first line of an error that Java passes on.
+JAVA_CALL_PREFIX: Final = "An error occurred while calling"
 # The first line of a traceback.
-TRACE: Final = "Traceback (most recent call last):"
+TRACEBACK_START: Final = "Traceback (most recent call last):"
 
 
 def reason(error: Exception) -> ZqError:
-    """What went wrong inside Spark: the error of zq that a worker raised, else the line that says it."""
-    raised = RAISED.findall(str(error))
+    """Return the cause of a Spark failure: the zq error that a worker raised, or the line that explains it."""
+    raised = ZQ_ERROR_LINE.findall(str(error))
     if not raised:
         return ZqError(why(error))
     name, sentence = raised[-1]
@@ -34,12 +34,14 @@ def reason(error: Exception) -> ZqError:
 
 
 def why(error: BaseException) -> str:
-    """The line that says it: that behind a traceback of Python, else the first one."""
+    """Return the line that explains an error: the one after a Python traceback, or the first one."""
     lines = str(error).strip().splitlines()
-    if any(line.endswith(TRACE) for line in lines):
-        last = max(number for number, line in enumerate(lines) if line.startswith("  ") or line.endswith(TRACE))
+    if any(line.endswith(TRACEBACK_START) for line in lines):
+        last = max(
+            number for number, line in enumerate(lines) if line.startswith("  ") or line.endswith(TRACEBACK_START)
+        )
         lines = lines[last + 1 :]
-    if lines and lines[0].startswith(CALLING):
+    if lines and lines[0].startswith(JAVA_CALL_PREFIX):
         lines = lines[1:]
     line = next((text.strip(": ") for text in lines if text.strip(": ")), type(error).__name__)
-    return line[:LONGEST]
+    return line[:MAX_REASON_LENGTH]

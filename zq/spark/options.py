@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the data source, read once and refused with a sentence that names the option."""
+"""Options of the data source: parsed once, with errors that name the option."""
 
 import atexit
 import re
@@ -15,19 +15,19 @@ from zq.client import Client, Retries
 from zq.client.credentials import read_token_file
 from zq.errors import Invalid
 
-# Options of every role; the last three come from Spark itself.
+# Options of every role. Spark itself sets the last three.
 COMMON: Final = (
     *("url", "project", "token", "tokenFile", "clientId", "retryFor"),
     *("queue", "path", "checkpointLocation", "queryName"),
 )
-# Options of batch reads and of tails.
+# Options of batch reads and tails.
 READING: Final = ("topic", "state", "bodyType", "numPartitions")
-# By role, the other options.
+# Further options by role.
 ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "spark.read": (*READING, "pushdown"),
     "a stream in mode claim": (
         *("mode", "consumer", "maxMessagesPerBatch", "claimSize", "claimTtl", "wait", "bodyType", "numPartitions"),
-        "topic",  # refused with a hint
+        "topic",  # rejected with a hint
     ),
     "a stream in mode tail": (*(*READING, "mode", "maxMessagesPerBatch", "wait", "startingOffset", "failOnDataLoss"),),
     "the sink": (
@@ -35,50 +35,50 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
         *("ttl", "delay", "topic"),
     ),
 }
-# Names by their lower case, as Spark passes them.
+# Names by lower case, in which Spark passes them.
 NAMES: Final = {name.lower(): name for names in (COMMON, *ROLES.values()) for name in names}
-# The sentence about an option of other sinks.
-STAGES_DO: Final = (
-    "Option idColumn is not needed: a failed or repeated task leaves nothing behind, and idempotencyKey makes a job "
-    "that is run again do nothing."
+# Error sentence for options of other sinks.
+NO_ID_COLUMN: Final = (
+    "Option idColumn is not needed: failed and repeated tasks have no effect, and idempotencyKey makes a repeated "
+    "job harmless."
 )
 # Values of bodyType.
 BODY_TYPES: Final = ("string", "binary", "variant")
-# The name of a queue or a topic.
+# The name of a queue or topic.
 NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,64}")
 
 
 class Given:
-    """Options as Spark hands them over: names in any case, values as text. Raises ``Invalid`` for unknown names."""
+    """Options as passed by Spark: names in any case, values as strings. Raises ``Invalid`` for unknown names."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): value for name, value in options.items()}
         for name in self._texts:
             if name == "idcolumn":
-                raise Invalid(STAGES_DO)
+                raise Invalid(NO_ID_COLUMN)
             if name not in NAMES:
                 near = [NAMES[found] for found in get_close_matches(name, NAMES, 1)]
-                raise Invalid(f"There is no option {name}." + (f" Is {near[0]} meant?" if near else ""))
+                raise Invalid(f"There is no option {name}." + (f" Did you mean {near[0]}?" if near else ""))
 
     def check_role(self, role: str) -> None:
-        """Refuse what is known and has no effect on this. Raises ``Invalid``."""
+        """Raise ``Invalid`` for known options that have no effect in this role."""
         for name in self._texts:
             if NAMES[name] not in (*COMMON, *ROLES[role]):
                 raise Invalid(f"Option {NAMES[name]} has no effect on {role}.")
 
     def text(self, name: str) -> str | None:
-        """What was given; None if nothing was."""
+        """Return the value of an option, or ``None``."""
         return self._texts.get(name.lower()) or None
 
     def needed(self, name: str, why: str) -> str:
-        """What was given. ``why``: the end of the sentence otherwise."""
+        """Return the value of a required option. Raises ``Invalid``, with ``why`` as the end of the sentence."""
         text = self.text(name)
         if text is None:
             raise Invalid(f"Option {name} is missing: {why}")
         return text
 
     def integer(self, name: str, default: Any, least: int, most: int = 2**63 - 1) -> Any:
-        """A number between the bounds, or the default."""
+        """Return an integer within the bounds, or the default. Raises ``Invalid``."""
         text = self.text(name)
         if text is None:
             return default
@@ -87,14 +87,14 @@ class Given:
         return int(text)
 
     def choice(self, name: str, *choices: str) -> str:
-        """One of them; the first if nothing was given."""
+        """Return one of the choices; the first one is the default. Raises ``Invalid``."""
         text = self.text(name) or choices[0]
         if text.lower() not in choices:
             raise Invalid(f"Option {name} must be one of {', '.join(choices)}, not {text}.")
         return text.lower()
 
     def name(self, name: str) -> str | None:
-        """A name that the server takes as part of a claim's, a stage's or a producer's."""
+        """Return a name that may be part of a claim, stage or producer name. Raises ``Invalid``."""
         text = self.text(name)
         if text is not None and not NAME.fullmatch(text):
             raise Invalid(f"Option {name} must have 1 to 64 characters of A-Z a-z 0-9 _ - . and not only dots.")
@@ -103,7 +103,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Connection:
-    """Where the server is, and as whom to speak to it. It travels to other processes; clients do not."""
+    """The connection parameters, which are sent to other processes; clients are not."""
 
     url: str
     project: str
@@ -111,17 +111,17 @@ class Connection:
     client_id: str | None
     retry_for: int
     token_file: str | None = None
-    """Read by each process that connects, so that no secret travels."""
+    """Path of a token file, which each process reads, so that no secret is transferred."""
 
     def client(self) -> Client:
-        """This process's client, with its open connections, which close when the process ends.
+        """Return this process's client, whose connections stay open until the process ends.
 
-        Another one when the file has another token, for a process of Spark may live longer than a token.
+        If the token file has changed, a new client is created, because a Spark process may outlive a token.
         """
         return _client(self, self.secret())
 
     def secret(self) -> str | None:
-        """The token; None = that of this process's environment. Raises ``Invalid`` for a file that is of no use."""
+        """Return the token; ``None`` = that of this process's environment. Raises ``Invalid`` for an unusable file."""
         return read_token_file(Path(self.token_file)) if self.token_file else self.token
 
 
@@ -141,25 +141,25 @@ def _client(connection: Connection, token: str | None) -> Client:
 
 
 def connection(given: Given) -> Connection:
-    """From the options that sources and the sink have in common."""
-    url = given.needed("url", "it says where the server is, as in http://localhost:8888.")
+    """Return the connection from the options common to sources and the sink."""
+    url = given.needed("url", "set it to the URL of the server, such as http://localhost:8888.")
     if not url.startswith(("http://", "https://")):
         raise Invalid("Option url must begin with http:// or https://.")
-    project = given.needed("project", "it says whose queues are meant.")
+    project = given.needed("project", "set it to the project of the queues.")
     token, file = given.text("token"), given.text("tokenFile")
     if token and file:
-        raise Invalid("Option token and option tokenFile are both given: one of them says who asks.")
+        raise Invalid("Options token and tokenFile are both set: give only one of them.")
     return Connection(url, project, token, given.text("clientId"), given.integer("retryFor", 60, 0), file)
 
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """Where rows go and which columns mean what."""
+    """The options of the sink: the target queue and the meaning of columns."""
 
     connection: Connection
     queue: str | None
     producer: str | None
-    """Under which batches count once; a stream's is its query id, a job's a new one, unless given."""
+    """Producer name of the commits. The default is the query id of a stream, and a new name for a batch job."""
     body: str
     ack: str | None
     queues: str | None
@@ -170,15 +170,15 @@ class SinkOptions:
 
 
 def sink_options(given: Given, stream: bool) -> SinkOptions:
-    """Raises ``Invalid``."""
+    """Parse the options of the sink. Raises ``Invalid``."""
     queue, queues = given.text("queue") or given.text("path"), given.text("queueColumn")
     if queue is None and queues is None:
-        raise Invalid("Option queue is missing: it says where the messages go; or give queueColumn.")
+        raise Invalid("Option queue is missing: set it to the target queue, or set queueColumn.")
     if given.text("topic"):
-        raise Invalid("Option topic is of no use to the sink: stages and commits are for queues.")
+        raise Invalid("Option topic is not supported by the sink: stages and commits are for queues.")
     key = "producer" if stream else "idempotencyKey"
     if given.text("idempotencyKey" if stream else "producer"):
-        raise Invalid("Option idempotencyKey is for batch jobs, and option producer for streams.")
+        raise Invalid("Option idempotencyKey is for batch jobs; use option producer for streams.")
     return SinkOptions(
         connection(given),
         queue,
@@ -195,7 +195,7 @@ def sink_options(given: Given, stream: bool) -> SinkOptions:
 
 @dataclass(frozen=True)
 class ClaimingOptions:
-    """What a stream takes, and how."""
+    """The options of a source in mode claim."""
 
     connection: Connection
     queue: str
@@ -203,7 +203,7 @@ class ClaimingOptions:
     body: str
     most: int
     claim_size: int | None
-    """None: as large as the server allows."""
+    """Maximum number of messages per claim; ``None`` = the server's limit."""
     ttl: int
     wait: int
     partitions: int
@@ -211,29 +211,29 @@ class ClaimingOptions:
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """What is read without being taken."""
+    """The options of a source that reads without claims."""
 
     connection: Connection
     name: str
     state: str
-    """live, all, history, or topic."""
+    """"live", "all", "history" or "topic"."""
     body: str
     partitions: int
     filtered: bool
     most: int
     wait: int
     start: int | None
-    """None: the end."""
+    """Start position; ``None`` = the end."""
     strict: bool
 
 
 def claims(given: Given) -> bool:
-    """Whether a source with these options shows what claims have, for all that is known before it is made."""
+    """Return whether the options select the columns of claimed messages, before the source is created."""
     return given.choice("mode", "claim", "tail") == "claim" and given.text("consumer") is not None
 
 
 def state(given: Given) -> str:
-    """What a source that does not claim reads."""
+    """Return the state that a source without claims reads."""
     if given.text("topic"):
         return "topic"
     if given.choice("mode", "claim", "tail") == "tail":
@@ -242,14 +242,14 @@ def state(given: Given) -> str:
 
 
 def body_type(given: Given) -> str:
-    """Of the column body."""
+    """Return the type of the column body."""
     return given.choice("bodyType", *BODY_TYPES)
 
 
 def reading_options(given: Given) -> ReadingOptions:
-    """Raises ``Invalid``."""
+    """Parse the options of a source without claims. Raises ``Invalid``."""
     if given.text("topic") and (given.text("queue") or given.text("path")):
-        raise Invalid("Option topic and a queue are both given: a source reads one of them.")
+        raise Invalid("Option topic and a queue are both set: a source reads only one of them.")
     start = given.text("startingOffset") or "earliest"
     if start in ("earliest", "latest"):
         position = 0 if start == "earliest" else None
@@ -270,12 +270,14 @@ def reading_options(given: Given) -> ReadingOptions:
 
 
 def claiming_options(given: Given) -> ClaimingOptions:
-    """Raises ``Invalid``."""
+    """Parse the options of a source in mode claim. Raises ``Invalid``."""
     if given.text("topic"):
-        raise Invalid("Option topic needs mode tail: nothing of a topic is taken away.")
+        raise Invalid("Option topic requires mode tail, because messages of topics cannot be claimed.")
     consumer = given.name("consumer")
     if consumer is None:
-        raise Invalid("Option consumer is missing: it names the stream's claims, so that a restart finds them again.")
+        raise Invalid(
+            "Option consumer is missing: set it to a name for the stream's claims, by which a restart finds them."
+        )
     return ClaimingOptions(
         connection(given),
         source_queue(given),
@@ -290,5 +292,5 @@ def claiming_options(given: Given) -> ClaimingOptions:
 
 
 def source_queue(given: Given) -> str:
-    """The queue to be read."""
+    """Return the queue to read. Raises ``Invalid``."""
     return given.text("queue") or given.needed("path", "give option queue, or the queue's name to load().")

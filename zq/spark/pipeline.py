@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines: rounds of claiming messages, working on them with Spark, and publishing results and settling messages by
-one commit. Reference: ``api-ref/pipelines.md``."""
+"""Pipelines: rounds in which Spark processes claimed messages, and one commit publishes results and settles claims.
+
+Reference: ``api-ref/pipelines.md``.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -18,11 +20,11 @@ from zq.spark.rounds import RoundSource, Stage, Work
 from zq.spark.runner import RoundFailed, Runner, Totals
 
 __all__ = ["ERROR", "Pipeline", "RoundFailed", "Totals", "reject"]
-# The server, unless one is given.
+# Default server URL.
 URL: Final = "http://localhost:8888"
-# Options of the sink that are the user's.
+# Options of the sink that users may set.
 SINK: Final = ("bodyColumn", "ttl", "delay", "ttlColumn", "delayColumn", "queueColumn")
-# The least and the most of each number.
+# Bounds of each number.
 BOUNDS: Final = {
     "max_messages": (1, 1_000_000),
     "claim_size": (1, 1_000_000),
@@ -35,45 +37,45 @@ BOUNDS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """From one queue through stages to others. What stands below ``name`` has defaults that fit."""
+    """A pipeline from one queue through stages to others. The fields after ``name`` have defaults."""
 
     source: str
     stages: Sequence[Stage]
     sink: str | None = None
-    """Of rows without a queue of their own in column ``queue``."""
+    """Target queue of rows without a value in the column ``queue``."""
     dead_letters: str | None = None
-    """Where messages go that cannot be worked on; None: the source's own ``_dead_letter_queue``, if it has one."""
+    """Queue for poison messages; ``None`` = the source's own ``_dead_letter_queue``, if any."""
     name: str | None = None
-    """Of claims, commits and fence; one runner at a time has it. ``<source>.<sink>`` if not given."""
+    """Name of claims, commits and fence, used by one runner at a time. Default: ``<source>.<sink>``."""
     url: str | None = None
     project: str | None = None
     token: str | None = field(default=None, repr=False)
-    """Also from ``ZQ_URL``, ``ZQ_PROJECT`` and ``ZQ_TOKEN``."""
+    """Default: ``ZQ_URL``, ``ZQ_PROJECT`` and ``ZQ_TOKEN``."""
     client_id: str | None = None
-    """A UUID; a fresh one for each process if not given."""
+    """A UUID. Default: a new one per process."""
     max_messages: int = 10_000
-    """Of one round."""
+    """Maximum number of messages per round."""
     claim_size: int | None = None
-    """None: as large as the server allows."""
+    """Messages per claim; ``None`` = the server's limit."""
     claim_ttl: int = 300
     wait: int = 5
-    """Seconds that a look waits at the server for messages."""
+    """Seconds for which a claim waits for messages."""
     retry_for: int = 60
-    """Seconds for which requests are repeated while the server does not answer."""
+    """Seconds for which requests are retried while the server does not answer."""
     most_poison: int = 20
-    """If more messages than these raise in one round, the stages count as at fault."""
+    """Maximum number of poison messages per round. Beyond it, the stages count as faulty."""
     body_type: str = "string"
     sink_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raises ``Invalid`` for settings that are wrong by themselves."""
+        """Raise ``Invalid`` for settings that are invalid by themselves."""
         if isinstance(self.stages, str) or not isinstance(self.stages, Sequence) or not self.stages:
             raise Invalid("stages must be a list of functions.")
         if wrong := next((one for one in self.stages if not callable(one)), None):
             raise Invalid(f"stages must be functions, not {wrong!r}.")
         for option in self.sink_options:
             if option not in SINK:
-                raise Invalid(f"sink_options must be of {', '.join(SINK)}, not {option}.")
+                raise Invalid(f"sink_options may contain {', '.join(SINK)}, not {option}.")
         if not self.source or self.sink == self.source:
             raise Invalid(f"source and sink must be two queues, not {self.source or 'none'} and {self.sink or 'none'}.")
         if not NAME.fullmatch(self.named):
@@ -89,7 +91,7 @@ class Pipeline:
 
     @property
     def named(self) -> str:
-        """The name, be it given or made of the queues."""
+        """Return the configured name, or the one built from the queues."""
         return self.name or ".".join(queue for queue in (self.source, self.sink) if queue)
 
     def run(
@@ -98,9 +100,9 @@ class Pipeline:
         until_empty: bool = False,
         progress: Callable[[Totals], object] | None = None,
     ) -> Totals:
-        """Rounds, until SIGTERM or SIGINT, or until nothing is left. ``progress`` is called after each.
+        """Run rounds until SIGTERM or SIGINT, or until the queue is empty. ``progress`` is called after each round.
 
-        Raises ``RoundFailed``, and ``Fenced`` when another run of this name was started.
+        Raises ``RoundFailed``, and ``Fenced`` if another run of this name was started.
         """
         warn_of_speculation(spark)
         spark.dataSource.register(RoundSource)
@@ -116,15 +118,15 @@ class Pipeline:
                         progress(runner.totals)
         except Fenced:
             raise Fenced(
-                f"Another run of pipeline {runner.name} was started, so this one stops: give each pipeline a name of "
-                "its own."
+                f"Another run of pipeline {runner.name} was started, so this one stops. Use a different name for "
+                "each pipeline."
             ) from None
         finally:
             runner.end()
         return runner.totals
 
     def taking(self) -> ClaimingOptions:
-        """How messages are claimed. Raises ``Invalid``."""
+        """Return the options for claims. Raises ``Invalid``."""
         return claiming_options(
             Given(
                 self._place()
@@ -134,7 +136,7 @@ class Pipeline:
         )
 
     def writing(self) -> dict[str, str]:
-        """Options that reading and writing need. Raises ``Invalid``."""
+        """Return the options for reading and writing. Raises ``Invalid``."""
         return self._place() | _texts(
             queue=self.sink, bodyType=self.body_type, idempotencyKey=self.named, **self.sink_options
         )
@@ -144,10 +146,12 @@ class Pipeline:
         url, token = self.url or known("ZQ_URL") or URL, self.token or known("ZQ_TOKEN")
         project = self.project or known("ZQ_PROJECT")
         if not project:
-            raise Invalid("project is missing: it says whose queues are meant. ZQ_PROJECT may name it, too.")
+            raise Invalid(
+                "project is missing: set it, or the environment variable ZQ_PROJECT, to the project of the queues."
+            )
         return _texts(url=url, project=project, token=token, clientId=self.client_id, retryFor=self.retry_for)
 
 
 def _texts(**options: Any) -> dict[str, str]:
-    """Those that are given."""
+    """Return the options that are set, as strings."""
     return {name: str(value) for name, value in options.items() if value is not None}

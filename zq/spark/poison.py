@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Poison messages of a pipeline: those that a stage rejects, the search for those over which a stage raises, by
-bisection, and what is sent to bury them.
+"""Poison messages of a pipeline: rejection by stages, search by bisection, and burial.
 
-The search knows rules only: ``fails`` is a dry run, of messages with these ids, that says why it failed, or None if it
-went well. It distinguishes messages that fail by themselves from an outage and from a fault of the stages.
+The search only uses ``fails``, a dry run with given message ids, which returns the reason of a failure or ``None``. It
+distinguishes messages that fail by themselves from outages and from faults of the stages.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,45 +14,49 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from zq.errors import Invalid, ZqError
-from zq.spark.failures import LONGEST
+from zq.spark.failures import MAX_REASON_LENGTH
 from zq.wire.extensions import Buried
 
-# The column in which a stage says why a row cannot be worked on.
+# The column in which a stage states why a row is rejected.
 ERROR: Final = "_error"
-# Seconds before a second look at what is to be buried: what fails for a reason outside may go well then.
-PAUSE: Final = 3.0
-# Rounds after which messages of which all fail are at fault, and no outage: others would have come in between.
-ENOUGH: Final = 5
-# Messages that are tried alone to see whether any goes well.
+# Seconds before the second attempt at messages to be buried, which may succeed if the cause was external.
+RETRY_PAUSE: Final = 3.0
+# Rounds after which messages that all fail count as faulty: in an outage, other messages would have arrived.
+MIN_FAILED_ROUNDS: Final = 5
+# Number of messages that are tried separately to see whether any succeeds.
 PROBES: Final = 4
-# Dry runs of one search at most.
-MOST_RUNS: Final = 500
-# A dry run. Its second argument: whether results are staged, too, for the sake of what the sink refuses.
+# Maximum number of dry runs of one search.
+MAX_RUNS: Final = 500
+# A dry run. The second argument says whether results are also staged, to find messages that the sink refuses.
 Fails = Callable[[Sequence[str], bool], str | None]
 
 
 class Inconclusive(ZqError):
-    """No message is at fault, or too many are."""
+    """A search without a result: no message is faulty, or too many are."""
 
 
 class RunStopped(ZqError):
-    """The run was asked to stop, maybe in the middle of a search."""
+    """A run that was asked to stop, possibly during a search."""
 
 
 def poison(
     ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float], object], claim_count: int = 1
 ) -> dict[str, str]:
-    """Messages that fail by themselves, twice, and why; none if nothing fails any more. Raises ``Inconclusive``.
+    """Return the messages that fail by themselves, twice, with reasons; empty if nothing fails any more.
 
-    ``pause``: waits so many seconds. ``claim_count``: how often each was handed out at least.
+    Args:
+        pause: Waits the given number of seconds.
+        claim_count: Minimum claim count by message.
+
+    Raises ``Inconclusive``.
     """
     together, keep = fails(ids, False), False
     if together is None:
         together, keep = fails(ids, True), True
     if together is None:
         return {}
-    if fails([], keep) and not _some_go_well(ids, fails, keep):  # else the stages cannot take nothing
-        raise Inconclusive("it is the stages that fail")
+    if fails([], keep) and not _some_go_well(ids, fails, keep):  # otherwise the stages cannot handle empty input
+        raise Inconclusive("the stages themselves fail")
     search = Bisection(lambda some: fails(some, keep), most)
     if len(ids) > 1:
         search.look(ids, known=True)
@@ -62,9 +65,9 @@ def poison(
         raise Inconclusive("no message fails by itself")
     if len(found) > most:
         raise Inconclusive(f"more than {most} messages fail, one by {next(iter(found.values()))}")
-    if len(found) == len(ids) > 1 and claim_count < ENOUGH:
+    if len(found) == len(ids) > 1 and claim_count < MIN_FAILED_ROUNDS:
         raise Inconclusive(f"all of its messages fail, one by {next(iter(found.values()))}")
-    pause(PAUSE)
+    pause(RETRY_PAUSE)
     return {one: reason for one in found if (reason := fails([one], keep))}
 
 
@@ -74,18 +77,22 @@ def _some_go_well(ids: Sequence[str], fails: Fails, keep: bool) -> bool:
 
 
 class Bisection:
-    """Finds messages that fail by themselves: what fails together is split in two, and each half is tried."""
+    """The search for messages that fail by themselves: a failing set is split in two, and each half is tried."""
 
     def __init__(self, fails: Callable[[Sequence[str]], str | None], most: int) -> None:
-        """``most``: ends beyond so many."""
+        """Initialize; the search ends after ``most`` messages."""
         self._fails = fails
         self._most = most
         self._runs = 0
         self.found: dict[str, str] = {}
 
     def look(self, ids: Sequence[str], known: bool) -> bool:
-        """Whether one was found among these. ``known``: that they fail together."""
-        if self._runs >= MOST_RUNS or len(self.found) > self._most:
+        """Return whether a failing message was found among these.
+
+        Args:
+            known: Whether they are known to fail together.
+        """
+        if self._runs >= MAX_RUNS or len(self.found) > self._most:
             return False
         if len(ids) == 1 or not known:
             self._runs += 1
@@ -102,12 +109,12 @@ class Bisection:
 
 
 def reject(condition: Column | str, reason: str) -> Column:
-    """For ``withColumn(ERROR, …)``: the reason in rows where the condition, a column or SQL, holds."""
+    """Return the column for ``withColumn(ERROR, …)``: the reason in rows where the condition holds."""
     return F.when(F.expr(condition) if isinstance(condition, str) else condition, F.lit(reason))
 
 
 def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
-    """Ids that a stage has marked, with the reasons. Raises ``Invalid``."""
+    """Return the ids that a stage has rejected, with the reasons. Raises ``Invalid``."""
     if "id" not in frame.columns:
         raise Invalid(
             f"Stage {stage} marks rows in column {ERROR} but has dropped column id, which tells their messages: its "
@@ -116,20 +123,20 @@ def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
     if not isinstance(frame.schema[ERROR].dataType, StringType):
         raise Invalid(f"Stage {stage} must mark rows in column {ERROR} by text.")
     found = frame.where(f"{ERROR} is not null").select("id", ERROR).collect()
-    return {row[0]: row[1][:LONGEST] or "rejected" for row in found}
+    return {row[0]: row[1][:MAX_REASON_LENGTH] or "rejected" for row in found}
 
 
 def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
-    """Without the messages that were rejected. A row that is marked only now, computed anew, fails the round."""
+    """Return the frame without rejected messages. A row that is rejected only when recomputed fails the round."""
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)
         frame = frame.where(f"coalesce(id not in ({listed}), true)")
-    only_now = F.raise_error(F.lit(f"A row has {ERROR} that had none before: a stage decides by chance."))
+    only_now = F.raise_error(F.lit(f"A row has {ERROR} only when recomputed: a stage is not deterministic."))
     return frame.where(F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(only_now)).drop(ERROR)
 
 
 def burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
-    """As dead letters, in slices of so many bytes of JSON: reasons may be long, and requests may not."""
+    """Yield the burials in slices of up to ``room`` bytes of JSON, because reasons may be long."""
     some, size = list[Buried](), 0
     for one, reason in rejected.items():
         letter = Buried(one, reason)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round of a pipeline: what Spark reads and writes in it, exactly the messages of the claims that the round holds,
-and their results, published by the commit that settles these claims; and its work, through the stages to the sink.
+"""One round of a pipeline: Spark reads the messages of the round's claims and runs the stages and the sink on them.
 
-Reading and writing are a format of their own, for the runner only. Its option ``round`` is a ``Round`` as JSON.
+The commit that publishes the results also settles the claims. Reading and writing use a data source of their own, whose
+option ``round`` is a ``Round`` as JSON.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,29 +20,29 @@ from zq.client import Message
 from zq.errors import Invalid, ZqError
 from zq.model import Fence
 from zq.spark import rows
-from zq.spark.failures import SPARKS, why
+from zq.spark.failures import SPARK_ERRORS, why
 from zq.spark.options import Connection, Given, body_type, connection, sink_options
 from zq.spark.poison import ERROR, rejected_ids, without_rejected
 from zq.spark.staging import BatchWriter, Staged
 
-# The name of the data source of a round.
+# Name of the data source of a round.
 FORMAT: Final = "zq-round"
-# Columns of a round. No queue: in what goes to the sink, that column says where to.
+# Columns of a round. There is no column queue, because in results that column names the target queue.
 COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim")
-# Options of the sink that name columns, with the columns that need no naming.
+# Options of the sink that name columns, with the default column.
 WRITTEN: Final = {"bodyColumn": "body", "queueColumn": "queue", "ttlColumn": None, "delayColumn": None}
-# The fewest rows of a task, but for the last.
-FEWEST: Final = 25
-# The setting for how many bytes the driver itself computes, without tasks.
+# Minimum number of rows per task, except for the last task.
+MIN_ROWS: Final = 25
+# Setting of the size in bytes up to which the driver computes without tasks.
 THRESHOLD: Final = "spark.sql.execution.arrow.localRelationThreshold"
 Stage = Callable[[DataFrame], DataFrame]
-# Called with the ids of messages that a stage has rejected, and why; gives the round that is left.
+# Called with the ids and reasons of messages that a stage has rejected; returns the remaining round.
 Rejected = Callable[[Mapping[str, str]], "Round"]
 _messages: Final = msgspec.json.Decoder(list[Message])
 
 
 class Round(Struct, frozen=True):
-    """What a round works on. ``claims``: names, each with the ids to be read of it; None = all that it holds."""
+    """The work of a round. ``claims``: the ids to read by claim; ``None`` = all messages of the claim."""
 
     name: str
     epoch: int
@@ -50,48 +50,48 @@ class Round(Struct, frozen=True):
     queue: str
     claims: dict[str, list[str] | None]
     dry: bool = False
-    """Results are staged, and dropped: to see whether that goes well."""
+    """Whether results are only staged and then dropped, as a test."""
     tasks: int = 64
-    """Most that read; with fewer claims, one for each."""
+    """Maximum number of reading tasks."""
 
     @property
     def fence(self) -> Fence:
-        """That of the run."""
+        """The fence of the run."""
         return Fence(self.name, self.epoch)
 
 
 class RoundSource(DataSource):
-    """The format."""
+    """The data source of a round."""
 
     @classmethod
     def name(cls) -> str:
-        """What ``format()`` takes."""
+        """Return the name for ``format()``."""
         return FORMAT
 
     def schema(self) -> StructType:
-        """Of what is read."""
+        """Return the schema of the messages."""
         return rows.schema(COLUMNS, body_type(_given(self.options)))
 
     def reader(self, schema: StructType) -> "RoundReader":
-        """Of the claims."""
+        """Return the reader of the claims."""
         given = _given(self.options)
         return RoundReader(connection(given), body_type(given), _round(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Of the results."""
+        """Return the writer of the results."""
         options = sink_options(_given(self.options), stream=False)
         return RoundWriter(options, schema, overwrite).of(_round(self.options))
 
 
 @dataclass
 class Part(InputPartition):
-    """Claims that one task reads."""
+    """The claims that one task reads."""
 
     names: list[str]
 
 
 class RoundReader(DataSourceReader):
-    """Reads claims, however often, and takes none."""
+    """A reader of claims, which does not create or settle them."""
 
     def __init__(self, place: Connection, body: str, of: Round) -> None:
         self.place = place
@@ -99,14 +99,17 @@ class RoundReader(DataSourceReader):
         self.round = of
 
     def partitions(self) -> list[Part]:
-        """The claims, shared out among tasks."""
+        """Return the claims, distributed among tasks."""
         names = [name for name, ids in self.round.claims.items() if ids != []]
         share = -(-len(names) // self.round.tasks) or 1
         return [Part(names[first : first + share]) for first in range(0, len(names), share)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Their messages. A claim that is gone raises ``ClaimNotFound``: its messages may be at work elsewhere."""
-        if not isinstance(partition, Part):  # Spark reads something of no partitions, too
+        """Yield the messages.
+
+        A missing claim raises ``ClaimNotFound``, because its messages may be processed elsewhere.
+        """
+        if not isinstance(partition, Part):  # Spark also reads sources without partitions
             return
         queue = self.place.client().queue(self.round.queue)
         for name in partition.names:
@@ -117,17 +120,17 @@ class RoundReader(DataSourceReader):
 
 
 class RoundWriter(BatchWriter):
-    """The sink, whose commit is the round's."""
+    """The sink, whose commit is the round's commit."""
 
     round: Round
 
     def of(self, this: Round) -> "RoundWriter":
-        """The writer of a round."""
+        """Return the writer of a round."""
         self.round = this
         return self
 
     def commit(self, messages: list[Staged]) -> None:  # type: ignore[override]
-        """Publish and settle, under the fence."""
+        """Publish the results and settle the claims under the fence."""
         this = self.round
         if this.dry:
             self.drop(messages)
@@ -145,15 +148,19 @@ def _given(options: Mapping[str, str]) -> Given:
 
 
 class StageFailed(ZqError):
-    """A stage has raised on the driver; the cause is chained."""
+    """A stage that raised an error on the driver. The cause is chained."""
 
 
-# How work fails.
-FAILURES: Final = (*SPARKS, StageFailed)
+# The errors of failed work.
+FAILURES: Final = (*SPARK_ERRORS, StageFailed)
 
 
 class Work:
-    """Of a pipeline; ``options``: those of reading and writing."""
+    """The work of a pipeline.
+
+    Args:
+        options: Options for reading and writing.
+    """
 
     def __init__(self, spark: SparkSession, stages: Sequence[Stage], options: Mapping[str, str], body: str) -> None:
         self._spark = spark
@@ -162,12 +169,15 @@ class Work:
         self._body = body
         self.tasks = 2 * spark.sparkContext.defaultParallelism
         self.names_queues = False
-        """Whether rows of the last results said where they go."""
+        """Whether rows of the last results named their target queue."""
         self.wrote = False
-        """Whether such rows, if they were staged and dropped, were any."""
+        """Whether such rows existed, if they were staged and dropped."""
 
     def do(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
-        """All of a round; without ``keep``, all but the sink. ``inlined``: content of claims that is known already.
+        """Do a whole round; without ``keep``, all but the sink.
+
+        Args:
+            inlined: Content of claims that the driver already has.
 
         Raises ``FAILURES``.
         """
@@ -189,13 +199,13 @@ class Work:
                 one.unpersist()
 
     def _read(self, this: Round, inlined: Mapping[str, bytes]) -> DataFrame:
-        """From the driver if it knows all, which is quicker; else tasks ask the server."""
+        """Read from the driver if it has all content, which is faster; otherwise tasks read from the server."""
         if not this.claims.keys() <= inlined.keys():
             shown = this if this.dry else _named(this)
             return self._spark.read.format(FORMAT).options(**self._options).option("round", _text(shown)).load()
         schema, batches = rows.schema(COLUMNS, self._body), list[pa.RecordBatch]()
         total = sum(len(ids) for ids in this.claims.values() if ids)
-        size = max(FEWEST, -(-total // self.tasks))
+        size = max(MIN_ROWS, -(-total // self.tasks))
         for name, ids in this.claims.items():
             wanted = frozenset(ids or ())
             found = [message for message in _messages.decode(inlined[name]) if message.id in wanted]
@@ -207,7 +217,7 @@ class Work:
         return self._local(pa.Table.from_batches(batches), schema)
 
     def _local(self, table: pa.Table, schema: StructType) -> DataFrame:
-        """Each batch is a partition."""
+        """Return a frame in which each batch is a partition."""
         before = self._spark.conf.get(THRESHOLD, None)
         self._spark.conf.set(THRESHOLD, "0")
         try:
@@ -219,7 +229,7 @@ class Work:
                 self._spark.conf.set(THRESHOLD, before)
 
     def _write(self, frame: DataFrame, this: Round, keep: bool) -> None:
-        """Only the columns that the sink looks at."""
+        """Write only the columns that the sink reads."""
         columns = {option: self._options.get(option, own) for option, own in WRITTEN.items()}
         if "queueColumn" not in self._options and "queue" not in frame.columns:
             del columns["queueColumn"]
@@ -237,7 +247,7 @@ class Work:
 
 
 def staged(stage: Stage, frame: DataFrame) -> DataFrame:
-    """What a stage makes of it. Raises ``StageFailed``, and ``Invalid`` if that is no DataFrame."""
+    """Apply a stage to a frame. Raises ``StageFailed``, and ``Invalid`` if the result is not a DataFrame."""
     try:
         made = stage(frame)
     except Exception as error:
@@ -248,17 +258,17 @@ def staged(stage: Stage, frame: DataFrame) -> DataFrame:
 
 
 def called(stage: Stage) -> str:
-    """For people."""
+    """Return the name of a stage for error messages."""
     return getattr(stage, "__name__", str(stage))
 
 
 def _kind(error: Exception) -> str:
-    """Spark's own errors contain theirs."""
-    return "" if isinstance(error, SPARKS) or not str(error) else f"{type(error).__name__}: "
+    """Return the class of an error; Spark's own errors already contain it."""
+    return "" if isinstance(error, SPARK_ERRORS) or not str(error) else f"{type(error).__name__}: "
 
 
 def _named(this: Round) -> Round:
-    """Without the ids, for who needs only the claims' names, or all that they hold."""
+    """Return the round without ids, for uses that need only the names of the claims."""
     return structs.replace(this, claims=dict.fromkeys(this.claims))
 
 

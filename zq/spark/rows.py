@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sources make of messages: the columns that there are, which of them a source shows, and rows of those; and
-bodies between JSON, as messages carry them, and Spark's types, in both directions.
-"""
+"""Conversion of messages to rows and back: columns of sources, rows, and bodies between JSON and Spark types."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -27,10 +25,10 @@ from zq.client import Message
 from zq.errors import Invalid, InvalidBody
 from zq.wire.numbers import check_numbers
 
-# What option bodyType may be.
+# Values of the option bodyType.
 TYPES: Final[Mapping[str, DataType]] = {"string": StringType(), "binary": BinaryType(), "variant": VariantType()}
 _checked: Final = msgspec.json.Decoder()
-# Type of each, and its value in a message. ``body``, ``claim``, ``queue`` and ``topic`` are added below.
+# Type and value of each column. ``body``, ``claim``, ``queue`` and ``topic`` are added below.
 COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Any], Any]]]] = {
     "id": (StringType(), lambda message: message.id),
     "seq": (LongType(), lambda message: message.sequence),
@@ -43,11 +41,11 @@ COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Any], Any]]]] = {
     "outcome": (StringType(), lambda message: message.outcome or None),
     "finished": (TimestampType(), lambda message: message.finished),
 }
-# Columns that say where a message is.
+# Columns that locate a message.
 PLACES: Final = ("claim", "queue", "topic")
 # Columns of a claimed message.
 CLAIMED: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim", "queue")
-# Columns of a living message.
+# Columns of a live message.
 LIVING: Final = (*CLAIMED, "origin", "origin_claim_count", "reason")
 # Columns of a finished message.
 FINISHED: Final = (*LIVING, "outcome", "finished")
@@ -56,7 +54,7 @@ PUBLISHED: Final = ("id", "seq", "body", "created", "ttl", "topic")
 
 
 def as_string(raw: Raw) -> str | None:
-    """A JSON text without its quotes, null as None, anything else as JSON."""
+    """Return a JSON string without its quotes, null as ``None``, and anything else as JSON."""
     content = bytes(raw)
     if content[:1] == b'"':
         text: str = msgspec.json.decode(content)
@@ -65,17 +63,17 @@ def as_string(raw: Raw) -> str | None:
 
 
 def as_binary(raw: Raw) -> bytes:
-    """JSON as it travels."""
+    """Return JSON unchanged."""
     return bytes(raw)
 
 
 def as_variant(raw: Raw) -> dict[str, bytes]:
-    """The value itself, as Arrow has it."""
+    """Return the value as an Arrow variant."""
     made = VariantVal.parseJson(bytes(raw).decode())
     return {"value": made.value, "metadata": made.metadata}
 
 
-# By bodyType, what makes the value of a body.
+# Functions that convert a body, by bodyType.
 READERS: Final[Mapping[str, Callable[[Raw], Any]]] = {
     "string": as_string,
     "binary": as_binary,
@@ -84,9 +82,9 @@ READERS: Final[Mapping[str, Callable[[Raw], Any]]] = {
 
 
 def bodies(kind: DataType, column: pa.Array) -> list[Any]:
-    """A column as values that can be posted.
+    """Return a column as values that can be posted.
 
-    Text as text, binary and variant as the JSON that they hold, a struct as an object of its fields.
+    Strings are posted as strings, binary and variant values as the JSON that they contain, structs as objects.
     """
     if isinstance(kind, BinaryType):
         return [value if value is None else _json(value, "binary") for value in column.to_pylist()]
@@ -95,13 +93,13 @@ def bodies(kind: DataType, column: pa.Array) -> list[Any]:
     if isinstance(kind, StringType):
         texts: list[Any] = column.to_pylist()
         return texts
-    # JSON's encoder cuts offsets to minutes, which moves moments before standard time.
+    # The JSON encoder truncates offsets to minutes, which changes times before standard time.
     values: list[Any] = column.cast(_in_utc(column.type)).to_pylist(maps_as_pydicts="strict")
     return values
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return the type with UTC as the zone of all its moments."""
+    """Return the type with UTC as the time zone of all its times."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):
@@ -116,16 +114,18 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 def check_writable(name: str, kind: DataType) -> None:
-    """Raises ``Invalid`` for a type of which no JSON can be made."""
+    """Raise ``Invalid`` for a type that cannot be converted to JSON."""
     if not isinstance(kind, VariantType) and "variant" in kind.simpleString():
-        raise Invalid(f"Column {name} holds variants inside another type: make it one variant, or to_json of it.")
+        raise Invalid(
+            f"Column {name} contains variants inside another type: convert it to a single variant, or use to_json."
+        )
 
 
 def check_json(content: bytes) -> None:
-    """Check JSON that is to be a message's body.
+    """Check that JSON can be a message body.
 
-    Raises ``msgspec.DecodeError``, ``UnicodeDecodeError`` and ``RecursionError`` for other text, and ``InvalidBody``
-    for a number out of range.
+    Raises ``msgspec.DecodeError``, ``UnicodeDecodeError`` or ``RecursionError`` for other text, and ``InvalidBody`` for
+    a number out of range.
     """
     _checked.decode(content)
     check_numbers(content, "body")
@@ -135,7 +135,7 @@ def _json(content: bytes, kind: str) -> Raw:
     try:
         check_json(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidBody(f"A body of type {kind} must hold JSON: {error}.") from error
+        raise InvalidBody(f"A body of type {kind} must contain JSON: {error}.") from error
     except RecursionError as error:
         raise InvalidBody(f"A body of type {kind} is nested too deeply.") from error
     return Raw(content)
@@ -146,33 +146,35 @@ def _from_variant(value: Mapping[str, bytes]) -> Raw:
 
 
 def schema(columns: Iterable[str], body: str) -> StructType:
-    """Of these columns; ``body``: one of the types of bodies."""
+    """Return the schema of these columns. ``body``: a value of bodyType."""
     return StructType([StructField(name, _type(name, body)) for name in columns])
 
 
 def check_schema(wanted: StructType, columns: Sequence[str], body: str) -> None:
-    """A schema of the user's own may leave columns out and order them. Raises ``Invalid`` for anything else."""
+    """Raise ``Invalid`` unless a user's schema only omits or reorders columns."""
     for column in wanted.fields:
         if column.name not in columns:
             raise Invalid(f"The schema has a column {column.name}, and this source has {', '.join(columns)}.")
         if not column.nullable:
-            raise Invalid(f"Column {column.name} of the schema must not be NOT NULL: what is read may lack it.")
+            raise Invalid(
+                f"Column {column.name} of the schema must not be NOT NULL, because the source may have nulls."
+            )
         if column.dataType != _type(column.name, body):
             kind = _type(column.name, body).simpleString()
-            hint = " Option bodyType chooses its type." if column.name == "body" else ""
+            hint = " Option bodyType selects its type." if column.name == "body" else ""
             raise Invalid(f"Column {column.name} of the schema must be of type {kind}.{hint}")
 
 
 class Rows:
-    """Makes rows of messages, with the columns and in the order of a schema."""
+    """A converter of messages to rows, with the columns and order of a schema."""
 
     def __init__(self, columns: Sequence[str], body: str, **places: str) -> None:
-        """``places``: what ``queue``, ``claim`` or ``topic`` say of all of the messages."""
+        """Initialize; ``places`` has the values of ``queue``, ``claim`` or ``topic`` for all messages."""
         self._getters = [_getter(name, body, places) for name in columns]
         self._schema = to_arrow_schema(schema(columns, body), timezone="UTC")
 
     def of(self, messages: Sequence[Message]) -> Iterator[pa.RecordBatch]:
-        """One of each, in batches; Spark needs several times as long to make them of tuples."""
+        """Yield one row per message, in Arrow batches; Spark needs several times as long for tuples."""
         if messages:
             columns = [
                 pa.array([get(message) for message in messages], type=field.type)

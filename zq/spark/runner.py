@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run of a pipeline, round by round.
 
-The claims of a round are named ``<name>.<batch>.<number>``, where batch is one more than the name's last commit, or two
-more if they were prefetched. So a runner that is started after another one died finds that one's claims, or finds that
-they were committed.
+The claims of a round are named ``<name>.<batch>.<number>``. The batch is one more than that of the last commit, or two
+more for prefetched claims. A runner that replaces a dead one therefore finds the claims of its predecessor, or finds
+that they were committed.
 """
 
 import threading
@@ -30,22 +30,22 @@ from zq.spark.options import ClaimingOptions
 from zq.spark.poison import Inconclusive, RunStopped, burials, poison
 from zq.spark.rounds import FAILURES, Round, Work
 
-# The rule that names the dead letter queue.
+# Metadata key of the dead-letter queue.
 DEAD_LETTERS: Final = "_dead_letter_queue"
-# The rule that says how often a message is claimed.
-MOST_CLAIMED: Final = "_max_claim_count"
-# Bytes of a round's messages that the driver inlines, so that Spark need not ask the server for them.
+# Metadata key of the maximum claim count.
+MAX_CLAIM_COUNT: Final = "_max_claim_count"
+# Maximum bytes of a round's messages that the driver inlines, so that Spark need not request them.
 INLINED_BYTES: Final = 32 * 2**20
-# Ids of messages, by the claim that holds them.
+# Message ids by claim.
 Held = Mapping[str, Sequence[str]]
 
 
 class RoundFailed(ZqError):
-    """A round cannot be finished, and not because of single messages. They have been released."""
+    """A round that failed for a reason other than single messages. Its messages were released."""
 
 
 class Totals(Struct):
-    """What a run has done: messages claimed, published, and buried."""
+    """The totals of a run: messages claimed, published and buried."""
 
     rounds: int = 0
     taken: int = 0
@@ -54,7 +54,7 @@ class Totals(Struct):
 
 
 class Runner:
-    """Works on one round at a time, and prefetches the next one if there is a backlog."""
+    """A runner that processes one round at a time, and prefetches the next one if there is a backlog."""
 
     def __init__(self, taking: ClaimingOptions, work: Work, most_poison: int) -> None:
         self.name = taking.consumer
@@ -69,19 +69,19 @@ class Runner:
         self._prefetch = Prefetch()
         self._buries = False
         self._room = 0
-        """Bytes of dead letters in a request."""
+        """Maximum bytes of dead letters per request."""
         self._burials = 0
         self._last = 0
-        """The batch that was committed last."""
+        """The last committed batch."""
         self._adopted = False
-        """Whether claims of an earlier run have been looked for."""
+        """Whether claims of an earlier run have been searched for."""
         self._forbidden = set[str]()
-        """Messages whose results the token does not allow, of one search."""
+        """Messages of one search whose results the token does not allow."""
         self._allowed = False
-        """Whether it allowed those of another one."""
+        """Whether the token allowed results of another message."""
 
     def begin(self, dead_letters: str | None) -> None:
-        """From now on no other run of this name can work. Raises ``Invalid``."""
+        """Start the run and fence off all other runs of this name. Raises ``Invalid``."""
         if not self._queue.exists():
             warnings.warn(f"There is no queue {self._queue.name} yet.", stacklevel=3)
         self._fence = self._client.fence(self.name)
@@ -95,23 +95,23 @@ class Runner:
             self._queue.create()
             self._queue.update({DEAD_LETTERS: dead_letters})
         self._buries = bool(own or dead_letters)
-        if self._buries and known.get(MOST_CLAIMED):
+        if self._buries and known.get(MAX_CLAIM_COUNT):
             warnings.warn(
-                f"Queue {self._queue.name} has {MOST_CLAIMED}: rounds that fail count, and messages that are taken so "
-                "often become dead letters, good ones too.",
+                f"Queue {self._queue.name} has {MAX_CLAIM_COUNT}: failed rounds count as claims, so valid messages may "
+                "become dead letters, too.",
                 stacklevel=3,
             )
         with suppress(ProducerNotFound):
             self._last = self._client.committed(self.name).batch
 
     def end(self) -> None:
-        """Nothing is held or kept alive any more."""
+        """Release all claims and stop renewals."""
         if (left := self._prefetch.stop()) is not None:
             self._claimer.release(left)
         self._heartbeat.stop()
 
     def claim(self) -> ClaimedBatch:
-        """What the next round is to work on; no claims if there is nothing to do."""
+        """Return the batch of the next round; without claims if there is nothing to do."""
         if not self._adopted:
             self._adopted = True
             found = self._batch(1)
@@ -123,7 +123,7 @@ class Runner:
         return batch
 
     def work(self, batch: ClaimedBatch) -> bool:
-        """A round. False if it was released, since the run is to stop."""
+        """Run a round. Return ``False`` if it was released because the run must stop."""
         count, names = batch.messages, list(batch.claims)
         try:
             self._check_stopped()
@@ -141,14 +141,14 @@ class Runner:
         return True
 
     def _start_prefetch(self, batch: ClaimedBatch) -> None:
-        """If there is a backlog. Not under names that are in use: after a run that died, or a round without commit."""
+        """Prefetch if there is a backlog, but not under names in use after a dead run or a round without commit."""
         following, most = self._batch(2), self._taking.most
         if batch.messages < most or any(name.startswith(following.prefix + ".") for name in batch.claims):
             return
         self._prefetch.start(following, lambda: self._claimer.fill(following, most, 0))
 
     def _batch(self, number: int) -> ClaimedBatch:
-        """An empty batch, so many behind the one that was committed last."""
+        """Return an empty batch, ``number`` batches after the last committed one."""
         return ClaimedBatch(self._prefix(number), room=INLINED_BYTES)
 
     def _prefix(self, number: int) -> str:
@@ -156,25 +156,25 @@ class Runner:
 
     def _check_stopped(self) -> None:
         if self.stopped.is_set():
-            raise RunStopped("The run was asked to stop.")
+            raise RunStopped("The run is stopping.")
 
     def _finish(self, batch: ClaimedBatch) -> None:
-        """Try until the round is done, or raise."""
+        """Repeat the round until it is complete, or raise."""
         again = True
         while batch.claims:
             try:
                 self._work.do(self._round(batch.claims), batch.inlined, lambda found: self._bury(batch, found))
             except FAILURES as error:
-                if self._committed():  # and the answer was lost
+                if self._committed():  # committed, but the answer was lost
                     return
                 again = self._bury_poison(batch, error, again)
             else:
                 if batch.claims and not self._committed():
-                    raise self._failed("its commit is unknown to the server")
+                    raise self._failed("the server does not know its commit")
                 return
 
     def _committed(self) -> bool:
-        """Whether this round is. Raises ``Fenced`` if it was by another run."""
+        """Return whether this round is committed. Raises ``Fenced`` if another run committed it."""
         try:
             last = self._client.committed(self.name)
         except ProducerNotFound:
@@ -188,9 +188,9 @@ class Runner:
         return True
 
     def _bury_poison(self, batch: ClaimedBatch, error: Exception, again: bool) -> bool:
-        """Bury what fails by itself. Whether the round may be tried once more without that: it failed and nothing does.
+        """Bury the messages that fail by themselves. Raises ``RoundFailed``.
 
-        Raises ``RoundFailed``.
+        Return whether the round may be repeated without burial, because nothing fails any more.
         """
         if isinstance(reason(error), StageNotFound):
             raise self._failed(
@@ -213,23 +213,26 @@ class Runner:
         except Inconclusive as inconclusive:
             raise self._failed(f"{why(error)} ({inconclusive})") from error
         if not found and not again:
-            raise self._failed(f"{why(error)} (its messages go well in a second look)") from error
+            raise self._failed(f"{why(error)} (its messages succeed in a second attempt)") from error
         if self._forbidden & found.keys() and not self._allowed:
             raise self._failed(why(error)) from error
         self._bury(batch, found)
         return bool(found)
 
     def _is_of_the_token(self, error: Exception) -> bool:
-        """Whether this is refused of any message: only a row that names its queue may name one that is forbidden."""
+        """Return whether the token refuses every message; only a row that names its queue may name a forbidden one."""
         cause = reason(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):
             return True
         return isinstance(cause, NotAuthorized) and not self._work.names_queues
 
     def _fails(self, batch: ClaimedBatch, ids: Sequence[str], keep: bool) -> str | None:
-        """Why work on these messages fails; None if it goes well. Nothing comes of it.
+        """Return why a dry run with these messages fails, or ``None``.
 
-        ``keep``: results are staged, too, and dropped; which takes longer. Raises ``RunStopped``, ``RoundFailed``.
+        Args:
+            keep: Whether results are also staged and dropped, which takes longer.
+
+        Raises ``RunStopped``, ``RoundFailed``.
         """
         self._check_stopped()
         wanted = frozenset(ids)
@@ -238,7 +241,7 @@ class Runner:
         try:
             self._work.do(this, batch.inlined, lambda _: this, keep)
         except FAILURES as error:
-            self._renew(some)  # so that it is not for want of a claim or a server
+            self._renew(some)  # rules out a missing claim or server as the cause
             if self._is_of_the_token(error):
                 raise self._failed(why(error)) from error
             if isinstance(reason(error), NotAuthorized):
@@ -252,12 +255,12 @@ class Runner:
         return Round(self.name, self._fence.epoch, self._last + 1, self._queue.name, ids, dry, self._work.tasks)
 
     def _bury(self, batch: ClaimedBatch, rejected: Mapping[str, str]) -> Round:
-        """Takes messages out of their claims, and claims that hold nothing any more out of the round."""
+        """Remove messages from their claims, and empty claims from the round."""
         if not self._buries:
-            raise Invalid(f"Queue {self._queue.name} has no dead letter queue for messages that a stage rejects.")
+            raise Invalid(f"Queue {self._queue.name} has no dead-letter queue for messages that a stage rejects.")
         known = {one for held in batch.claims.values() for one in held}
         if not known.issuperset(rejected):
-            raise Invalid("A stage rejects rows whose column id is that of no message.")
+            raise Invalid("A stage rejects rows whose column id is not the id of a message.")
         for name, held in list(batch.claims.items()):
             some = {one: rejected[one] for one in held if one in rejected}
             for part in burials(some, self._room):
@@ -273,7 +276,7 @@ class Runner:
         return self._round(batch.claims)
 
     def _renew(self, claims: Iterable[str]) -> None:
-        """Raises ``RoundFailed``, ``Fenced``, ``Unavailable``: then it is no message's fault."""
+        """Renew claims. Raises ``RoundFailed``, ``Fenced`` or ``Unavailable``, which are not the fault of a message."""
         asked = False
         for name in claims:
             asked = True
@@ -290,4 +293,4 @@ class Runner:
             raise self._failed(f"claim {name} has lapsed") from error
 
     def _failed(self, reason: str) -> RoundFailed:
-        return RoundFailed(f"Round {self._last + 1} of pipeline {self.name} has failed and was given back: {reason}")
+        return RoundFailed(f"Round {self._last + 1} of pipeline {self.name} has failed and was released: {reason}")

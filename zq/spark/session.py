@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of Spark for programs of zq's: that of ``spark-submit``, or one with settings of ours; and what one is at
-just now.
-"""
+"""Spark sessions of zq programs: that of ``spark-submit``, or a local one; and their current tasks."""
 
 import os
 from collections.abc import Mapping
@@ -14,26 +12,26 @@ from pyspark.sql import SparkSession
 
 import zq
 from zq.spark import java
-from zq.spark.failures import SPARKS
+from zq.spark.failures import SPARK_ERRORS
 
-# The master of a session on this machine; a task that fails is tried four times, as on a cluster.
+# Master of a local session. A failed task is tried four times, as on a cluster.
 MASTER: Final = "local[*,4]"
-# Settings of a session on this machine alone.
+# Settings of a local session.
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 # Settings that keep Spark from writing to the terminal.
 QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-# The setting of the log's level. Off unless it is given, since work that fails raises why; until the session is up,
-# the level is that of ``PROFILE``.
+# Setting of the log level. The default is off, because failures are raised; before the session is up, ``PROFILE`` sets
+# the level.
 LEVEL: Final = "spark.log.level"
 # The configuration of Spark's log.
 PROFILE: Final = Path(__file__).with_name("log4j2.properties")
-# The log that shows errors that are raised, too, with a trace each; the level above does not concern it.
+# The logger that also logs raised errors with a traceback, regardless of the level above.
 LOGGER: Final = "DataFrameQueryContextLogger"
 
 
 def started(name: str, master: str = MASTER, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A new session, whose workers are of this Python and find zq. Raises ``StartRefused`` without Java."""
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and its settings hold
+    """Start a session whose workers use this Python and find zq. Raises ``StartRefused`` without Java."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java and set the options
         return SparkSession.Builder().getOrCreate()
     _prepend("PYTHONPATH", str(Path(zq.__file__).parent.parent), os.pathsep)
     _prepend("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={PROFILE.as_uri()}", " ")
@@ -42,7 +40,7 @@ def started(name: str, master: str = MASTER, settings: Mapping[str, str] | None 
     own: Mapping[str, str] = {}
     if master.startswith("local"):
         own = LOCAL
-        os.environ.setdefault("SPARK_LOCAL_IP", LOCAL["spark.driver.host"])  # or Java looks for one, and warns
+        os.environ.setdefault("SPARK_LOCAL_IP", LOCAL["spark.driver.host"])  # avoids a search and a warning
     for setting, value in {**own, **QUIET, **(settings or {})}.items():
         builder = builder.config(setting, value)
     spark = builder.getOrCreate()
@@ -53,17 +51,17 @@ def started(name: str, master: str = MASTER, settings: Mapping[str, str] | None 
 
 
 def _prepend(variable: str, text: str, between: str) -> None:
-    """Put a text in front of what a variable of the environment holds: Java takes the last one."""
+    """Prepend text to an environment variable, because Java uses the last value."""
     os.environ[variable] = between.join(filter(None, [text, os.environ.get(variable)]))
 
 
 def tasks(spark: SparkSession) -> str:
-    """Of the stages that it works on, with those that failed and were tried again; empty if there are none."""
-    with suppress(*SPARKS):  # it is being stopped
+    """Return the progress of active stages, with failed and retried tasks; "" if there are none."""
+    with suppress(*SPARK_ERRORS):  # the session is being stopped
         tracker = spark.sparkContext.statusTracker()
         stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]
         if stages:
             failed = sum(stage.numFailedTasks for stage in stages)
             done, known = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
-            return f"{done:,} of {known:,} tasks" + (f", {failed:,} failed and tried again" if failed else "")
+            return f"{done:,} of {known:,} tasks" + (f", {failed:,} failed and retried" if failed else "")
     return ""

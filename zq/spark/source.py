@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data source ``zq``: picks the reader or writer that the options ask for.
+"""The data source ``zq``: selects the reader or writer for the options.
 
-Spark calls its methods in processes of its own, by keyword, so the names of their parameters are Spark's.
+Spark calls its methods in other processes and by keyword, so the parameter names are Spark's.
 """
 
 from typing import Any
@@ -18,31 +18,31 @@ from zq.spark.tail import Tail
 
 
 class ZqDataSource(DataSource):
-    """Queues and topics as tables and streams: api-ref/spark.md."""
+    """Queues and topics as tables and streams; see api-ref/spark.md."""
 
     @classmethod
     def name(cls) -> str:
-        """What ``format()`` takes."""
+        """Return the name for ``format()``."""
         return "zq"
 
     def schema(self) -> StructType:
-        """The columns of a source."""
+        """Return the columns of a source."""
         given = Given(self.options)
         return rows.schema(_columns(given), body_type(given))
 
     def reader(self, schema: StructType) -> Browser:
-        """Of ``spark.read``."""
+        """Return the reader of ``spark.read``."""
         given = self._given("spark.read")
         options = reading_options(given)
         rows.check_schema(schema, _columns(given), options.body)
         return (FilteringBrowser if options.filtered else Browser)(options, schema.names)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Of ``df.write``."""
+        """Return the writer of ``df.write``."""
         return BatchWriter(sink_options(self._given("the sink"), stream=False), schema, overwrite)
 
     def streamReader(self, schema: StructType) -> ClaimingReader | Tail:
-        """Of ``spark.readStream``."""
+        """Return the reader of ``spark.readStream``."""
         mode = Given(self.options).choice("mode", "claim", "tail")
         given = self._given(f"a stream in mode {mode}")
         rows.check_schema(schema, _columns(given), body_type(given))
@@ -51,7 +51,7 @@ class ZqDataSource(DataSource):
         return ClaimingReader(claiming_options(given), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
-        """Of ``df.writeStream``."""
+        """Return the writer of ``df.writeStream``."""
         return StreamWriter(sink_options(self._given("the sink"), stream=True), schema, overwrite)
 
     def _given(self, role: str) -> Given:
@@ -61,7 +61,7 @@ class ZqDataSource(DataSource):
 
 
 def _columns(given: Given) -> tuple[str, ...]:
-    """The columns that the options ask for. Spark does not say whether it is going to read a table or a stream."""
+    """Return the columns for the options. Spark does not reveal whether it will read a table or a stream."""
     if claims(given):
         return rows.CLAIMED
     kind = state(given)

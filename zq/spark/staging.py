@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sink: executors store rows in stages, unseen, and the driver publishes all of a batch with one commit.
+"""The sink: executors store rows in invisible stages, and the driver publishes all stages of a batch with one commit.
 
-A task that fails drops its stage, or leaves it to the server; Spark hands the driver the stages of those that ended
-well, one for each partition. The commit counts once for each batch of its producer, whichever run repeats it.
+A failed task drops its stage, or leaves it to expire. Spark passes the driver one stage per partition, from successful
+tasks. A commit takes effect once per batch of its producer, even if another run repeats it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,33 +22,33 @@ from zq.model import Committed, Fence
 from zq.spark.options import SinkOptions
 from zq.spark.rows import bodies, check_writable
 
-# The sentence about claims that are over.
+# Error sentence for claims that have expired.
 NOT_HELD: Final = (
-    "Nothing of the batch was stored. Started again, the query reads it anew; unless its rows are of claims of an "
+    "Nothing of the batch was stored. A restarted query reads the batch again, unless its rows are of claims of an "
     "earlier batch, kept by a stateful operator, or of another project: then do without ackColumn."
 )
-# Stages, and claims, of one commit (api-ref/transactions.md).
-MOST: Final = 1000
+# Maximum number of stages, and of claims, per commit (api-ref/transactions.md).
+MAX_COMMITTED: Final = 1000
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has stored; Spark carries it to the driver."""
+    """The result of a task, which Spark passes to the driver."""
 
     stage: str | None
-    """None for an empty partition."""
+    """Name of the stage; ``None`` for an empty partition."""
     producer: str
     claims: list[tuple[str, str]]
-    """Queue and name of each whose rows it had."""
+    """Queue and name of each claim whose rows the task had."""
     count: int = 0
-    """Messages in the stage."""
+    """Number of messages in the stage."""
 
 
 class Staging:
-    """What both writers do."""
+    """The common part of both writers."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        """Raises ``Invalid`` if the columns do not fit the options."""
+        """Initialize. Raises ``Invalid`` if the columns do not match the options."""
         if overwrite:
             raise Invalid("The sink only appends: use mode append, and output mode append in streams.")
         self.options = options
@@ -60,7 +60,7 @@ class Staging:
         _column(schema, "ackColumn", options.ack, StringType)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """On an executor: store a partition's rows in a stage of this attempt's own."""
+        """Store the rows of a partition in a stage of this attempt. Runs on an executor."""
         task = TaskContext.get()
         assert task is not None
         producer = self.options.producer or task.getLocalProperty("sql.streaming.queryId") or ""
@@ -82,24 +82,26 @@ class Staging:
         held: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
     ) -> Committed:
-        """On the driver: publish the stages and settle the claims, also those that are held besides, once.
+        """Publish the stages and settle the claims, once. Runs on the driver.
 
-        Raises ``Invalid`` if the producer has committed later batches, so that this one is not what it once was.
+        Raises ``Invalid`` if the producer has committed later batches, so that this batch cannot be verified.
         """
         tasks = list(staged)
         stages = [(task.stage, task.count) for task in tasks if task.stage]
         claims = sorted({claim for task in tasks for claim in task.claims}.union(held))
-        if len(stages) > MOST:
-            raise Invalid(f"{len(stages)} partitions hold rows, and a commit takes {MOST}: coalesce the data before.")
-        if len(claims) > MOST:
-            raise Invalid(f"{len(claims)} claims are to be settled, and a commit takes {MOST}: raise claimSize.")
+        if len(stages) > MAX_COMMITTED:
+            raise Invalid(
+                f"{len(stages)} partitions have rows, but a commit accepts {MAX_COMMITTED}: coalesce the data first."
+            )
+        if len(claims) > MAX_COMMITTED:
+            raise Invalid(
+                f"{len(claims)} claims must be settled, but a commit accepts {MAX_COMMITTED}: increase claimSize."
+            )
         client = self.options.connection.client()
         try:
             done = client.commit(producer, batch, publish=stages, settle=claims, fence=fence)
         except StageNotFound as error:
-            raise StageNotFound(
-                f"{error} From its first task to its last a batch may take stage_ttl seconds."
-            ) from None
+            raise StageNotFound(f"{error} A batch must complete within stage_ttl seconds.") from None
         if done.replayed and client.committed(producer).batch > batch:
             raise Invalid(
                 f"Producer {producer} has committed batches after {batch}, so nothing of this one was stored: another "
@@ -108,7 +110,7 @@ class Staging:
         return done
 
     def drop(self, staged: Iterable[Staged | None]) -> None:
-        """On the driver: nothing is to be published. What was published stays."""
+        """Drop the stages of a failed batch; published messages are kept. Runs on the driver."""
         self._drop([task.stage for task in staged if task and task.stage])
 
     def _store(self, stage: str, batches: Iterator[pa.RecordBatch], claims: set[str]) -> int:
@@ -124,7 +126,7 @@ class Staging:
         return count
 
     def _drafts(self, batch: pa.RecordBatch, claims: set[str]) -> Iterator[tuple[str, Any]]:
-        """Queue and message of each row; notes its claim."""
+        """Yield queue and message of each row, and record its claim."""
         options = self.options
         contents: Iterable[Any] = bodies(self.body, batch.column(options.body))
         if options.ack:
@@ -137,16 +139,16 @@ class Staging:
 
     def _drop(self, stages: Iterable[str]) -> None:
         client = replace(self.options.connection, retry_for=0).client()
-        with suppress(ZqError):  # the server drops them too, in stage_ttl seconds
+        with suppress(ZqError):  # the server also drops them after stage_ttl seconds
             for stage in stages:
                 client.drop_stage(stage)
 
 
 class BatchWriter(Staging, DataSourceArrowWriter):
-    """Of ``df.write``."""
+    """The writer of ``df.write``."""
 
     def commit(self, messages: list[Staged]) -> None:  # type: ignore[override]
-        """Under a producer of this job's own, or the one that the job is repeated under."""
+        """Commit under a producer of this job, or under the configured one."""
         assert self.options.producer is not None
         done = self.publish(self.options.producer, 0, messages)
         count = sum(task.count for task in messages)
@@ -157,15 +159,18 @@ class BatchWriter(Staging, DataSourceArrowWriter):
             )
 
     def abort(self, messages: list[Staged | None]) -> None:  # type: ignore[override]
-        """None stands for tasks that failed."""
+        """Drop the stages. ``None`` represents failed tasks."""
         self.drop(messages)
 
 
 class StreamWriter(Staging, DataSourceStreamArrowWriter):
-    """Of ``df.writeStream``. Spark makes a new one to commit, so what that needs travels with the tasks' messages."""
+    """The writer of ``df.writeStream``.
+
+    Spark creates a new one to commit, so its data comes with the tasks' messages.
+    """
 
     def commit(self, messages: list[Staged], batchId: int) -> None:  # type: ignore[override]
-        """Under the producer that the tasks name. A batch in which there is nothing to do makes no request."""
+        """Commit under the producer that the tasks name. An empty batch makes no request."""
         if any(task.stage or task.claims for task in messages):
             try:
                 self.publish(messages[0].producer, batchId, messages)
@@ -173,32 +178,34 @@ class StreamWriter(Staging, DataSourceStreamArrowWriter):
                 raise ClaimLapsed(f"{error} {NOT_HELD}") from None
 
     def abort(self, messages: list[Staged | None], batchId: int) -> None:  # type: ignore[override]
-        """None stands for tasks that failed."""
+        """Drop the stages. ``None`` represents failed tasks."""
         self.drop(messages)
 
 
 def _column(schema: StructType, option: str, name: str | None, kind: type[DataType] = DataType) -> DataType:
-    """The type of a column that an option names. Raises ``Invalid``."""
+    """Return the type of a column that an option names. Raises ``Invalid``."""
     if name is None:
         return StringType()
     if name not in schema.names:
-        raise Invalid(f"Option {option} names the column {name}, and the data has {', '.join(schema.names) or 'none'}.")
+        raise Invalid(
+            f"Option {option} names the column {name}, but the data has {', '.join(schema.names) or 'no columns'}."
+        )
     found: DataType = schema[name].dataType
     if not isinstance(found, kind):
         wanted = "integers" if kind is IntegralType else "text"
-        raise Invalid(f"Option {option} needs a column of {wanted}, and {name} is {found.simpleString()}.")
+        raise Invalid(f"Option {option} requires a column of type {wanted}, but {name} is {found.simpleString()}.")
     return found
 
 
 def _values(batch: pa.RecordBatch, name: str | None, default: Any) -> Sequence[Any]:
-    """Of a column, with the default where it has none."""
+    """Return the values of a column, with the default for missing ones."""
     if name is None:
         return [default] * batch.num_rows
     return [default if value is None else value for value in batch.column(name).to_pylist()]
 
 
 def _nowhere() -> str:
-    raise Invalid("A row names no queue: fill queueColumn in, or give option queue for such rows.")
+    raise Invalid("A row has no queue: fill queueColumn, or set option queue for such rows.")
 
 
 def _second(pairs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
@@ -206,7 +213,7 @@ def _second(pairs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
 
 
 def _grouped(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[tuple[str, list[Any]]]:
-    """The values of each queue, of so many rows at a time."""
+    """Yield the values of each queue, for up to ``size`` rows at a time."""
     groups: dict[str, list[Any]] = {}
     for number, (queue, value) in enumerate(pairs, 1):
         groups.setdefault(queue, []).append(value)
@@ -217,8 +224,8 @@ def _grouped(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[t
 
 
 def _claim(value: str) -> tuple[str, str]:
-    """Queue and name. Raises ``Invalid``."""
+    """Parse queue and name of a claim. Raises ``Invalid``."""
     queue, _, name = value.partition("/")
     if not queue or not name:
-        raise Invalid("Option ackColumn needs the column claim of a claiming source, with values like queue/claim.")
+        raise Invalid("Option ackColumn requires the column claim of a claiming source, with values like queue/claim.")
     return queue, name

@@ -230,10 +230,10 @@ def signature_does_not_match(message: str) -> SqsError:
 
 
 def service_unavailable() -> SqsError:
-    message = "The store cannot serve now. Try again later."
+    message = "The store is temporarily unavailable. Try again later."
     return SqsError("ServiceUnavailable", "ServiceUnavailable", message, 503, receiver=True)
 
 
 def internal_failure() -> SqsError:
-    message = "The request failed; the server's log says why."
+    message = "The request failed; see the server log for the cause."
     return SqsError("InternalFailure", "InternalFailure", message, 500, receiver=True)

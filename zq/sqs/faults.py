@@ -40,7 +40,7 @@ def _refused(req: falcon.Request, resp: falcon.Response, error: errors.SqsError,
 def _translated(req: falcon.Request, error: Exception) -> errors.SqsError:
     """Translate an error that is no ``SqsError``. Logs unexpected failures and unavailable stores."""
     if isinstance(error, zq_errors.ZqError):
-        faults.log_absence(req, error)
+        faults.log_unavailable(req, error)
         return next(translate for kind, translate in TRANSLATIONS.items() if isinstance(error, kind))(error)
     if isinstance(error, falcon.HTTPError):
         refusal = errors.malformed(error.description or error.title or "")

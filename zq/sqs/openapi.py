@@ -29,7 +29,7 @@ def operations() -> Json:
     """Return the operations on access keys by path and method."""
     project = query("project", TEXT, "Whose keys; all, if it is absent.")
     page = [
-        query("marker", TEXT, "List ids after this one."),
+        query("marker", TEXT, "List tokens with ids after this one."),
         query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Keys in the page."),
     ]
     one = answer("The key, without its secret.", "SqsKey")

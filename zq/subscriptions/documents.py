@@ -127,7 +127,7 @@ class SubscriptionDocuments:
             wanted = {key: value for key, value in metadata.items() if key != MARK} | self.mark_of_queue(queue)
             if wanted == metadata or self._storage.queues.update(queue, stored.metadata, wire.encode(wanted)):
                 return
-        raise MetadataConflict("Others change the queue at the same time. Try again.")
+        raise MetadataConflict("The queue was changed concurrently. Try again.")
 
     def _put(self, ref: DocumentRef, new: SubscriptionSet, version: str, now: Seconds) -> bool:
         if not new.items:

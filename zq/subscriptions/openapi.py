@@ -25,7 +25,7 @@ def subscriptions(limits: Limits) -> Json:
 
 
 def _of(word: str, source: str, limits: Limits) -> Json:
-    most = query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Most of the page.")
+    most = query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Maximum number of entries.")
     changed = {204: answer("Done.", "", "Location")}
     path = f"{source}/subscriptions"
     return {
@@ -34,7 +34,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 f"list_{word}_subscriptions",
                 f"Subscriptions of the {word}",
                 {200: answer("A page.", "SubscriptionPage")},
-                parameters=[query("marker", TEXT, "Where the page before has ended."), most],
+                parameters=[query("marker", TEXT, "Marker of the page, from the link to it."), most],
             ),
             "post": operation(
                 f"create_{word}_subscription",
@@ -90,7 +90,7 @@ def _deliveries(word: str, path: str, most: Json) -> Json:
                 "What could not be delivered, or waits",
                 {200: answer("A page, the first first.", "DeliveryPage")},
                 parameters=[
-                    query("marker", SEQUENCES, "Where the page before has ended."),
+                    query("marker", SEQUENCES, "Marker of the page, from the link to it."),
                     most,
                     query("state", {"enum": ["dead", "waiting"], "default": "dead"}, "What was given up, or waits."),
                 ],

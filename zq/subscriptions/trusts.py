@@ -68,7 +68,7 @@ class Trusts:
             LOG.info("Keystone makes no trust: %r", refusal)
             raise Invalid("subscriber must not begin with trust+: Keystone makes no trust of this token.") from refusal
         except (ClientException, HTTPException) as error:
-            raise Unavailable("Keystone cannot be asked now. Try again later.") from error
+            raise Unavailable("Keystone is temporarily unavailable. Try again later.") from error
 
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
         """Return the headers of a delivery with a token of the trust. Raises ``Invalid`` with a reason for operators.

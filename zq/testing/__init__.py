@@ -46,7 +46,7 @@ class Clock:
     """The server's time: the real one, and ahead of it by what it was advanced."""
 
     def __init__(self, read: Callable[[], Seconds], moved: Callable[[], object]) -> None:
-        """``moved`` is called after each leap."""
+        """Create the clock. ``moved`` is called after each jump."""
         self._read = read
         self._moved = moved
         self._lock = threading.Lock()
@@ -93,10 +93,7 @@ class Server:
     def token(
         self, project: str = PROJECT, *, scopes: Sequence[str] | None = None, roles: Sequence[str] = (), days: int = 90
     ) -> str:
-        """A new token, for ``Client(..., token=...)``. ``scopes`` None: for everything of the project.
-
-        It counts where the server was made with ``auth_strategy="token"``. Raises ``Invalid``.
-        """
+        """Create a token for ``Client(..., token=...)``. ``scopes`` None allows everything in the project."""
         parse(scopes)
         grant = Grant(project=project, name="zq.testing", scopes=scopes, roles=roles, days=days)
         return self._tokens.create(grant).text
@@ -106,7 +103,7 @@ class Server:
         self._tokens.revoke(token.split("_")[1], None)
 
     def client(self, project: str = PROJECT, **options: Any) -> Client:
-        """A ``Client`` with these options. It is closed with the server, if it is not before."""
+        """Return a ``Client`` with these options, which is closed with the server at the latest."""
         return self._clients.enter_context(Client(self.url, project, **options))
 
     def async_client(self, project: str = PROJECT, **options: Any) -> AsyncClient:
@@ -156,7 +153,7 @@ def _with_sqs(features: Sequence[Feature], broker: Broker) -> list[Feature]:
 
 @contextmanager
 def _serving(app: App) -> Generator[str, None, None]:
-    """The application's URL. In the end all requests have been answered."""
+    """Serve an application and provide its URL; on exit, wait until all requests are answered."""
     with _HttpServer(("127.0.0.1", 0), _Connection) as http:
         http.set_app(lambda env, start: app(env, _hopless(start)))
         thread = threading.Thread(target=http.serve_forever, args=(POLL,), name="zq-testing", daemon=True)
@@ -202,7 +199,7 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection broke off, which is its client's affair: the application answers its own failures."""
+        """Ignore a broken connection, because the application reports its own errors."""
 
     def hang_up(self) -> None:
         """Read no more of any connection; what is being answered is answered."""

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # it imports the server, which other people's tests do not ne
 
 @pytest.fixture
 def zq_server() -> Iterator["Server"]:
-    """A zq server with an empty store for this test alone: its url, its clock, clients of it."""
+    """Provide a zq server with an empty store for this test: its URL, its clock and its clients."""
     from zq.testing import server
 
     with server() as running:
@@ -22,5 +22,5 @@ def zq_server() -> Iterator["Server"]:
 
 @pytest.fixture
 def zq_client(zq_server: "Server") -> "Client":
-    """A blocking client of ``zq_server``, in the project "test"."""
+    """Provide a blocking client of ``zq_server`` in the project "test"."""
     return zq_server.client()

@@ -156,7 +156,7 @@ class Session:
             raise
         except Exception:  # the edge of this connection
             LOG.critical("A frame failed unexpectedly.", exc_info=True)
-            sentence = "The request failed; the server's log says why."
+            sentence = "The request failed; see the server log for the cause."
             status, body = 500, {"exception": sentence, "error": sentence}
         return frames.encode(frames.answer(frames.echo(document), status, body), binary)
 

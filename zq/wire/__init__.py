@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON on the wire to values of the model and back, for server and client. No defaults, no bounds but JSON's own.
+"""Conversion between JSON on the wire and values of the model, for server and client.
 
-Here: JSON itself and what the contract's requests hold; beside it ``answers`` and the requests of each extension.
-Message bodies stay raw bytes in both directions: they are checked (UTF-8, syntax, numbers), never decoded.
+This module has JSON itself and the requests of the contract. ``answers`` has the answers, and other modules have the
+extensions. Defaults and limits are applied elsewhere.
+
+Message bodies stay raw bytes in both directions. Their encoding, syntax and numbers are checked, but they are never
+decoded.
 """
 
 import json
@@ -18,9 +21,9 @@ from zq.errors import InvalidBody
 from zq.wire.numbers import check_numbers
 
 T = TypeVar("T")
-# The names that mean something in a topic's metadata.
+# Reserved metadata keys of topics.
 TOPIC_RULES: Final = ("_max_messages_post_size", "_default_message_ttl", "_default_message_delay")
-# The names that mean something in a queue's metadata.
+# Reserved metadata keys of queues.
 QUEUE_RULES: Final = (
     *TOPIC_RULES,
     "_dead_letter_queue",
@@ -39,7 +42,7 @@ QUEUE_RULES: Final = (
 
 
 class Posted(Struct):
-    """One element of a post. ``delay`` is left as it came: on a normal queue it is ignored (contract 7.2)."""
+    """One message of a post. ``delay`` is not decoded, because queues without delays ignore it (contract 7.2)."""
 
     body: Raw
     ttl: int | UnsetType = UNSET
@@ -54,7 +57,7 @@ class Post(Struct):
 
 
 class ClaimTerms(Struct):
-    """The body of a claim or a renewal."""
+    """The body of a claim or renewal."""
 
     ttl: int | UnsetType = UNSET
     grace: int | UnsetType = UNSET
@@ -67,7 +70,7 @@ class Purge(Struct):
 
 
 class Operation(Struct):
-    """One step of a metadata patch."""
+    """One operation of a metadata patch."""
 
     op: str
     path: str
@@ -75,7 +78,7 @@ class Operation(Struct):
 
 
 encode: Final[Callable[[object], bytes]] = msgspec.json.Encoder().encode
-# The escapes of JSON; the group is half of a surrogate pair without its other half.
+# JSON escapes. The group captures half of a surrogate pair without its other half.
 _ESCAPES: Final = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
@@ -89,15 +92,15 @@ _delay_decoder: Final = msgspec.json.Decoder(int)
 
 
 def posted(raw: bytes) -> list[Posted]:
-    """The messages of a post, at least one. Raises ``InvalidBody``."""
+    """Parse the messages of a post, of which there must be at least one. Raises ``InvalidBody``."""
     messages = decode(_post_decoder, raw).messages
     if not messages:
-        raise InvalidBody("messages must hold at least one message.")
+        raise InvalidBody("messages must contain at least one message.")
     return messages
 
 
 def posted_delay(delay: Raw | UnsetType) -> int | None:
-    """The ``delay`` of a posted message; None if it has none."""
+    """Return the delay of a posted message, or ``None`` if it has none. Raises ``InvalidBody``."""
     if delay is UNSET:
         return None
     try:
@@ -107,32 +110,35 @@ def posted_delay(delay: Raw | UnsetType) -> int | None:
 
 
 def claim_terms(raw: bytes) -> ClaimTerms:
-    """The terms of a claim. Raises ``InvalidBody``."""
+    """Parse the terms of a claim. Raises ``InvalidBody``."""
     return decode(_terms_decoder, raw)
 
 
 def purge_types(raw: bytes) -> list[str]:
-    """The ``resource_types`` of a purge. Raises ``InvalidBody``."""
+    """Parse the ``resource_types`` of a purge. Raises ``InvalidBody``."""
     return decode(_purge_decoder, raw).resource_types
 
 
 def patch(raw: bytes) -> list[Operation]:
-    """The operations of a metadata patch. Raises ``InvalidBody``."""
+    """Parse the operations of a metadata patch. Raises ``InvalidBody``."""
     return decode(_patch_decoder, raw)
 
 
 def json_object(raw: bytes) -> dict[str, Any]:
-    """A JSON object. Raises ``InvalidBody``."""
+    """Parse a JSON object. Raises ``InvalidBody``."""
     return decode(_object_decoder, raw)
 
 
 def json_value(raw: bytes) -> Any:
-    """Any JSON value. Raises ``InvalidBody``."""
+    """Parse any JSON value. Raises ``InvalidBody``."""
     return decode(_value_decoder, raw)
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
-    """Decode and validate in one pass, then check the encoding and the numbers, which the decoder does not check."""
+    """Decode and validate JSON, then check its encoding and numbers, which the decoder does not check.
+
+    Raises ``InvalidBody``.
+    """
     try:
         value = decoder.decode(raw)
         if not raw.isascii():
@@ -142,7 +148,7 @@ def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
     except RecursionError as error:
         raise InvalidBody("The body is nested too deeply.") from error
     except msgspec.ValidationError as error:
-        raise InvalidBody(f"The body cannot be used: {error}.") from error
+        raise InvalidBody(f"The body is not valid: {error}.") from error
     except msgspec.MsgspecError as error:
         reason = _lone_surrogate(raw) or str(error)
         raise InvalidBody(f"The body could not be parsed: {reason}.") from error
@@ -151,15 +157,15 @@ def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
 
 
 def _lone_surrogate(raw: bytes) -> str:
-    """Return where JSON has half of a surrogate pair, which the decoder reports as malformed or as truncated."""
+    """Return where JSON has half of a surrogate pair, which the decoder reports only as malformed; "" if nowhere."""
     half = next((escape for escape in _ESCAPES.finditer(raw) if escape[1]), None)
     if half is None:
         return ""
-    return f"\\{half[1].decode()} at byte {half.start()} is half of a surrogate pair and no character"
+    return f"\\{half[1].decode()} at byte {half.start()} is half of a surrogate pair, not a character"
 
 
 def checksum(body: bytes) -> str:
-    """``MD5:`` and the digest of the body in the form that contract 7.10 fixes; "" for null."""
+    """Return ``MD5:`` and the digest of the body in the format of contract 7.10; "" for null."""
     value = json.loads(body)
     if value is None:
         return ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server answers: messages, claims, history and stats (contract 6 to 8, extensions 5, 7)."""
+"""Answers of the server: messages, claims, history and stats (contract 6 to 8, extensions 5, 7)."""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -15,13 +15,13 @@ from zq.model.stats import Depth
 from zq.turns import slices
 from zq.wire import encode
 
-# Characters of a body that a listing of starts shows, and bytes that one has at the most.
+# Length in characters of the shown start of a body, and maximum UTF-8 bytes of a character.
 START: Final = 256
-MOST_BYTES: Final = 4
+MAX_CHARACTER_BYTES: Final = 4
 
 
 class MessageOut(Struct, omit_defaults=True):
-    """A representation (contract 7.1)."""
+    """A message as shown to clients (contract 7.1)."""
 
     id: str
     href: str
@@ -32,7 +32,7 @@ class MessageOut(Struct, omit_defaults=True):
 
 
 class PoppedOut(Struct, omit_defaults=True):
-    """What a pop shows of a message (contract 7.7)."""
+    """A popped message as shown to clients (contract 7.7)."""
 
     id: str
     age: int
@@ -44,12 +44,12 @@ class PoppedOut(Struct, omit_defaults=True):
 
 
 def claim_href(queue: str, claim: str) -> str:
-    """Where a claim is."""
+    """Return the path of a claim."""
     return f"/v2/queues/{queue}/claims/{claim}"
 
 
 def next_link(path: str, query: dict[str, str]) -> dict[str, str]:
-    """The one element of ``links``. The last of the query is what changes from page to page."""
+    """Return the link to the next page. The last parameter of the query is the one that changes from page to page."""
     *given, (name, value) = query.items()
     return {"rel": "next", "href": f"{path}?{_encoded(tuple(given))}{name}={_quoted(value)}"}
 
@@ -60,7 +60,7 @@ def _quoted(value: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _encoded(given: tuple[tuple[str, str], ...]) -> str:
-    """The beginning of a query, up to what follows it."""
+    """Return the beginning of a query, up to the last parameter."""
     return urlencode(given, quote_via=quote) + "&" if given else ""
 
 
@@ -72,8 +72,12 @@ def message_page(
     detailed: bool = False,
     starts: bool = False,
 ) -> bytes:
-    """A listing; ``query`` is what the next page's link repeats, None on an empty page. ``starts``, here and below:
-    of bodies only where they begin."""
+    """Encode a page of messages.
+
+    Args:
+        query: Parameters of the link to the next page; ``None`` = no link.
+        starts: Whether only the start of each body is shown, as in the functions below.
+    """
     return _page(f"/v2/queues/{queue}/messages", _outs(queue, messages, now, detailed, starts), query)
 
 
@@ -85,7 +89,7 @@ def history_page(
     detailed: bool,
     starts: bool = False,
 ) -> bytes:
-    """A page of history; what lives still has neither ``finished`` nor ``outcome`` (extensions 5)."""
+    """Encode a page of history. Live messages have neither ``finished`` nor ``outcome`` (extensions 5)."""
     outs = _outs(queue, [record.message for record in finished], now, detailed, starts)
     pairs = list(zip(outs, finished, strict=True))
     shown = [_finished(out, record) for part in slices(pairs) for out, record in part]
@@ -93,12 +97,12 @@ def history_page(
 
 
 def message(queue: str, message: Message, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
-    """One representation (contract 7.1)."""
+    """Encode one message (contract 7.1)."""
     return encode(_outs(queue, [message], now, detailed, starts)[0])
 
 
 def located(found: Located, now: Seconds, detailed: bool, starts: bool) -> bytes:
-    """Where a message is: its queue, its state there, or that it has finished, and its representation."""
+    """Encode a message found by id: its queue, its state or "finished", and the message."""
     [out] = _outs(found.queue.name, [found.entry.message], now, detailed, starts)
     state = found.entry.message.state(now).value if found.entry.outcome is None else "finished"
     return encode({"queue": found.queue.name, "state": state, "message": _finished(out, found.entry)})
@@ -107,12 +111,12 @@ def located(found: Located, now: Seconds, detailed: bool, starts: bool) -> bytes
 def messages(
     queue: str, messages: Sequence[Message], now: Seconds, detailed: bool = False, starts: bool = False
 ) -> bytes:
-    """Representations without links: by ids, or claimed."""
+    """Encode messages without links, as read by ids or claimed."""
     return encode({"messages": _outs(queue, messages, now, detailed, starts)})
 
 
 def popped(messages: Sequence[Message], now: Seconds, detailed: bool = False) -> bytes:
-    """What a pop returns (contract 7.7)."""
+    """Encode popped messages (contract 7.7)."""
     outs = [
         PoppedOut(m.id, age(m.created, now), m.ttl, Raw(m.body), None, m.claim_count, m.checksum)
         for part in slices(messages)
@@ -122,13 +126,13 @@ def popped(messages: Sequence[Message], now: Seconds, detailed: bool = False) ->
 
 
 def post_result(queue: str, ids: Sequence[str]) -> bytes:
-    """The hrefs of posted messages."""
+    """Encode the paths of posted messages."""
     prefix = f"/v2/queues/{queue}/messages/"
     return encode({"resources": [prefix + message for part in slices(ids) for message in part]})
 
 
 def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
-    """A claim with its messages (contract 8.2); ``detailed``: with its holder, and from when to when it lives."""
+    """Encode a claim with its messages (contract 8.2); with ``detailed`` also its holder, start and end."""
     shown = {
         "age": age(claim.created, now),
         "ttl": claim.ttl,
@@ -139,7 +143,11 @@ def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts
 
 
 def claims(path: str, found: Sequence[ClaimSummary], now: Seconds, query: dict[str, str] | None) -> bytes:
-    """A page of live claims; ``query`` is what the link to the next page repeats, None on the last one."""
+    """Encode a page of live claims.
+
+    Args:
+        query: Parameters of the link to the next page; ``None`` = no link.
+    """
     shown = [
         {
             "id": one.id,
@@ -156,7 +164,7 @@ def claims(path: str, found: Sequence[ClaimSummary], now: Seconds, query: dict[s
 
 
 def _holding(holder: Holder, created: Seconds, ends: Seconds) -> dict[str, str | None]:
-    """Who holds a claim, None if it is not known, and from when to when."""
+    """Return holder, start and end of a claim. An unknown holder is null."""
     return {
         "client": holder.client if holder.is_known else None,
         "agent": holder.agent if holder.is_known else None,
@@ -166,7 +174,7 @@ def _holding(holder: Holder, created: Seconds, ends: Seconds) -> dict[str, str |
 
 
 def depth(found: Depth, now: Seconds) -> bytes:
-    """Messages by state, those that there is work on or for, and for how many seconds the first ready one waits."""
+    """Encode message counts by state, the backlog, and the age in seconds of the oldest ready message."""
     waits = 0.0 if found.oldest_ready is None else max(0.0, now - found.oldest_ready)
     return encode(
         {
@@ -180,7 +188,10 @@ def depth(found: Depth, now: Seconds) -> bytes:
 
 
 def stats(path: str, stats: Stats, now: Seconds, detailed: bool) -> bytes:
-    """Counts and, unless there are no messages, oldest and newest (contract 6.7). ``path``: of the queue or topic."""
+    """Encode the counts and, unless the queue or topic at ``path`` is empty, the oldest and newest message.
+
+    See contract 6.7.
+    """
     counts: dict[str, Any] = {"claimed": stats.claimed, "free": stats.free, "total": stats.claimed + stats.free}
     if detailed and stats.entered is not None:
         counts["entered"] = stats.entered
@@ -192,9 +203,9 @@ def stats(path: str, stats: Stats, now: Seconds, detailed: bool) -> bytes:
 
 @lru_cache(maxsize=4096)
 def timestamp(moment: Seconds) -> str:
-    """A moment as the extensions write it: ISO 8601, UTC, with milliseconds.
+    """Format a time as ISO 8601 in UTC with milliseconds.
 
-    Remembered, since messages of one post share their moments and writing one costs more than all else of a message.
+    Cached, because the messages of a post have equal times and formatting dominates the cost of encoding a message.
     """
     return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
@@ -224,15 +235,15 @@ def _outs(queue: str, messages: Sequence[Message], now: Seconds, detailed: bool,
         for m in part
     ]
     if starts:
-        outs = [_started(out, m.body) for part in slices(list(zip(outs, messages, strict=True))) for out, m in part]
+        outs = [_with_start(out, m.body) for part in slices(list(zip(outs, messages, strict=True))) for out, m in part]
     return _with_details(outs, messages) if detailed else outs
 
 
-def _started(out: MessageOut, body: bytes) -> dict[str, Any]:
-    """A representation with the first characters of a body, and how many bytes it has, in its place."""
+def _with_start(out: MessageOut, body: bytes) -> dict[str, Any]:
+    """Replace the body by its first characters and its size in bytes."""
     members = _members(out)
     del members["body"]
-    start = body[: MOST_BYTES * START].decode("utf-8", "ignore")[:START]
+    start = body[: MAX_CHARACTER_BYTES * START].decode("utf-8", "ignore")[:START]
     return members | {"body_start": start, "body_bytes": len(body)}
 
 
@@ -248,13 +259,13 @@ def _with_details(outs: Iterable[Any], messages: Sequence[Message]) -> list[dict
 
 
 def _members(out: Any) -> dict[str, Any]:
-    """A representation as a mapping, to which more can be added."""
+    """Return the message as a mapping to which members can be added."""
     members: dict[str, Any] = out if isinstance(out, dict) else asdict(out)
     return {name: value for name, value in members.items() if name != "checksum" or value}
 
 
 def _details(message: Message) -> dict[str, Any]:
-    """What ``detailed`` adds (extensions 7)."""
+    """Return the members that ``detailed`` adds (extensions 7)."""
     details: dict[str, Any] = {
         "sequence": message.sequence,
         "created": timestamp(message.created),

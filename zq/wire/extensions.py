@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests and answers of the extensions about work: settle and redrive (extensions 3, 4), replay (5), commits and
-fences (9).
-"""
+"""Requests and answers of the extensions: settle and redrive (extensions 3, 4), replay (5), commits and fences (9)."""
 
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
@@ -15,14 +13,14 @@ from zq.wire.answers import timestamp
 
 
 class Released(Struct):
-    """A message that is given back."""
+    """A message to be released."""
 
     id: str
     delay: int | UnsetType = UNSET
 
 
 class Moved(Struct):
-    """A message that goes to another queue. Without ``body`` with its own."""
+    """A message to be moved to another queue, with a new body if ``body`` is set."""
 
     id: str
     queue: str
@@ -32,14 +30,14 @@ class Moved(Struct):
 
 
 class Buried(Struct):
-    """A message that goes to the dead letter queue."""
+    """A message to be moved to the dead-letter queue."""
 
     id: str
     reason: str
 
 
 class SettleTerms(Struct):
-    """The body of a settlement; ``delete`` may be ``"*"`` for whatever the claim holds besides."""
+    """The body of a settlement. ``delete`` may be ``"*"``: all messages of the claim that are not named elsewhere."""
 
     delete: list[str] | Literal["*"] = []
     release: list[Released] = []
@@ -61,17 +59,17 @@ _redrive_decoder: Final = msgspec.json.Decoder(RedriveTerms)
 
 
 def settle_terms(raw: bytes) -> SettleTerms:
-    """What a settlement asks for. Raises ``InvalidBody``."""
+    """Parse the terms of a settlement. Raises ``InvalidBody``."""
     return decode(_settle_decoder, raw)
 
 
 def redrive_terms(raw: bytes) -> RedriveTerms:
-    """What a redrive asks for. Raises ``InvalidBody``."""
+    """Parse the terms of a redrive. Raises ``InvalidBody``."""
     return decode(_redrive_decoder, raw)
 
 
 class ReplayTerms(Struct):
-    """The body of a replay: ``ids`` or any of the others."""
+    """The body of a replay: either ``ids`` or any of the other members."""
 
     ids: list[str] | UnsetType = UNSET
     since: str | UnsetType = UNSET
@@ -84,12 +82,12 @@ _replay_decoder: Final = msgspec.json.Decoder(ReplayTerms)
 
 
 def replay_terms(raw: bytes) -> ReplayTerms:
-    """What a replay asks for. Raises ``InvalidBody``."""
+    """Parse the terms of a replay. Raises ``InvalidBody``."""
     return decode(_replay_decoder, raw)
 
 
 def moment(text: str) -> Seconds | None:
-    """An ISO 8601 date and time, to the millisecond; UTC unless it names an offset. None if it is no such thing."""
+    """Parse an ISO 8601 date and time to the millisecond, in UTC by default; ``None`` if the text is not valid."""
     try:
         named = datetime.fromisoformat(text)
     except ValueError:
@@ -99,21 +97,21 @@ def moment(text: str) -> Seconds | None:
 
 
 class HeldClaim(Struct):
-    """One claim that a commit settles."""
+    """A claim that a commit settles."""
 
     queue: str
     claim: str
 
 
 class CountedStage(Struct):
-    """A stage that a commit publishes, and how many messages it is to hold."""
+    """A stage that a commit publishes, with its required message count."""
 
     stage: str
     messages: int
 
 
 class CommitTerms(Struct):
-    """The body of a commit. A stage may stand there by its name alone, or with the messages that it is to hold."""
+    """The body of a commit. A stage is given by name, or with its required message count."""
 
     producer: str
     batch: int
@@ -127,7 +125,7 @@ class CommitTerms(Struct):
 
     @property
     def expected(self) -> dict[str, int]:
-        """How many messages stages are to hold, of those for which the request says so."""
+        """The required message count by stage, for the stages that have one."""
         return {stage.stage: stage.messages for stage in self.publish if isinstance(stage, CountedStage)}
 
 
@@ -135,22 +133,22 @@ _commit_decoder: Final = msgspec.json.Decoder(CommitTerms)
 
 
 def commit_terms(raw: bytes) -> CommitTerms:
-    """The terms of a commit. Raises ``InvalidBody``."""
+    """Parse the terms of a commit. Raises ``InvalidBody``."""
     return decode(_commit_decoder, raw)
 
 
 def committed(done: Committed) -> bytes:
-    """What a commit answers."""
+    """Encode the result of a commit."""
     return encode({"published": done.published, "deleted": done.deleted, "replayed": done.replayed})
 
 
 def last(done: Committed) -> bytes:
-    """A producer's last batch."""
+    """Encode a producer's last batch."""
     return encode({"batch": done.batch, "published": done.published, "deleted": done.deleted})
 
 
 def work(one: KnownWork, now: Seconds) -> dict[str, Any]:
-    """A stage, a fence or a producer in a listing; moments that nobody noted are null."""
+    """Return a stage, fence or producer as shown in a listing. Unknown times are null."""
     if isinstance(one, KnownStage):
         left = max(0, round(one.expires - now))
         figures = {"messages": one.messages, "bytes": one.bytes, "expires": timestamp(one.expires), "dropped_in": left}
@@ -170,10 +168,10 @@ def _since(field: str, moment: Seconds | None, now: Seconds) -> dict[str, Any]:
 
 
 def epoch(number: int) -> bytes:
-    """A fence's new epoch."""
+    """Encode a fence's new epoch."""
     return encode({"epoch": number})
 
 
 def staged(count: int) -> bytes:
-    """How many messages a staged post stored."""
+    """Encode the number of staged messages."""
     return encode({"staged": count})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule for numbers in JSON: integers of 64 bits with sign, other numbers finite as doubles (contract 1.6).
+"""The rule for numbers in JSON: integers must fit in 64 bits with sign, other numbers in a double (contract 1.6).
 
-Server, client, command line and Spark check by this module, so that every reader can decode what a queue holds.
+Server, client, command line and Spark share this check, so that every reader can decode the messages of a queue.
 """
 
 import json
@@ -14,28 +14,31 @@ import msgspec
 from zq.errors import InvalidBody
 from zq.limits import integer_in_body
 
-# Makes every digit a 0 and the sign of an exponent an e, so that one search finds a long number.
+# Maps all digits to 0 and the exponent sign to e, so that one search finds a long number.
 _SHAPES: Final = bytes.maketrans(b"123456789E", b"000000000e")
 # The shortest integer beyond 64 bits has 19 digits.
 _LONG_NUMBER: Final = b"0" * 19
-# Of every fourth byte, as many of them at least are in such a number, wherever it begins.
+# A sample of every fourth byte contains at least this many digits of such a number, at any offset.
 _LONG_NUMBER_SAMPLE: Final = b"0" * 4
-# A shorter number is beyond a double only with an exponent of three digits.
+# A shorter number exceeds a double only with an exponent of at least three digits.
 _LARGE_EXPONENT: Final = b"0e000"
 _LARGE_SIGNED_EXPONENT: Final = b"0e+000"
-# Members of a path that an error names at most, and characters of each.
+# Maximum number of members of a path in an error, and maximum length of each.
 _MAX_STEPS: Final = 4
 _MAX_KEY: Final = 64
 
 
 class _Members(list[tuple[str, Any]]):
-    """The members of an object; a name may occur twice."""
+    """The members of a JSON object, in which a name may occur twice."""
 
 
 def check_numbers(raw: bytes, field: str = "") -> None:
-    """Check all numbers of a valid JSON document, whose own path is ``field``.
+    """Check all numbers of a valid JSON document.
 
-    Raises ``InvalidBody`` with the field of the first number that breaks the rule.
+    Args:
+        field: Path of the document in error sentences.
+
+    Raises ``InvalidBody``, which names the field of the first invalid number.
     """
     shapes = raw.translate(_SHAPES)
     is_long = _LONG_NUMBER_SAMPLE in shapes[::4] and _LONG_NUMBER in shapes
@@ -45,9 +48,13 @@ def check_numbers(raw: bytes, field: str = "") -> None:
 
 
 def checked_json(value: object, field: str = "") -> bytes:
-    """Encode a value as JSON. Raises ``InvalidBody`` for NaN and infinities, which JSON cannot hold.
+    """Encode a value as JSON.
 
-    ``field`` is the path of the value in the error. Other errors are those of ``msgspec.json.encode``.
+    Args:
+        field: Path of the value in error sentences.
+
+    Raises ``InvalidBody`` for NaN and infinities, which JSON cannot represent, and the errors of
+    ``msgspec.json.encode``.
     """
     encoded = msgspec.json.encode(value)
     if b"null" in encoded:
@@ -56,12 +63,12 @@ def checked_json(value: object, field: str = "") -> bytes:
 
 
 def check_finite(value: object, field: str = "") -> None:
-    """Raise ``InvalidBody`` with the field if a value holds NaN or an infinity, which msgspec encodes as null."""
-    # JSON that is encoded already has no such number.
+    """Raise ``InvalidBody`` if the value contains NaN or an infinity, which msgspec would encode as null."""
+    # Raw JSON within the value cannot contain such numbers.
     plain = msgspec.to_builtins(value, enc_hook=lambda _: None)
     if (found := _first_bad(plain, field)) is not None:
         path, number = found
-        raise InvalidBody(f"{path or 'The body'} is {number}, which JSON cannot hold: send null or a text.")
+        raise InvalidBody(f"{path or 'The body'} is {number}, which JSON cannot represent: send null or a string.")
 
 
 def _decodes(raw: bytes) -> bool:
@@ -74,7 +81,7 @@ def _decodes(raw: bytes) -> bool:
 
 def _refuse_numbers(raw: bytes, field: str) -> None:
     def integer(digits: str) -> int | float:
-        # Python refuses to read thousands of digits, so an integer that is too long is not read.
+        # Python rejects integers with thousands of digits, so long integers are not converted.
         try:
             return integer_in_body(int(digits)) if len(digits) < 30 else inf
         except InvalidBody:
@@ -86,7 +93,7 @@ def _refuse_numbers(raw: bytes, field: str) -> None:
         raise InvalidBody("The body is nested too deeply.") from error
     if (found := _first_bad(document, field)) is not None:
         raise InvalidBody(
-            f"{found[0] or 'The body'} holds a number out of range: an integer must fit in 64 bits with sign, any "
+            f"{found[0] or 'The body'} contains a number out of range: an integer must fit in 64 bits with sign, any "
             "other number in a double."
         )
 
@@ -96,7 +103,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _first_bad(document: object, field: str) -> tuple[str, float] | None:
-    """Return the path and the value of the first number that is not finite."""
+    """Return the path and value of the first number that is not finite, or ``None``."""
     waiting: list[tuple[tuple[str, ...], object]] = [((field,) if field else (), document)]
     while waiting:
         steps, value = waiting.pop()
@@ -119,6 +126,6 @@ def _children(value: object) -> Iterable[tuple[str, object]]:
 
 
 def _path(steps: tuple[str, ...]) -> str:
-    """Return a short path that ends at a message's body, since errors hold no part of a body."""
+    """Return a short path that ends at a message's body, because errors must not reveal parts of a body."""
     shown = steps[: steps.index(".body") + 1] if ".body" in steps else steps
     return "".join(step[:_MAX_KEY] for step in shown[:_MAX_STEPS]).removeprefix(".")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published messages on the wire: answers about topics' messages, and Server-Sent Events (extensions 8)."""
+"""Published messages on the wire: answers about topics, and server-sent events (extensions 8)."""
 
 import re
 from collections.abc import Sequence
@@ -14,24 +14,24 @@ from zq.turns import slices
 from zq.wire import encode
 from zq.wire.answers import MessageOut, next_link, timestamp
 
-# What some readers of events take for the end of a line. Those in ASCII stand between JSON's tokens only.
+# Characters that some readers of events interpret as line ends. ASCII ones occur only between JSON tokens.
 LINE_END: Final = re.compile(b"[\r\n]|\xe2\x80[\xa8\xa9]|\xc2\x85")
-# The template of an event: first for what messages of one batch have in common, then for the rest.
+# Template of an event. It is filled first with the common values of a batch, then with those of each message.
 FRAME: Final = (
     b"id: %%b\nevent: message\n"
     b'data: {"id":"%%b","href":"/v2/topics/%b/messages/%%b","ttl":%%d,"age":%d,"body":%%b%%b,"topic":"%b"}\n\n'
 )
-# The template of the checksum within an event.
+# Template of the checksum in an event.
 CHECKSUM: Final = b',"checksum":"%b"'
 
 
 def href(topic: str, sequence: int) -> str:
-    """Where a published message is."""
+    """Return the path of a published message."""
     return f"/v2/topics/{topic}/messages/{sequence}"
 
 
 def published(topic: str, sequences: Sequence[int]) -> bytes:
-    """The hrefs of published messages."""
+    """Encode the paths of published messages."""
     return encode({"resources": [href(topic, sequence) for sequence in sequences]})
 
 
@@ -43,9 +43,12 @@ def page(
     gap: tuple[int, int] | None,
     position: int | None,
 ) -> bytes:
-    """A listing; ``query`` is what the next page's link repeats, None on an empty page. ``gap``: after, resumes.
+    """Encode a page of a topic's messages.
 
-    ``position``: up to where the log was looked through, for a listing with details; an empty one shows it.
+    Args:
+        query: Parameters of the link to the next page; ``None`` = no link.
+        gap: The sequence before the gap, and the sequence at which the log resumes.
+        position: Log position up to which the page was read, for a detailed page. An empty page shows it.
     """
     answer: dict[str, Any] = {
         "messages": [_out(message, now, position is not None) for part in slices(messages) for message in part],
@@ -57,17 +60,17 @@ def page(
 
 
 def messages(found: Sequence[Published], now: Seconds, detailed: bool) -> bytes:
-    """Representations without links."""
+    """Encode messages without links."""
     return encode({"messages": [_out(message, now, detailed) for message in found]})
 
 
 def message(found: Published, now: Seconds, detailed: bool) -> bytes:
-    """One representation."""
+    """Encode one message."""
     return encode(_out(found, now, detailed))
 
 
 def events(messages: Sequence[Published], now: Seconds) -> list[bytes]:
-    """Render an event for each message: its representation and its topic."""
+    """Render one event per message, which contains the message and its topic."""
     parts = []
     batch: tuple[str, Seconds] | None = None
     for message in (message for part in slices(messages) for message in part):
@@ -83,17 +86,17 @@ def events(messages: Sequence[Published], now: Seconds) -> list[bytes]:
 
 
 def gap_event(after: int, resumes: int) -> bytes:
-    """Says what was missed; a reader that resumes behind it does not get it again."""
+    """Return the event that reports a gap. A reader that resumes after it does not receive it again."""
     return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(_gap(after, resumes)))
 
 
 def opening(position: int) -> bytes:
-    """Comes at once, so that a reader that loses its stream before the first event knows where to resume."""
+    """Return the opening of a stream, which lets a reader resume if the stream ends before the first event."""
     return b": zq\nid: %d\n\n" % position
 
 
 def heartbeat(position: int) -> bytes:
-    """Shows that the stream lives; the id moves the place where its reader resumes, and is no event."""
+    """Return a heartbeat. Its id advances the position at which a reader resumes, without an event."""
     return b": heartbeat\nid: %d\n\n" % position
 
 

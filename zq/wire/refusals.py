@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one table from error classes to statuses and titles (contract 1.8), read by the server forwards and by the client
-backwards."""
+"""The table that maps error classes to statuses and titles (contract 1.8). The client uses it in reverse."""
 
 from typing import Final
 
 from zq import errors
 
-# The header that names the class of a deliberate failure, which status and title alone do not show.
+# Header with the class name of an expected error, which status and title do not identify.
 HEADER: Final = "X-Zq-Error"
 
-# Status and title by error class; a class without a row has that of its base.
+# Status and title by error class. A class without a row inherits the row of its base class.
 STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.Invalid: (400, "Invalid API request"),
     errors.InvalidBody: (400, "Invalid request body"),
@@ -40,13 +39,13 @@ STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.MessageUnreadable: (503, "Message unreadable"),
 }
 
-# Error classes by their names.
+# Error classes by name.
 KINDS: Final = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.ZqError)
 }
 # Error classes by status and title.
 TITLED: Final = {row: kind for kind, row in STATUSES.items()}
-# The error that is meant by other answers of servers, and of proxies before them.
+# Error classes for other answers, of servers or of proxies in front of them.
 BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
     401: errors.NotAuthenticated,
     403: errors.NotAuthorized,
@@ -62,15 +61,17 @@ BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
 
 
 def row(kind: type[Exception]) -> tuple[int, str]:
-    """Return status and title of an error of this class."""
+    """Return status and title of an error class."""
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
 def error(status: int, name: str, title: str, sentence: str, retry_after: int = 1, limit: str = "") -> errors.ZqError:
-    """Return the error that an answer means.
+    """Return the error that an answer represents.
 
-    ``name``: the value of the header, "" if the server does not send it. ``retry_after`` and ``limit``: those of
-    ``TooManyRequests``.
+    Args:
+        name: Value of the header ``X-Zq-Error``; "" if the answer has none.
+        retry_after: Seconds to wait, for ``TooManyRequests``.
+        limit: Name of the exceeded limit, for ``TooManyRequests``.
     """
     kind = KINDS.get(name) or TITLED.get((status, title)) or BY_STATUS.get(status)
     if kind is errors.InvalidHeader:

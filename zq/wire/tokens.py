@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens, and pre-signed URLs, on the wire (tenancy 5, contract 10.1)."""
+"""Tokens and pre-signed URLs on the wire (tenancy 5, contract 10.1)."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from zq.wire.answers import timestamp
 
 
 class TokenTerms(Struct):
-    """The body of a new token. ``user`` counts only where administrators make it."""
+    """The body of a new token. Only administrators may set ``user``."""
 
     name: str = ""
     scopes: list[str] | None = None
@@ -23,7 +23,7 @@ class TokenTerms(Struct):
 
 
 class ShareTerms(Struct, forbid_unknown_fields=True):
-    """What of a queue is to be signed; None = by default."""
+    """The body of a request to sign a URL; ``None`` = the default."""
 
     paths: list[str] | None = None
     methods: list[str] | None = None
@@ -35,17 +35,17 @@ _share_decoder: Final = msgspec.json.Decoder(ShareTerms)
 
 
 def token_terms(raw: bytes) -> TokenTerms:
-    """What a new token is to give; of an empty body the defaults. Raises ``InvalidBody``."""
+    """Parse the terms of a new token; an empty body gives the defaults. Raises ``InvalidBody``."""
     return wire.decode(_decoder, raw) if raw else TokenTerms()
 
 
 def share_terms(raw: bytes) -> ShareTerms:
-    """What is to be signed; of an empty body the defaults. Raises ``InvalidBody``."""
+    """Parse the terms of a signed URL; an empty body gives the defaults. Raises ``InvalidBody``."""
     return wire.decode(_share_decoder, raw) if raw else ShareTerms()
 
 
 def known_as(identity: Identity) -> dict[str, Any]:
-    """A caller. ``credential`` names what was shown, "" = nobody was asked; ``scopes`` and ``expires`` may be null."""
+    """Return a caller's identity as shown to the caller. ``credential`` is "" if the caller was not authenticated."""
     return {
         "project": identity.project,
         "user": identity.user,
@@ -57,7 +57,12 @@ def known_as(identity: Identity) -> dict[str, Any]:
 
 
 def shown(id: str, stored: Any, used: Seconds | None) -> dict[str, Any]:
-    """A token without its secret. ``stored``: it has the members below; ``used`` None = never."""
+    """Return a token without its secret.
+
+    Args:
+        stored: The stored token.
+        used: Time of last use; ``None`` = never used.
+    """
     return {
         "id": id,
         "project": stored.project,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures of deliveries by HTTP: Standard Webhooks 1.0 (criterion E5), for those who send and those who receive.
+"""Signatures of HTTP deliveries by Standard Webhooks 1.0 (criterion E5), for senders and receivers.
 
-What is signed is ``id.timestamp.body``; a secret is ``whsec_`` and the base64 of 24 to 64 bytes.
+The signed content is ``id.timestamp.body``. A secret is ``whsec_`` followed by the base64 encoding of 24 to 64 bytes.
 """
 
 import base64
@@ -16,43 +16,50 @@ from zq.errors import Invalid
 PREFIX: Final = "whsec_"
 VERSION: Final = "v1,"
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
-# Bytes of a secret: how many a new one has, and within which bounds any may.
-SIZE: Final = 32
-LEAST, MOST = 24, 64
+# Size in bytes of a new secret, and the bounds of a valid one.
+SECRET_SIZE: Final = 32
+MIN_SECRET_SIZE, MOST = 24, 64
 
 
 def new_secret() -> str:
-    """A secret for a new subscription."""
-    return PREFIX + base64.b64encode(os.urandom(SIZE)).decode()
+    """Return a new random secret."""
+    return PREFIX + base64.b64encode(os.urandom(SECRET_SIZE)).decode()
 
 
 def key(secret: str) -> bytes:
-    """The bytes of a secret. Raises ``Invalid``."""
+    """Decode a secret. Raises ``Invalid``."""
     try:
         raw = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except binascii.Error:
         raw = b""
-    if not LEAST <= len(raw) <= MOST:
-        raise Invalid(f"A webhook's secret is whsec_ and the base64 of {LEAST} to {MOST} bytes.")
+    if not MIN_SECRET_SIZE <= len(raw) <= MOST:
+        raise Invalid(
+            f"A webhook secret must be whsec_ followed by the base64 encoding of {MIN_SECRET_SIZE} to {MOST} bytes."
+        )
     return raw
 
 
 def signature(secret: str, message: str, timestamp: int, body: bytes) -> str:
-    """One signature, with its version."""
+    """Return a signature with its version prefix."""
     signed = b"%b.%d.%b" % (message.encode(), timestamp, body)
     return VERSION + base64.b64encode(hmac.digest(key(secret), signed, "sha256")).decode()
 
 
 def headers(secrets: Iterable[str], message: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """The headers of a delivery; several secrets while one is being replaced."""
+    """Return the headers of a delivery, with one signature per secret. There are several during secret rotation."""
     signatures = [signature(secret, message, timestamp, body) for secret in secrets]
     return {ID: message, TIMESTAMP: str(timestamp)} | ({SIGNATURE: " ".join(signatures)} if signatures else {})
 
 
 def verified(secret: str, given: Mapping[str, str], body: bytes, now: float, tolerance: float) -> str:
-    """The id of a delivery that was signed with the secret at most ``tolerance`` seconds before or after ``now``.
+    """Verify a delivery and return its id.
 
-    ``given``: the request's headers, in whatever case. Raises ``Invalid``.
+    Args:
+        given: Request headers, in any case.
+        now: Current time in seconds since the epoch.
+        tolerance: Maximum difference in seconds between ``now`` and the timestamp.
+
+    Raises ``Invalid`` if a header is missing or malformed, the timestamp is out of range, or no signature is valid.
     """
     found = {name.lower(): value for name, value in given.items()}
     missing = [name for name in (ID, TIMESTAMP, SIGNATURE) if not found.get(name)]
@@ -66,5 +73,5 @@ def verified(secret: str, given: Mapping[str, str], body: bytes, now: float, tol
     ours = signature(secret, message, int(moment), body).encode()
     matches = [hmac.compare_digest(ours, each.encode()) for each in found[SIGNATURE].split(" ")]
     if not any(matches):
-        raise Invalid("No signature of the delivery fits the secret.")
+        raise Invalid("No signature of the delivery matches the secret.")
     return message

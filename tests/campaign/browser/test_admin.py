@@ -72,6 +72,6 @@ def test_what_a_server_has_not_is_said(client: Client, watch: Watch) -> None:
     client.queue("mail").create()
     watch.expected |= {400, 404}
     page = watch.open("admin")
-    expect(page.locator(".empty")).to_contain_text("so it cannot bound anybody")
+    expect(page.locator(".empty")).to_contain_text("so it has no quotas")
     page.get_by_role("link", name="Flavors").click()
     expect(page.locator(".empty")).to_contain_text("This server has none")

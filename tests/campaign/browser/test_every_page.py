@@ -96,7 +96,7 @@ def test_a_store_that_is_down_is_told_on_every_page(watching: Watching, project:
         opened = _all_pages(watching, server, known)
         headings = [watch.page.locator("main h1").all_inner_texts() for watch in opened]
         store.kill()
-        _told(opened, ".banner.down", "The store cannot serve")
+        _told(opened, ".banner.down", "The store is unavailable")
         _heartbeats_failed(opened)
         assert [watch.page.locator("main h1").all_inner_texts() for watch in opened] == headings
         store.start()

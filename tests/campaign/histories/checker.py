@@ -215,7 +215,7 @@ def stuck(history: History) -> Iterator[Violation]:
 def quiet_order(history: History) -> Iterator[Violation]:
     """L5: a single claimer on a quiet queue meets in the order of the listing what is in its first place.
 
-    That is what was posted without delay and never claimed, or was given back each time while the claim lived.
+    That is what was posted without delay and never claimed, or was released each time while the claim lived.
     """
     ranks: dict[str, int] = {}
     for walk in history.walks.values():

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``/v2/openapi.json``: the API as an OpenAPI 3.1 document (extensions 10).
 
-Schemas of bodies are derived from the structs that decode and encode them, limits from the current limits, statuses
-from the table of errors. Parameters and answers are written here. ``tests/http/test_openapi.py`` compares the document
-with the routes, ``tests/http/test_fuzz.py`` with the server's behaviour.
+The schemas of bodies are derived from the structs that decode and encode them. Limits are those of the server, and
+error statuses come from the error table. Tests compare the document with the routes, and ``tests/http/test_fuzz.py``
+compares it with the server's behaviour.
 """
 
 import re
@@ -32,39 +32,46 @@ from zq.http.openapi.operations import (
 from zq.http.tenant import Audience
 from zq.limits import Limits
 
-# The description of the document.
+# Description of the API.
 DESCRIPTION = """\
-Queues and topics over HTTP with the wire contract of OpenStack Zaqar v2, and more. Unknown parameters and members are
-ignored, an empty parameter counts as absent, integers are written without a fraction, a known path answers 405 to a
-method that is not here. Every error has a title and mostly a description. Any request may get 400 for a head that could
-mean two things, 403 for what a page of another site would change, 421 for a Host that is not the server's, and 408 if
-its body does not come in time; other statuses than those named come only from what stands between client and server.
+Queues and topics over HTTP: the API of OpenStack Zaqar v2 with extensions. Unknown parameters and members are ignored.
+An empty parameter counts as absent. Integers must not have a fraction. Every error has a title, and most errors have a
+description.
+
+These statuses are possible for every request: 400 for an ambiguous request head, 403 for a change requested by another
+site's page, 405 for a method that the path does not support, 408 if the body is not received in time, and 421 for a
+Host that does not belong to the server. Statuses that are not listed come from proxies between client and server.
 """
-# Groups of operations, with descriptions.
+# Tags of operations, with their descriptions.
 TAGS = {
     "queues": "Queues and their metadata.",
     "messages": "Messages, dead letters and history.",
-    "claims": "Work on messages: claim, renew, release, settle.",
-    "transactions": "Fences, staged posts and commits of batch jobs.",
+    "claims": "Claims of messages: create, renew, release, settle.",
+    "transactions": "Transactions of batch jobs: fences, stages and commits.",
     "topics": "Topics, their messages and live streams.",
-    "tokens": "Tokens and signed URLs, by which callers prove who they are.",
+    "tokens": "Tokens and signed URLs, which authenticate callers.",
     "service": "Versions, limits, probes and metrics.",
     "administration": "Quotas, and the projects of the deployment.",
 }
 # Authentication schemes.
 SECURITY: Final = {
-    "bearer": {"type": "http", "scheme": "bearer", "description": "A token of zq, or a JSON Web Token."},
-    "token": {"type": "apiKey", "in": "header", "name": "X-Auth-Token", "description": "A token of zq, or Keystone's."},
+    "bearer": {"type": "http", "scheme": "bearer", "description": "A zq token, or a JSON Web Token."},
+    "token": {
+        "type": "apiKey",
+        "in": "header",
+        "name": "X-Auth-Token",
+        "description": "A zq token, or a Keystone token.",
+    },
 }
-# Paths that need neither client id nor project.
+# Paths that require neither client id nor project.
 OPEN: Final = ("/", "/healthz", "/readyz", "/metrics", "/v2/openapi.json")
 
 
 class OpenApiDocument:
-    """``/v2/openapi.json``"""
+    """``/v2/openapi.json``: the OpenAPI document of the server."""
 
-    audience = Audience.PROBE  # no headers except the credential, if there is a strategy
-    open = True  # for all roles
+    audience = Audience.PROBE  # no headers except the credential, if callers are authenticated
+    open = True  # permitted for all roles
 
     def __init__(self, limits: Limits, strict_client_id: bool, features: Sequence[Feature] = ()) -> None:
         self._build = partial(document, limits, strict_client_id, features)
@@ -78,7 +85,7 @@ class OpenApiDocument:
 
 
 def document(limits: Limits, strict_client_id: bool = True, features: Sequence[Feature] = ()) -> dict[str, Any]:
-    """Return the document of a server with these limits and features."""
+    """Return the OpenAPI document of a server with these limits and features."""
     named = dict(TAGS)
     protocol_keys = [key for feature in features for key in feature.extension.protocol_keys]
     bodies = schemas.schemas(limits, protocol_keys) | access_schemas()
@@ -111,7 +118,7 @@ def document(limits: Limits, strict_client_id: bool = True, features: Sequence[F
 
 
 def _paths(limits: Limits, features: Sequence[Feature]) -> Json:
-    """Return the operations of each path, with the parameters that they share."""
+    """Return the operations of each path, with their shared parameters."""
     themes: dict[str, Mapping[str, Json]] = {
         "service": _service(),
         "administration": administration(),
@@ -144,52 +151,56 @@ def _shared(path: str, bare: Collection[str]) -> Json:
 
 def _service() -> Json:
     headers, asked = (400, 406), (400, 403, 406)
-    alive, ready = answer("It serves.", "Alive"), answer("The store answers.", "Alive")
-    counted = answer("Every metric.", "Metrics", media_type="text/plain")
+    alive, ready = answer("The process is running.", "Alive"), answer("The server is ready.", "Alive")
+    counted = answer("The metrics.", "Metrics", media_type="text/plain")
     pong = {204: answer("The store answers."), 503: answer("The store does not answer.")}
     return {
         "/": {
             "get": operation(
                 "get_versions",
-                "Versions of the API",
-                {300: answer("One.", "Versions"), 303: answer("For a browser: where the console is.")},
+                "List the API versions",
+                {300: answer("The API versions.", "Versions"), 303: answer("A redirect of browsers to the console.")},
                 usual=headers,
             ),
         },
         "/v2/": {
             "get": operation(
                 "get_home",
-                "The home document",
-                {200: answer("Resources.", "Home", media_type="application/json-home")},
+                "Get the home document",
+                {200: answer("The resources.", "Home", media_type="application/json-home")},
                 usual=asked,
             )
         },
         "/v2/ping": {
-            "get": operation("ping", "Whether the store answers", pong, usual=asked),
-            "head": operation("ping_head", "Whether zq answers", {204: answer("Yes.")}, usual=asked),
+            "get": operation("ping", "Check that the store answers", pong, usual=asked),
+            "head": operation(
+                "ping_head", "Check that the server answers", {204: answer("The server answers.")}, usual=asked
+            ),
         },
         "/v2/limits": {
-            "get": operation("get_limits", "The limits in force", {200: answer("All.", "Limits")}, usual=asked)
+            "get": operation(
+                "get_limits", "Get the limits of the server", {200: answer("The limits.", "Limits")}, usual=asked
+            )
         },
         "/v2/health": {
             "get": operation(
                 "get_health_report",
-                "How each operation on the store goes; for administrators, with admin_mode only",
-                {200: answer("Each.", "HealthReport")},
+                "Get a health report of the store; for administrators, with admin_mode only",
+                {200: answer("The health report.", "HealthReport")},
                 errors=(404,),
             )
         },
         "/v2/openapi.json": {
-            "get": operation("get_openapi", "This document", {200: answer("It.", "Document")}, usual=()),
+            "get": operation("get_openapi", "Get this document", {200: answer("The document.", "Document")}, usual=()),
         },
-        "/healthz": _probe("health", "Whether the process serves", alive, ()),
-        "/readyz": _probe("readiness", "Whether the process and its store serve", ready, (503,)),
-        "/metrics": _probe("metrics", "What the server has counted", counted, ()),
+        "/healthz": _probe("health", "Check that the process is running", alive, ()),
+        "/readyz": _probe("readiness", "Check that the server is ready to serve requests", ready, (503,)),
+        "/metrics": _probe("metrics", "Get the metrics of the server", counted, ()),
     }
 
 
 def _probe(identity: str, summary: str, fine: Json, errors: tuple[int, ...]) -> Json:
-    bare = {status: answer("As for GET, without a body.") for status in (200, *errors)}
+    bare = {status: answer("The status and headers of the GET response, without a body.") for status in (200, *errors)}
     return {
         "get": operation(f"get_{identity}", summary, {200: fine}, usual=errors),
         "head": operation(f"head_{identity}", summary, bare, usual=()),

@@ -8,8 +8,8 @@ from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
 from zq.core.trail import MAX_PAGE
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
+from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
 from zq.http.tokens import MAX_TEXT
-from zq.http.tokens import MOST as MOST_TOKENS
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import MOST, Quota, State
 
@@ -18,7 +18,7 @@ IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxL
 COUNTS: Final = {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}}
 FLAGS: Final = {"type": "object", "additionalProperties": {"type": "boolean"}}
 STATE: Final = {"enum": [str(state) for state in State]}
-# The members of a report on what a project uses.
+# Members of a usage report.
 USE: Final = {"used": COUNTS, "exact": FLAGS, "age": {"type": "number", "minimum": 0}}
 
 
@@ -26,19 +26,23 @@ def administration() -> Json:
     """Return the operations by path and method."""
     return {
         "/v2/quota": {
-            "get": operation("get_quota", "What the project may use, and has", {200: answer("All.", "QuotaReport")}),
+            "get": operation(
+                "get_quota", "Get the project's quotas and usage", {200: answer("The quotas and usage.", "QuotaReport")}
+            ),
         },
         "/v2/audit": {
             "get": operation(
                 "list_audit",
-                "What callers have changed or destroyed, the latest first",
-                {200: answer("A page.", "AuditPage")},
+                "List changes and deletions, latest first",
+                {200: answer("A page of audit entries.", "AuditPage")},
                 parameters=[
                     query(
-                        "marker", TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"}, "Where the page before has ended."
+                        "marker",
+                        TEXT | {"pattern": r"^[0-9]{18}\.[0-9a-f]{8}$"},
+                        "Marker of the page, from the link to it.",
                     ),
-                    query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Most entries of the page."),
-                    query("since", TEXT | {"format": "date-time"}, "What was done at this moment or later."),
+                    query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Maximum number of entries."),
+                    query("since", TEXT | {"format": "date-time"}, "Earliest time of an entry."),
                 ],
             )
         },
@@ -46,7 +50,7 @@ def administration() -> Json:
 
 
 def schemas() -> Json:
-    """Return the schemas of bodies."""
+    """Return the schemas of quotas, callers, the audit trail and signed URLs."""
     values = {name: integer(0, MOST) for name in Quota.__struct_fields__} | {"share": integer(1, 100)}
     own = {"type": "object", "properties": values, "additionalProperties": False}
     return _shares() | {
@@ -93,21 +97,21 @@ def sharing() -> Json:
     """Return the operations by path and method."""
     return {
         "/v2/whoami": {
-            "get": operation("get_identity", "Whose the credential is, and what for", {200: answer("It.", "Identity")}),
+            "get": operation("get_identity", "Get the caller's identity", {200: answer("The identity.", "Identity")}),
         },
         "/v2/me": {
-            "get": operation("get_me", "What the caller may do, and of which server", {200: answer("It.", "Me")}),
+            "get": operation("get_me", "Get the caller's permissions", {200: answer("The permissions.", "Me")}),
         },
         f"{QUEUE}/share": {
             "post": operation(
                 "share_queue",
-                "Sign a URL of the queue for those who have no account",
-                {200: answer("What is to be sent along.", "Share")},
+                "Sign a URL of the queue for callers without an account",
+                {200: answer("The headers to send with the URL.", "Share")},
                 body=body("ShareTerms", required=False),
             )
         },
         "/v2/share/revoke": {
-            "post": operation("revoke_shares", "End all that was signed for the project", {204: answer("Ended.")})
+            "post": operation("revoke_shares", "Revoke all signed URLs of the project", {204: answer("Revoked.")})
         },
     }
 
@@ -131,21 +135,21 @@ def _shares() -> Json:
 def _audit_entry() -> Json:
     texts = object_of(dict.fromkeys((name for name in Entry.__struct_fields__ if name != "messages"), TEXT))
     texts["properties"] |= {"time": TEXT | {"format": "date-time"}}
-    texts["properties"]["messages"] = integer(0, MOST) | {"description": "How many it was about, where that is known."}
+    texts["properties"]["messages"] = integer(0, MOST) | {"description": "Number of messages affected, if known."}
     return texts
 
 
 def object_of(properties: Json) -> Json:
-    """Return the schema of an object with these members, all of them required."""
+    """Return the schema of an object whose members are all required."""
     return {"type": "object", "properties": properties, "required": sorted(properties)}
 
 
 def tokens() -> Json:
     """Return the operations by path and method."""
-    project = query("project", TEXT, "Whose tokens; all, if it is absent.")
-    needed = query("project", TEXT, "Whose token it is to be.", required=True)
+    project = query("project", TEXT, "Project of the tokens (default: all projects).")
+    needed = query("project", TEXT, "Project of the token.", required=True)
     paths = _tokens("/v2/tokens", "", [], []) | _tokens("/v2/admin/tokens", "admin_", [project], [needed])
-    jti = query("jti", TEXT | {"minLength": 1, "maxLength": MAX_TEXT}, "The token's claim of this name.", required=True)
+    jti = query("jti", TEXT | {"minLength": 1, "maxLength": MAX_TEXT}, "The jti claim of the token.", required=True)
     paths["/v2/admin/tokens"]["delete"] = operation(
         "admin_deny_jwt", "Revoke a JSON Web Token by its id", {204: answer("Revoked.")}, parameters=[jti]
     )
@@ -154,21 +158,21 @@ def tokens() -> Json:
 
 def _tokens(path: str, prefix: str, project: list[Json], needed: list[Json]) -> Json:
     page = [
-        query("marker", TEXT, "List ids after this one."),
-        query("limit", integer(1, MOST_TOKENS, default=DEFAULT_PAGE), "Tokens in the page."),
+        query("marker", TEXT, "List tokens with ids after this one."),
+        query("limit", integer(1, MAX_TOKENS_PAGE, default=DEFAULT_PAGE), "Maximum number of tokens."),
     ]
-    made = answer("The token, shown this once.", "MadeToken", "Location")
+    made = answer("The token. Its secret is not shown again.", "MadeToken", "Location")
     whose = "any project" if prefix else "the project"
     collection = {
         "get": operation(
             f"{prefix}list_tokens",
             f"List tokens of {whose}",
-            {200: answer("A page.", "TokenPage")},
+            {200: answer("A page of tokens.", "TokenPage")},
             parameters=page + project,
         ),
         "post": operation(
             f"{prefix}create_token",
-            f"Make a token of {whose}",
+            f"Create a token of {whose}",
             {201: made},
             parameters=needed,
             body=body("TokenTerms", required=False),
@@ -183,8 +187,8 @@ def _token(path: str, prefix: str, project: list[Json], whose: str, made: Json) 
         f"{path}/{{token}}": {
             "get": operation(
                 f"{prefix}get_token",
-                f"A token of {whose}",
-                {200: answer("Without its secret.", "Token")},
+                f"Get a token of {whose}",
+                {200: answer("The token without its secret.", "Token")},
                 parameters=project,
                 errors=[404],
             ),
@@ -195,7 +199,7 @@ def _token(path: str, prefix: str, project: list[Json], whose: str, made: Json) 
         f"{path}/{{token}}/rotate": {
             "post": operation(
                 f"{prefix}rotate_token",
-                f"Make a twin of a token of {whose}, which ends within a day",
+                f"Replace a token of {whose}, which expires within a day",
                 {201: made},
                 parameters=project,
                 errors=[404],

@@ -38,24 +38,24 @@ def _listing(limits: Limits) -> list[Json]:
     return [
         several(
             "ids",
-            "Get these, wherever they are; then wait is refused and the rest but detailed and bodies ignored.",
+            "Ids of messages in any state. Excludes wait; only detailed and bodies apply.",
             maxItems=MAX_IDS,
         ),
         query(
             "marker",
             TEXT,
-            "List messages after this one, as the link to the next page has it, or after the one of this id.",
+            "List messages after this marker of a link, or after the message with this id.",
         ),
-        query("limit", integer(1, page, default=DEFAULT_PAGE), "Messages in the page."),
+        query("limit", integer(1, page, default=DEFAULT_PAGE), "Maximum number of messages."),
         query(
             "state",
             {"enum": list(State)},
-            "List messages of this state alone, whoever posted them, ready and delayed ones in the order of claims, "
-            "claimed ones in sequence. Only marker, limit, bodies and detailed go with it.",
+            "List only messages in this state, including the caller's own: ready and delayed ones in the order of "
+            "claims, claimed ones by sequence. Only marker, limit, bodies and detailed can be combined with it.",
         ),
-        flag("echo", "List the caller's own messages too."),
-        flag("include_claimed", "List claimed messages too."),
-        flag("include_delayed", "List delayed messages too; always on a queue without a default delay."),
+        flag("echo", "Include the caller's own messages."),
+        flag("include_claimed", "Include claimed messages."),
+        flag("include_delayed", "Include delayed messages. Always true for a queue without a default delay."),
         BODIES,
         DETAILED,
         wait(limits),
@@ -65,30 +65,34 @@ def _listing(limits: Limits) -> list[Json]:
 def _removal(limits: Limits) -> list[Json]:
     most, page = limits.max_messages_per_claim_or_pop, limits.max_messages_per_page
     return [
-        several("ids", "Delete these, claimed or not. Exactly one of ids and pop must be given.", maxItems=page),
-        query("pop", integer(1, most), "Remove and return up to so many ready messages."),
-        several("claim_ids", "Where the server asks for it: the claims that hold the ids."),
+        several(
+            "ids",
+            "Ids of messages to delete, even if they are claimed. Exactly one of ids and pop is required.",
+            maxItems=page,
+        ),
+        query("pop", integer(1, most), "Maximum number of ready messages to delete and return."),
+        several("claim_ids", "Claims that hold the messages, if the server requires them."),
         DETAILED,
         wait(limits),
     ]
 
 
 def _all_messages(limits: Limits) -> Json:
-    stage = query("stage", FREE_NAMES, "Keep the messages there, unseen, until a commit publishes them.")
+    stage = query("stage", FREE_NAMES, "Store the messages in this stage, invisible until a commit publishes them.")
     posted = {
         201: answer("Posted.", "PostedHrefs", "Location", "Idempotency-Replayed", "Warning"),
         202: answer("Staged.", "Staged", "Idempotency-Replayed", "Warning"),
     }
     removed = {
-        200: answer("What was popped.", "PoppedMessages", "Retry-After"),
-        204: answer("What ids named is not there now."),
+        200: answer("The popped messages.", "PoppedMessages", "Retry-After"),
+        204: answer("Deleted."),
     }
     return {
         f"{QUEUE}/messages": {
             "get": operation(
                 "list_messages",
-                "List messages, or get some by their ids",
-                {200: answer("A page; no links if ids were given.", "MessagePage", "Retry-After")},
+                "List messages, or get messages by id",
+                {200: answer("A page of messages; without links for ids.", "MessagePage", "Retry-After")},
                 parameters=_listing(limits),
                 errors=[404],
             ),
@@ -101,7 +105,7 @@ def _all_messages(limits: Limits) -> Json:
                 errors=[409, 422],
             ),
             "delete": operation(
-                "remove_messages", "Delete messages by their ids, or pop", removed, parameters=_removal(limits)
+                "remove_messages", "Delete messages by id, or pop messages", removed, parameters=_removal(limits)
             ),
         }
     }
@@ -114,19 +118,17 @@ def _one_message() -> Json:
             "get": operation(
                 "get_message",
                 "Get a message",
-                {200: answer("It.", "Message")},
+                {200: answer("The message.", "Message")},
                 parameters=[BODIES, DETAILED],
                 errors=[404],
             ),
-            "delete": operation(
-                "delete_message", "Delete a message", {204: answer("It is not there now.")}, parameters=[claim]
-            ),
+            "delete": operation("delete_message", "Delete a message", {204: answer("Deleted.")}, parameters=[claim]),
         },
         "/v2/messages/{message}": {
             "get": operation(
                 "find_message",
-                "Where in the project a message is, or its latest record",
-                {200: answer("Its queue, its state, and it.", "Located")},
+                "Find a message in the project, or its latest history entry",
+                {200: answer("The queue, the state and the message.", "Located")},
                 parameters=[BODIES, DETAILED],
                 errors=[404],
             )
@@ -137,25 +139,28 @@ def _one_message() -> Json:
 def _history(limits: Limits) -> Json:
     moment = TEXT | {"format": "date-time"}
     parameters = [
-        query("state", {"enum": ["all"]}, "Living messages too, in the order of sequence."),
-        query("since", moment, "What finished at this moment or later. Not with state."),
-        query("until", moment, "What finished before this moment. Not with state."),
-        query("marker", TEXT | {"pattern": "^[0-9]+$"}, "Continue after this position."),
-        query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Messages in the page."),
+        query("state", {"enum": ["all"]}, "Include live messages, ordered by sequence."),
+        query("since", moment, "Earliest finish time. Excludes state."),
+        query("until", moment, "Latest finish time (exclusive). Excludes state."),
+        query("marker", TEXT | {"pattern": "^[0-9]+$"}, "Position after which to continue."),
+        query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Maximum number of messages."),
         BODIES,
         DETAILED,
     ]
     return {
         f"{QUEUE}/history": {
             "get": operation(
-                "list_history", "Finished messages", {200: answer("A page.", "HistoryPage")}, parameters=parameters
+                "list_history",
+                "List finished messages",
+                {200: answer("A page of history.", "HistoryPage")},
+                parameters=parameters,
             )
         },
         f"{QUEUE}/history/replay": {
             "post": operation(
                 "replay_history",
                 "Post copies of finished messages",
-                {200: answer("How many, or would be.", "ReplayAnswer")},
+                {200: answer("The number of copies, or the result of a dry run.", "ReplayAnswer")},
                 body=body("ReplayTerms", required=True),
                 errors=[404, 409],
             )
@@ -163,8 +168,8 @@ def _history(limits: Limits) -> Json:
         f"{QUEUE}/redrive": {
             "post": operation(
                 "redrive_queue",
-                "Move dead letters back to where they came from, or elsewhere",
-                {200: answer("How many, or would be.", "RedriveAnswer")},
+                "Move dead letters back to their origin queues, or to another queue",
+                {200: answer("The number of moved messages, or the result of a dry run.", "RedriveAnswer")},
                 body=body("RedriveTerms", required=False),
                 errors=[409],
             )
@@ -172,7 +177,7 @@ def _history(limits: Limits) -> Json:
     }
 
 
-# Pattern of a marker of claims.
+# Pattern of claim markers.
 MARKER: Final = "^([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2,3})?$"
 # The path of a claim.
 CLAIM: Final = QUEUE + "/claims/{claim}"
@@ -186,25 +191,29 @@ def claims(limits: Limits) -> Json:
 
 
 def _claiming(limits: Limits) -> Json:
-    """Return the operations that create claims, POST and PUT, by path."""
-    many = query("limit", integer(1, limits.max_messages_per_claim_or_pop, default=DEFAULT_PAGE), "Messages to claim.")
+    """Return the operations that create claims (POST and PUT) by path."""
+    many = query(
+        "limit",
+        integer(1, limits.max_messages_per_claim_or_pop, default=DEFAULT_PAGE),
+        "Maximum number of messages to claim.",
+    )
     parameters, terms = [many, DETAILED, wait(limits)], body("ClaimTerms", required=False)
     claimed = {
         201: answer("Claimed.", "Messages", "Location"),
-        204: answer("There is nothing to claim, or claims are paused.", "", "Retry-After"),
+        204: answer("No message is ready, or claims are paused.", "", "Retry-After"),
     }
-    there = {200: answer("The claim lives; nothing was changed.", "Messages", "Location")}
-    named = in_path("claim", CLAIM_NAMES, "A name with a dot.")
+    there = {200: answer("The live claim of this name, unchanged.", "Messages", "Location")}
+    named = in_path("claim", CLAIM_NAMES, "Name of the claim, which must contain a dot.")
     return {
-        "/v2/claims": {"get": _claim_listing("list_project_claims", "Live claims of all queues")},
+        "/v2/claims": {"get": _claim_listing("list_project_claims", "List live claims of all queues")},
         f"{QUEUE}/claims": {
-            "get": _claim_listing("list_claims", "Live claims of a queue"),
+            "get": _claim_listing("list_claims", "List live claims of a queue"),
             "post": operation("claim_messages", "Claim messages", claimed, parameters=parameters, body=terms),
         },
         CLAIM: {
             "put": operation(
                 "claim_messages_by_name",
-                "Claim messages under a name of the caller's choice, or get what it holds",
+                "Create a named claim, or get the live claim of this name",
                 claimed | there,
                 parameters=[named, *parameters, FENCE],
                 body=terms,
@@ -216,20 +225,26 @@ def _claiming(limits: Limits) -> Json:
 
 def _claim_listing(identity: str, summary: str) -> Json:
     parameters = [
-        query("marker", TEXT | {"pattern": MARKER}, "Continue after this page, as its link has it."),
-        query("limit", integer(1, MAX_CLAIMS, default=DEFAULT_PAGE), "Claims in the page, which may have fewer."),
+        query("marker", TEXT | {"pattern": MARKER}, "Marker of the page, from the link to it."),
+        query(
+            "limit", integer(1, MAX_CLAIMS, default=DEFAULT_PAGE), "Maximum number of claims; a page may have fewer."
+        ),
     ]
-    return operation(identity, summary, {200: answer("A page.", "ClaimPage")}, parameters=parameters)
+    return operation(identity, summary, {200: answer("A page of claims.", "ClaimPage")}, parameters=parameters)
 
 
 def _one_claim(limits: Limits) -> Json:
     return {
         "get": operation(
-            "get_claim", "Get a claim", {200: answer("It.", "Claim")}, parameters=[BODIES, DETAILED], errors=[404]
+            "get_claim",
+            "Get a claim",
+            {200: answer("The claim.", "Claim")},
+            parameters=[BODIES, DETAILED],
+            errors=[404],
         ),
         "patch": operation(
             "renew_claim",
-            "Start a claim anew",
+            "Renew a claim",
             {204: answer("Renewed.")},
             parameters=[FENCE],
             body=body("RenewalTerms", required=True),
@@ -237,9 +252,9 @@ def _one_claim(limits: Limits) -> Json:
         ),
         "delete": operation(
             "release_claim",
-            "Give back what a claim holds",
-            {204: answer("The claim is not there now.")},
-            parameters=[query("delay", delays(limits), "Seconds until the messages are ready again.")],
+            "Release the messages of a claim",
+            {204: answer("Released.")},
+            parameters=[query("delay", delays(limits), "Seconds until the messages can be claimed again.")],
         ),
     }
 
@@ -250,7 +265,7 @@ def _settling() -> Json:
             "post": operation(
                 "settle_claim",
                 "Delete, release, move and bury messages of a claim",
-                {200: answer("What was done.", "Settled", "Idempotency-Replayed")},
+                {200: answer("The result.", "Settled", "Idempotency-Replayed")},
                 parameters=[KEY, FENCE],
                 body=body("SettleTerms", required=True),
                 errors=[404, 409, 422],
@@ -263,18 +278,18 @@ def transactions() -> Json:
     """Return the operations of fences, stages and commits by path and method."""
     made = {
         "/v2/fences/{name}": {
-            "post": operation("advance_fence", "Begin a new epoch", {200: answer("The epoch.", "Epoch")}),
+            "post": operation("advance_fence", "Advance a fence", {200: answer("The new epoch.", "Epoch")}),
         },
         "/v2/stages/{name}": {
-            "delete": operation("drop_stage", "Drop staged messages", {204: answer("Nothing is staged there now.")}),
+            "delete": operation("drop_stage", "Drop a stage", {204: answer("Dropped.")}),
         },
         "/v2/commits": {
             "post": operation(
                 "commit",
-                "Publish stages and settle claims as one decision",
+                "Publish stages and settle claims atomically",
                 {
-                    200: answer("What was done.", "Committed"),
-                    202: answer("It is decided and being carried out: ask again.", "Committed", "Retry-After"),
+                    200: answer("The result.", "Committed"),
+                    202: answer("The commit is still running; retry.", "Committed", "Retry-After"),
                 },
                 parameters=[FENCE],
                 body=body("CommitTerms", required=True),
@@ -284,10 +299,10 @@ def transactions() -> Json:
         "/v2/commits/{producer}": {
             "get": operation(
                 "get_commit",
-                "A producer's last commit",
+                "Get a producer's last commit",
                 {
-                    200: answer("It.", "LastCommit"),
-                    202: answer("It, which is still being carried out.", "LastCommit", "Retry-After"),
+                    200: answer("The last commit.", "LastCommit"),
+                    202: answer("The last commit, which is still running.", "LastCommit", "Retry-After"),
                 },
                 errors=[404],
             ),
@@ -302,9 +317,9 @@ def _listed_work(listed: str, page: str) -> Json:
     return operation(
         f"list_{listed}",
         f"List {listed}, the last one of each producer" if listed == "commits" else f"List {listed}",
-        {200: answer("A page, in the order of names.", page)},
+        {200: answer("A page, ordered by name.", page)},
         parameters=[
-            query("marker", TEXT, "List names after this one, or where the page before has ended."),
-            query("limit", integer(1, MAX_WORK_PAGE, default=DEFAULT_PAGE), "Most of the page."),
+            query("marker", TEXT, "List names after this one, or after the marker of a link."),
+            query("limit", integer(1, MAX_WORK_PAGE, default=DEFAULT_PAGE), "Maximum number of entries."),
         ],
     )

@@ -29,13 +29,13 @@ TOPIC: Final = "/v2/topics/{topic}"
 TEXT: Final[Json] = {"type": "string"}
 # The schema of the name of a pool or flavor in a path.
 NAMED: Final[Json] = TEXT | {"pattern": "^[^/?#{}]+$", "maxLength": 255}
-# Errors of nearly every operation: bad input, the operator's policy, content negotiation, the store.
+# Errors of almost every operation: invalid input, missing permission, content negotiation, unavailable store.
 USUAL: Final = (400, 403, 406, 503)
-# Errors of all operations that need a credential: no valid one, or too many invalid ones.
+# Errors of all operations that require a credential: it is not valid, or too many were not valid.
 GUARDED: Final = (401, 429)
-# Operations that never need a credential.
+# Operations that never require a credential.
 UNGUARDED: Final = frozenset({"get_versions", "get_health", "head_health", "get_readiness", "head_readiness"})
-# The error that Falcon raises itself.
+# Error raised by Falcon itself.
 NOT_ACCEPTABLE: Final = {406: "406 Not Acceptable"}
 # Pattern of a client id that must be a UUID.
 UUID: Final = r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$"
@@ -51,34 +51,34 @@ CLAIM_NAMES: Final[Json] = FREE_NAMES | {"pattern": rf"^(?=.*\.){FREE_NAME.patte
 IDS: Final[Json] = TEXT | {"pattern": "^[^/?#]+$", "minLength": 1}
 # The schema of a position in a log.
 SEQUENCES: Final[Json] = TEXT | {"pattern": "^[0-9]{1,19}$"}
-# Headers of answers by their names.
+# Response headers by name.
 RESPONSE_HEADERS: Final[Json] = {
     "X-OpenStack-Request-ID": {
-        "description": "The request's name in the server's log.",
+        "description": "Id of the request in the server log.",
         "required": True,
         "schema": TEXT | {"pattern": "^req-[0-9a-f-]{36}$"},
     },
     "Location": {
-        "description": "The path of what was made.",
+        "description": "Path of the created resource.",
         "required": True,
         "schema": TEXT | {"pattern": "^/v2/"},
     },
-    "Content-Location": {"description": "The request's path and query.", "schema": TEXT},
+    "Content-Location": {"description": "Path and query of the request.", "schema": TEXT},
     "Idempotency-Replayed": {
-        "description": "Stands where the answer is that of an earlier request with the same Idempotency-Key.",
+        "description": "Present if the answer repeats that of an earlier request with the same Idempotency-Key.",
         "schema": {"enum": ["true"]},
     },
     "Warning": {
-        "description": "Present if the queue ignores a delay of the post, because it is no delayed queue.",
+        "description": "Present if the queue ignores a delay of the post, because it has no default delay.",
         "schema": TEXT | {"pattern": '^299 - "delay is ignored: '},
     },
     "X-Zq-Error": {
-        "description": "The class of a deliberate failure, as the server and its Python client name it.",
+        "description": "Class name of an expected error, as in the Python client.",
         "schema": TEXT,
     },
-    "WWW-Authenticate": {"description": "How to prove who asks.", "schema": TEXT},
+    "WWW-Authenticate": {"description": "How to authenticate.", "schema": TEXT},
     "Retry-After": {
-        "description": "Seconds until asking again makes sense: too many wait or listen, or the commit is being made.",
+        "description": "Seconds to wait before a retry: no slot is free, a limit is exceeded, or a commit is running.",
         "schema": TEXT | {"pattern": "^[0-9]+$"},
     },
 }
@@ -99,7 +99,7 @@ def operation(
     errors: Sequence[int] = (),
     usual: Sequence[int] = USUAL,
 ) -> Json:
-    """Return an operation, without the parts that all operations of its path share."""
+    """Return an operation, without the parameters that all operations of its path share."""
     errors = (*usual, *errors, *(() if identity in UNGUARDED else GUARDED))
     statuses = dict(answers) | {status: reference("responses", f"Error{status}") for status in errors}
     return {
@@ -117,7 +117,7 @@ def body(schema: str, *, required: bool, media_type: str = "application/json") -
 
 
 def answer(description: str, schema: str = "", *headers: str, media_type: str = "application/json") -> Json:
-    """Return a response with the request id and ``headers``; without ``schema`` it has no body."""
+    """Return a response with the request id and ``headers``. It has a body if ``schema`` is set."""
     return {
         "description": description,
         "headers": {name: reference("headers", name) for name in ("X-OpenStack-Request-ID", *headers)},
@@ -158,14 +158,14 @@ def flag(name: str, description: str) -> Json:
 
 
 def several(name: str, description: str, **bounds: int) -> Json:
-    """Return a query parameter of ids separated by commas. An impossible id counts as one that does not exist."""
+    """Return a query parameter of comma-separated ids. A malformed id counts as a missing one."""
     schema = {"type": "array", "items": TEXT | {"pattern": "^[^,]+$"}, "minItems": 1, **bounds}
     return query(name, schema, description, style="form", explode=False)
 
 
 def wait(limits: Limits) -> Json:
     """Return the query parameter of a long poll."""
-    return query("wait", integer(0, limits.max_wait, default=0), "Seconds to wait for messages if there are none.")
+    return query("wait", integer(0, limits.max_wait, default=0), "Maximum seconds to wait for a message.")
 
 
 def shared(name: str) -> Json:
@@ -173,7 +173,7 @@ def shared(name: str) -> Json:
     return reference("parameters", name)
 
 
-# References to parameters that many operations have.
+# References to shared parameters.
 DETAILED: Final = shared("detailed")
 BODIES: Final = shared("bodies")
 FENCE: Final = shared("fence")
@@ -184,50 +184,53 @@ RESUME: Final = shared("Last-Event-ID")
 
 
 def shared_parameters(limits: Limits, strict_client_id: bool) -> Json:
-    """Return the parameters that many operations share; path parameters have their names in the path."""
+    """Return the shared parameters by name; path parameters are named as in the path."""
     low, high = limits.min_length_client_id, limits.max_length_client_id
     client = {"pattern": UUID} if strict_client_id else {"minLength": low, "maxLength": high}
     epoch = query(
         "fence",
         TEXT | {"pattern": rf"^{FREE_NAME.pattern}:[1-9][0-9]{{0,18}}$"},
-        f"<name>:<epoch> as the fence gave it, the epoch at most {MAX_BODY_NUMBER}; 409 after a newer one was given.",
+        f"<name>:<epoch> of a fence, with an epoch of at most {MAX_BODY_NUMBER}; 409 if a newer epoch exists.",
     )
     bodies = query(
         "bodies",
         {"enum": ["start", "whole"], "default": "whole"},
-        "start: body_start, the first 256 characters of the raw JSON, and body_bytes in place of body.",
+        "start: body_start (the first 256 characters of the JSON) and body_bytes instead of body.",
     )
-    detailed = flag("detailed", "Add sequence, moments, claim count and a dead letter's origin to each message.")
+    detailed = flag("detailed", "Add sequence, times, claim count and the origin of a dead letter to each message.")
     return {
-        "Client-ID": _header("Client-ID", {"type": "string", **client}, "Who asks.", required=True),
+        "Client-ID": _header("Client-ID", {"type": "string", **client}, "Id of the client.", required=True),
         "X-Project-ID": _header(
-            "X-Project-ID", {"type": "string", "minLength": 1, "maxLength": MAX_PROJECT}, "Whose queues.", required=True
+            "X-Project-ID",
+            {"type": "string", "minLength": 1, "maxLength": MAX_PROJECT},
+            "Project of the queues.",
+            required=True,
         ),
         "Idempotency-Key": _header(
             "Idempotency-Key",
             TEXT | {"pattern": rf"^[\x21-\x7e]{{1,{MAX_KEY}}}$"},
-            f"A repeat within {limits.idempotency_window} seconds gets the first answer and changes nothing.",
+            f"A repeated request within {limits.idempotency_window} seconds gets the first answer and has no effect.",
         ),
         "Last-Event-ID": _header(
             "Last-Event-ID",
             SEQUENCES,
-            "The id of the last event that the reader has; 0 for all that the log has. Without it, from now on.",
+            "Id of the last event received; 0 = from the start of the log. Default: from the end of the log.",
         ),
         "fence": epoch,
         "detailed": detailed,
         "bodies": bodies,
-        "queue": in_path("queue", QUEUE_NAMES, f"The name of a queue; REST creates up to {MAX_NAME} characters."),
+        "queue": in_path("queue", QUEUE_NAMES, f"The name of a queue; new names have up to {MAX_NAME} characters."),
         "topic": in_path("topic", TOPIC_NAMES, "The name of a topic."),
         "subscription": in_path("subscription", TEXT, "The id of a subscription."),
         "message": in_path("message", IDS, "The id of a message."),
-        "claim": in_path("claim", IDS, "The id or the name of a claim."),
-        "name": in_path("name", FREE_NAMES, "A name that callers choose."),
+        "claim": in_path("claim", IDS, "The id or name of a claim."),
+        "name": in_path("name", FREE_NAMES, "The name of a fence or stage."),
         "pool": in_path("pool", NAMED, "The name of a pool."),
         "flavor": in_path("flavor", NAMED, "The name of a flavor."),
         "token": in_path(
             "token", TEXT | {"pattern": "^[^/?#]+$", "maxLength": 256}, "The id of a token, not its secret."
         ),
-        "producer": in_path("producer", FREE_NAMES, "The name that a job commits under."),
+        "producer": in_path("producer", FREE_NAMES, "The name of the producer."),
     }
 
 

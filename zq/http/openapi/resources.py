@@ -28,7 +28,7 @@ from zq.model.topics import EVERYTHING, PATTERN
 
 
 class Kind(NamedTuple):
-    """The differences between queues and topics: word, path, schemas."""
+    """The word, path and schemas of queues or topics."""
 
     word: str
     path: str
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
     shown: str
 
 
-# The path that needs no client id.
+# The path that requires no client id.
 DEPTH: Final = f"{QUEUE}/depth"
 # The kind for queues.
 QUEUES = Kind("queue", QUEUE, "QueuePage", "ShownMetadata")
@@ -47,10 +47,12 @@ TOPICS = Kind("topic", TOPIC, "TopicPage", "ShownTopicMetadata")
 def queues(limits: Limits) -> Json:
     """Return the operations of queues by path and method."""
     made = _named(limits, QUEUES)
-    count = flag("with_count", "Add how many queues the project has.")
+    count = flag("with_count", "Add the number of queues in the project.")
     made["/v2/queues"]["get"]["parameters"].insert(-1, count)
-    depth = answer("Counted up to the option max_counted, at most a second ago; zeros of a missing queue.", "Depth")
-    made[DEPTH] = {"get": operation("get_queue_depth", "A queue's messages by state, for autoscalers", {200: depth})}
+    depth = answer("Counts up to the option max_counted, at most one second old; zeros for a missing queue.", "Depth")
+    made[DEPTH] = {
+        "get": operation("get_queue_depth", "Count a queue's messages by state, for autoscalers", {200: depth})
+    }
     return made
 
 
@@ -62,13 +64,13 @@ def topics(limits: Limits) -> Json:
 def _listing(limits: Limits, word: str) -> list[Json]:
     return [
         query("marker", TEXT, "List names after this one."),
-        query("limit", integer(1, limits.max_queues_per_page, default=DEFAULT_PAGE), f"{word.title()}s in the page."),
-        flag("detailed", f"Add each {word}'s metadata."),
-        query("name", TEXT, "List names that contain this."),
+        query("limit", integer(1, limits.max_queues_per_page, default=DEFAULT_PAGE), f"Maximum number of {word}s."),
+        flag("detailed", f"Add the metadata of each {word}."),
+        query("name", TEXT, "List only names that contain this text."),
         query(
             "filters",
             {"type": "object", "additionalProperties": TEXT},
-            f"Any other parameter: list {word}s whose stored metadata have this value under this key.",
+            f"Any other parameter: list only {word}s whose stored metadata has this value for this key.",
             style="form",
             explode=True,
         ),
@@ -91,13 +93,21 @@ def _named(limits: Limits, kind: Kind) -> Json:
             "get": operation(
                 f"get_{word}_stats",
                 f"Count a {word}'s messages",
-                {200: answer("Figures; without oldest and newest if there are no messages.", "Stats")},
-                parameters=[flag("detailed", "Add sequences of the oldest and the newest message, and entered.")],
+                {200: answer("The counts; without oldest and newest if there are no messages.", "Stats")},
+                parameters=[
+                    flag(
+                        "detailed",
+                        "Add the sequences of the oldest and newest message, and the number of posted messages.",
+                    )
+                ],
             )
         },
         f"{kind.path}/purge": {
             "post": operation(
-                f"purge_{word}", "Remove messages", {204: answer("Removed.")}, body=body("Purge", required=False)
+                f"purge_{word}",
+                "Delete messages or subscriptions",
+                {204: answer("Deleted.")},
+                body=body("Purge", required=False),
             )
         },
     }
@@ -105,13 +115,16 @@ def _named(limits: Limits, kind: Kind) -> Json:
 
 def _one(kind: Kind) -> Json:
     word, metadata = kind.word, answer("The metadata.", kind.shown)
-    made = {201: answer("Created.", "", "Location"), 204: answer("It exists; nothing was changed.", "", "Location")}
+    made = {
+        201: answer("Created.", "", "Location"),
+        204: answer("The resource already exists and was not changed.", "", "Location"),
+    }
     patch = body("Patch", required=True, media_type=PATCH_TYPE)
     return {
-        "get": operation(f"get_{word}", f"Metadata of a {word}, existing or not", {200: metadata}),
+        "get": operation(f"get_{word}", f"Get the metadata of a {word}, or the defaults", {200: metadata}),
         "put": operation(f"create_{word}", f"Create a {word}", made, body=body("Metadata", required=False)),
         "patch": operation(f"update_{word}", "Change metadata", {200: metadata}, body=patch, errors=[404, 409, 415]),
-        "delete": operation(f"delete_{word}", f"Delete a {word} and all in it", {204: answer("It is not there now.")}),
+        "delete": operation(f"delete_{word}", f"Delete a {word} with its messages", {204: answer("Deleted.")}),
     }
 
 
@@ -121,8 +134,8 @@ def publishing(limits: Limits) -> Json:
         f"{TOPIC}/messages": {
             "get": operation(
                 "list_topic_messages",
-                "List a topic's messages, or get some by their ids",
-                {200: answer("A page; no links if ids were given.", "TopicMessagePage", "Retry-After")},
+                "List a topic's messages, or get messages by id",
+                {200: answer("A page of messages; without links for ids.", "TopicMessagePage", "Retry-After")},
                 parameters=_published(limits),
                 errors=[404],
             ),
@@ -139,7 +152,7 @@ def publishing(limits: Limits) -> Json:
             "get": operation(
                 "get_topic_message",
                 "Get a published message",
-                {200: answer("It.", "TopicMessage")},
+                {200: answer("The message.", "TopicMessage")},
                 parameters=[DETAILED],
                 errors=[404],
             )
@@ -150,25 +163,25 @@ def publishing(limits: Limits) -> Json:
 def streams() -> Json:
     """Return the operations of streams by path and method."""
     glob = {"pattern": rf"^(?!.*\*\*\*){PATTERN.pattern}$", "default": EVERYTHING}
-    match = query("match", TEXT | glob, "Topics to hear of: * stands for anything between two dots, ** for anything.")
+    match = query("match", TEXT | glob, "Topic pattern: * matches any text between two dots, ** any text.")
     return {
-        f"{TOPIC}/stream": {"get": _stream("stream_topic", "Hear what is published in a topic", [])},
-        "/v2/stream": {"get": _stream("stream_topics", "Hear what is published in the project's topics", [match])},
+        f"{TOPIC}/stream": {"get": _stream("stream_topic", "Stream the messages of a topic", [])},
+        "/v2/stream": {"get": _stream("stream_topics", "Stream the messages of the project's topics", [match])},
     }
 
 
 def _stream(identity: str, summary: str, parameters: list[Json]) -> Json:
-    marker = query("marker", SEQUENCES, "As Last-Event-ID, which goes before it.")
-    events = answer("Events, until either side hangs up.", "Events", media_type=MEDIA)
+    marker = query("marker", SEQUENCES, "Alternative to Last-Event-ID, which takes precedence.")
+    events = answer("Events until either side disconnects.", "Events", media_type=MEDIA)
     return operation(identity, summary, {200: events}, parameters=[*parameters, RESUME, marker])
 
 
 def _published(limits: Limits) -> list[Json]:
     page = limits.max_messages_per_page
     return [
-        several("ids", "Get these; then wait is refused and the rest but detailed ignored.", maxItems=MAX_IDS),
-        query("marker", SEQUENCES, "List messages after this one; 400 if the log has not come so far."),
-        query("limit", integer(1, page, default=DEFAULT_PAGE), "Messages in the page."),
+        several("ids", "Ids of messages. Excludes wait; only detailed applies.", maxItems=MAX_IDS),
+        query("marker", SEQUENCES, "List messages after this sequence; 400 if it is beyond the end of the log."),
+        query("limit", integer(1, page, default=DEFAULT_PAGE), "Maximum number of messages."),
         DETAILED,
         wait(limits),
     ]

@@ -17,7 +17,7 @@ from zq.model import Outcome, Settled, State
 from zq.wire import answers, extensions
 from zq.wire.tokens import TokenTerms
 
-# Components for bodies of requests, by the values that decode them.
+# Structs that decode request bodies, by component name.
 REQUESTS: Final[dict[str, type[Struct]]] = {
     "Post": wire.Post,
     "ClaimTerms": wire.ClaimTerms,
@@ -38,13 +38,13 @@ LINKS: Final = {"type": "array", "maxItems": 1, "items": reference("schemas", "L
 
 
 def schemas(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
-    """Return every schema of the core by its name. ``protocol_keys``: the metadata keys of features."""
+    """Return all schemas of the core by name. ``protocol_keys`` are the metadata keys of features."""
     figures = _figures() | _work() | _service()
     return _requests(limits) | _metadata(limits, protocol_keys) | _messages() | _published() | _tokens() | figures
 
 
 def _requests(limits: Limits) -> Json:
-    """Return the schemas of request bodies: those of the structs, with the limits that the use cases check."""
+    """Return the schemas of request bodies, derived from structs, with the limits that the use cases check."""
     _, found = msgspec.json.schema_components(REQUESTS.values(), ref_template="#/components/schemas/{name}")
     names = {kind.__name__: name for name, kind in REQUESTS.items()}
     components = {names.get(name, name): schema for name, schema in found.items()}
@@ -56,7 +56,7 @@ def _requests(limits: Limits) -> Json:
     for name, conditions in _conditions().items():
         components[name].update(conditions)
     claim = components["ClaimTerms"]
-    # Contract 8.3: the grace of a renewal is clamped to its range, not refused.
+    # Contract 8.3: the grace of a renewal is clamped, not refused.
     renewal = {"properties": claim["properties"] | {"grace": {"type": "integer"}}}
     components["RenewalTerms"] = claim | renewal
     return components
@@ -124,8 +124,7 @@ def _conditions() -> dict[str, Json]:
 
 def _metadata(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
     return {
-        "Metadata": metadata_schema(limits, protocol_keys)
-        | {"description": "Any keys; those that zq gives a meaning are named."},
+        "Metadata": metadata_schema(limits, protocol_keys) | {"description": "Any keys; reserved keys are listed."},
         "Patch": {"type": "array", "items": reference("schemas", "PatchOperation")},
         "ShownMetadata": _shown(limits, "queue", shown_defaults(limits)),
         "ShownTopicMetadata": _shown(limits, "topic", topic_defaults(limits)),
@@ -141,7 +140,7 @@ def _shown(limits: Limits, thing: str, defaults: Json) -> Json:
         "properties": {key: {"type": reserved[key]["type"]} if key in reserved else {} for key in defaults},
         "required": list(defaults),
         "additionalProperties": True,
-        "description": f"The {thing}'s metadata, reserved keys that are not set with their defaults.",
+        "description": f"The {thing}'s metadata, with defaults for unset reserved keys.",
     }
 
 
@@ -156,7 +155,7 @@ def _messages() -> Json:
         **dict.fromkeys(("created", "expires", "available_at"), MOMENT),
         **dict.fromkeys(("origin", "reason"), TEXT),
         "group": TEXT,
-        "attributes": {"type": "object", "description": "What came with it besides its body, by another protocol."},
+        "attributes": {"type": "object", "description": "Attributes that another protocol attached to the message."},
     }
     together = {
         "sequence": ["created", "expires", "available_at", "claim_count"],
@@ -213,11 +212,11 @@ def _published() -> Json:
             gap=reference("schemas", "Gap"),
             position=COUNT,
         ),
-        "Gap": gap | {"description": "Messages after the one and before the other were trimmed from the log."},
+        "Gap": gap | {"description": "The messages between these two sequences were trimmed from the log."},
         "Events": TEXT
         | {
-            "description": "Server-Sent Events: message, whose data are a TopicMessage and its topic, and gap, whose "
-            "data are a Gap. Each has the sequence as its id."
+            "description": "Server-sent events: message, whose data is a TopicMessage with its topic, and gap, whose "
+            "data is a Gap. The id of an event is the sequence."
         },
     }
 
@@ -270,7 +269,7 @@ def _figures() -> Json:
 
 
 def _work() -> Json:
-    """Return the schemas of fences, stages and producers. Times that an earlier version did not record are null."""
+    """Return the schemas of fences, stages and producers. Times not recorded by earlier versions are null."""
 
     def since(moment: str) -> Json:
         return {moment: {"anyOf": [MOMENT, {"type": "null"}]}, "age": {"type": ["integer", "null"], "minimum": 0}}
@@ -287,7 +286,7 @@ def _work() -> Json:
 
 
 def store_report() -> Json:
-    """Return the schema of a report on the health of one store."""
+    """Return the schema of the health report of one store."""
     done = _record(
         succeeded={"type": "boolean"},
         seconds={"type": "number", "minimum": 0},
@@ -309,12 +308,12 @@ def _service() -> Json:
         "Versions": _record(versions=_list({"type": "object"})),
         "Home": _record(resources={"type": "object"}),
         "Document": {"type": "object", "description": "This document."},
-        "Metrics": TEXT | {"description": "Prometheus's text format."},
+        "Metrics": TEXT | {"description": "Prometheus text format."},
     }
 
 
 def _record(optional: str = "", /, **members: Json) -> Json:
-    """Return the schema of an object with these members; ``optional`` names those that may be missing."""
+    """Return the schema of an object; ``optional`` names the members that may be absent."""
     return {
         "type": "object",
         "properties": members,
@@ -327,7 +326,7 @@ def _list(items: Json) -> Json:
 
 
 def _struct(kind: type[Struct]) -> Json:
-    """Return the schema of an encoded struct: all members are required, unless the struct omits defaults."""
+    """Return the schema of an encoded struct. All members are required unless the struct omits defaults."""
     _, components = msgspec.json.schema_components([kind])
     schema = components[kind.__name__]
     if not kind.__struct_config__.omit_defaults:
@@ -336,7 +335,7 @@ def _struct(kind: type[Struct]) -> Json:
 
 
 def _also(schema: Json, members: Json, together: dict[str, list[str]]) -> Json:
-    """Return the schema with more members, all optional; ``together`` names members that occur only together."""
+    """Return the schema with more optional members; ``together`` names members that occur only together."""
     properties = schema["properties"] | members
     depends = {name: others for name, others in together.items() if name in members}
     return schema | {"properties": properties, "dependentRequired": depends}

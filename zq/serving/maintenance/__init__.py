@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Background work of a server: follow the store's clock, remove expired messages, finish abandoned commits."""
+"""Background work of a server: the store's clock, active expiry, and completion of abandoned commits."""
 
 import logging
 import threading
@@ -15,14 +15,17 @@ from zq.serving.maintenance.throttle import AdaptivePace, LatencyMonitor
 from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
-# Seconds between two samples of the store's time.
+# Seconds between two reads of the store's time.
 CLOCK_INTERVAL: Final = 2.0
 # Seconds between two polls for abandoned commits.
 RESUME_INTERVAL: Final = 1.0
 
 
 class Upkeep:
-    """Three background threads, from ``start`` to ``stop``, which also closes the store."""
+    """The background threads for clock, active expiry and abandoned commits.
+
+    ``stop`` ends the threads and closes the store.
+    """
 
     def __init__(
         self,
@@ -38,8 +41,8 @@ class Upkeep:
         """Create the threads without starting them.
 
         Args:
-            resume: Continues commits that no server is working on; called every second.
-            deposed: Called when this process can never serve the store again.
+            resume: Continues commits that no server is working on; called once per second.
+            deposed: Called after this process has lost the store to another one for good.
         """
         self._storage = storage
         self._clock = clock
@@ -52,7 +55,7 @@ class Upkeep:
         self._stopping = threading.Event()
         self._sleep = self._stopping.wait
         self._changed = threading.Event()
-        """Set to end the pause between rounds, because options have changed or the server stops."""
+        """Set to end the pause between rounds, because options have changed or the server is stopping."""
         self._threads = [
             threading.Thread(target=self._follow, name="zq-clock", daemon=True),
             threading.Thread(target=self._sweep, name="zq-upkeep", daemon=True),
@@ -78,7 +81,7 @@ class Upkeep:
         self._storage.close()
 
     def round(self) -> bool:
-        """Run one round of the sweeper. Return whether it reached its limit before everything expired was deleted."""
+        """Run one sweep round. Return whether it stopped at its limit with expired messages left."""
         expiry, began = self._expiry, time.monotonic()
         limits = expiry.sweep_batch_size, expiry.sweep_max_deletes
         pace = AdaptivePace(self._monitor, *limits, self._sleep, self._events.expired)
@@ -93,7 +96,7 @@ class Upkeep:
         return exhausted
 
     def _sweep(self) -> None:
-        """Run rounds at the interval, or immediately after a round that reached its limit or a change of options."""
+        """Run rounds at the interval, or at once after a change of options or a round that reached its limit."""
         exhausted = False
         while not self._stopping.is_set():
             if not exhausted:
@@ -111,14 +114,14 @@ class Upkeep:
             self._run_safely(self._resume)
 
     def _run_safely(self, task: Callable[[], bool | None]) -> bool:
-        """Run the task and return its result, or ``False`` if it failed. Log errors instead of raising them."""
+        """Run the task and return its result, or ``False`` if it failed. Errors are logged."""
         try:
             return bool(task())
         except Deposed as error:
             LOG.critical("%s", error)
             self._deposed()
         except Unavailable as error:
-            LOG.warning("Upkeep of the store failed and is tried again: %s", error)
+            LOG.warning("Store maintenance failed, will retry: %s", error)
         except Exception:  # the thread must survive every failure
-            LOG.critical("Upkeep failed for a reason that nobody foresaw, and is tried again.", exc_info=True)
+            LOG.critical("Unexpected error in store maintenance, will retry.", exc_info=True)
         return False

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Throttle of active expiry (AIMD): rounds slow down if requests get slower, and speed up if they fall behind.
+"""AIMD throttle of active expiry: rounds slow down while requests get slower, and speed up if they fall behind.
 
-``LatencyMonitor`` observes the latency of the store's verbs and derives the fraction of time in which a sweeper may
-work: it rises by a constant, and falls by a factor if requests get slower. ``AdaptivePace`` is the pace of one round
-(``zq.model.expiry.Pace``). A pause is proportional to the work before it, so slow steps are followed by long pauses.
+``LatencyMonitor`` observes the latency of storage verbs and derives the share of time in which a sweep may work. The
+share rises by a constant, and falls by a factor if requests get slower. ``AdaptivePace`` is the pace of one round
+(``zq.model.expiry.Pace``). A pause is proportional to the preceding work, so slow steps are followed by long pauses.
 """
 
 import threading
@@ -15,37 +15,37 @@ from zq.events import Events
 from zq.model import QueueRef
 from zq.model.expiry import Steps
 
-# Target duration of a step in seconds while requests are served, because they may wait for it.
+# Target duration of a step in seconds while requests are served, because requests may wait for the step.
 STEP_TIME: Final = 0.002
-# Minimum number of entries that a step removes; below that, overhead dominates.
+# Minimum number of entries that a step removes; with fewer, overhead dominates.
 MIN_STEP: Final = 50
-# Seconds without a request after which the sweeper does not pause.
+# Seconds without a request after which the sweep does not pause.
 QUIET: Final = 0.25
-# Number of samples after which the share is adjusted; 1 / SAMPLES is also the weight of a sample in the mean.
+# Number of samples per adjustment of the share; 1 / SAMPLES is also the weight of a new sample in the mean.
 SAMPLES: Final = 16
-# Requests count as slowed down if they take this many times as long as between rounds.
+# Ratio to the usual latency from which requests count as slowed down.
 SLOWED_RATIO: Final = 1.25
 # Factor by which the share falls if requests are slowed down.
 DECREASE: Final = 0.7
 # Amount by which the share rises otherwise; also the minimum share.
 INCREASE: Final = 0.03
-# Maximum share; also the share while in arrears.
+# Maximum share; also the share after ``ARREARS`` seconds of falling behind.
 MAX_SHARE: Final = 0.5
-# Seconds of falling behind after which rounds work at the maximum share regardless of requests.
+# Seconds of falling behind after which rounds use the maximum share regardless of requests.
 ARREARS: Final = 300.0
-# Maximum seconds of one pause.
+# Maximum duration of one pause in seconds.
 MAX_PAUSE: Final = 1.0
 
 
 class LatencyMonitor(Events):
-    """The latency of the store's verbs, between rounds and during rounds."""
+    """The latency of storage verbs, during and between sweep rounds."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
         self.share = INCREASE
-        """Fraction of a round's time in which it may work; kept from one round to the next."""
+        """Fraction of a round's time in which the round may work; kept between rounds."""
         self.ratio = 1.0
-        """Latest ratio of latency during the round to usual latency; 1 if there were too few samples."""
+        """Latest ratio of the latency during the round to the usual latency; 1 with too few samples."""
         self._lock = threading.Lock()
         self._usual: dict[str, tuple[float, int]] = {}
         self._sweeping = False
@@ -59,7 +59,7 @@ class LatencyMonitor(Events):
         self._last = self.monotonic()
         with self._lock:
             usual, samples = self._usual.get(verb, (0.0, 0))
-            if samples < SAMPLES or not self._sweeping:  # the first samples may come from a sweep
+            if samples < SAMPLES or not self._sweeping:  # the first samples may fall into a sweep
                 samples += 1
                 self._usual[verb] = usual + max(1 / SAMPLES, 1 / samples) * (seconds - usual), samples
             else:
@@ -67,14 +67,14 @@ class LatencyMonitor(Events):
                 self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
-        """Begin a round. The usual latencies stay fixed until it ends."""
+        """Begin a round. The usual latencies stay fixed until the round ends."""
         with self._lock:
             self._sweeping = True
             self.ratio = 1.0
             self._sample_count, self._ratios = 0, 0.0
 
     def end(self, exhausted: bool) -> None:
-        """End a round. ``exhausted``: whether it reached its limit before everything was deleted."""
+        """End a round; ``exhausted`` means that the round reached its limit with expired messages left."""
         with self._lock:
             self._sweeping = False
         self._behind_since = (self._behind_since or self.monotonic()) if exhausted else None
@@ -84,7 +84,7 @@ class LatencyMonitor(Events):
         return self.monotonic() - self._last >= QUIET
 
     def judge(self) -> None:
-        """Adjust the share to the latency since the last adjustment, if there are enough samples."""
+        """Adjust the share if there are enough samples since the last adjustment."""
         with self._lock:
             if self._sample_count >= SAMPLES:
                 self.ratio = self._ratios / self._sample_count
@@ -98,9 +98,9 @@ class LatencyMonitor(Events):
 
 
 class AdaptivePace(Steps):
-    """The pace of one round.
+    """The pace of one sweep round.
 
-    ``rest`` sleeps for a number of seconds and returns whether the server stops, which ends the round.
+    ``rest`` sleeps for the given seconds; it returns True if the server is stopping, which ends the round.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class AdaptivePace(Steps):
         self.rested = 0.0
 
     def step(self) -> int:
-        """Pause, and return the maximum number of entries to delete in the next step; 0 ends the round."""
+        """Pause; return the maximum number of entries that the next step may remove, or 0 to end the round."""
         size, pause = self._size, 0.0
         if not self._monitor.quiet():
             if self._began is not None:
@@ -133,13 +133,13 @@ class AdaptivePace(Steps):
         return min(size, self.left)
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
-        """Count deleted entries of the queue."""
+        """Count removed entries of the queue."""
         super().removed(count)
         if queue is not None:
             self._expired(count, queue)
 
     def _pause(self, worked: float) -> float:
-        """Adjust the size of the next step to the duration of the last one. Return the pause in seconds."""
+        """Adapt the next step's size to the last step's duration; return the pause in seconds."""
         self._monitor.judge()
         fitting = int(self._busy_size * min(2.0, STEP_TIME / max(worked, 1e-6)))
         self._busy_size = min(self._size, max(MIN_STEP, fitting))

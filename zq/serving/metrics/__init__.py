@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus metrics; the only package that uses prometheus-client.
+"""Prometheus metrics; the only package that imports prometheus-client.
 
-``definitions`` declares all metrics. ``counting`` counts events and renders the page, ``collector`` reads the store
-when the page is requested, ``timed`` measures the store's verbs, and ``multiprocess`` combines worker processes.
+- ``definitions`` declares all metrics.
+- ``counting`` counts events and renders the page.
+- ``collector`` reads the store's metrics on each scrape.
+- ``timed`` measures the duration of storage verbs.
+- ``multiprocess`` combines the metrics of worker processes.
 
 This module imports nothing, because prometheus-client decides at import whether it combines processes:
 ``multiprocess.begin`` must run before ``counting`` is imported.

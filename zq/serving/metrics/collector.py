@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A collector that reads the store's own metrics and the depths of queues when the page is requested."""
+"""The collector that reads the store's metrics and the queue depths on each scrape."""
 
 import threading
 import time
@@ -20,22 +20,23 @@ from zq.serving.metrics.definitions import PER_QUEUE, PREFIX, READ, STORE_GAUGES
 from zq.storage.api import Storage
 
 T = TypeVar("T")
-# Seconds for which the store's own metrics, or a failure to read them, are cached.
+# Seconds for which the store's metrics, or a failure to read them, are cached.
 MEASURES_AGE: Final = 1.0
-# Seconds for which the depths of queues are cached.
+# Seconds for which queue depths are cached.
 DEPTHS_AGE: Final = 10.0
-# An answer is cached for at least this multiple of the time it took, so that reading takes at most 5 % of the time.
+# A result is cached for at least this multiple of the time that reading it took, so that reads take at most 5 % of the
+# time.
 AGE_FACTOR: Final = 20
-# Metadata without this text name no dead-letter queue and are not parsed.
+# Metadata that does not contain this text names no dead-letter queue and is not parsed.
 MENTION: Final = b'"_dead_letter_queue"'
-# Number of queues read at a time; small, because metadata may be large.
+# Page size for listing queues; small, because metadata may be large.
 PAGE: Final = 100
-# Labels of a queue's message counts, in the order of the counts.
+# Values of the label ``state``, in the order of the message counts.
 STATES: Final = ("ready", "delayed", "claimed", "expired")
 
 
 class Cached(Generic[T]):
-    """A cache of the result of ``ask`` for about ``seconds``. One thread refreshes it while the others wait."""
+    """A cached function call. One thread refreshes the value while other threads wait for it."""
 
     def __init__(self, ask: Callable[[], T], seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -46,7 +47,10 @@ class Cached(Generic[T]):
         self._until = -1.0
 
     def get(self) -> T | None:
-        """Return the result, or ``None`` if the store is unavailable. ``None`` is cached for ``MEASURES_AGE``."""
+        """Return the cached value, or ``None`` if the store is unavailable.
+
+        ``None`` is cached for ``MEASURES_AGE`` seconds.
+        """
         with self._lock:
             asked = self._monotonic()
             if asked >= self._until:
@@ -60,17 +64,17 @@ class Cached(Generic[T]):
             return self._answer
 
     def forget(self) -> None:
-        """Discard the cached result."""
+        """Discard the cached value."""
         self._until = -1.0
 
 
 class Depths(Struct, frozen=True):
-    """The depths of queues as of ``now``."""
+    """The message counts of queues at the time ``now``."""
 
     rows: Sequence[tuple[QueueRef, Depth]]
     now: Seconds
     dead_letter_queues: frozenset[QueueRef]
-    """The dead-letter queues of these queues."""
+    """The dead-letter queues that the queues in ``rows`` name."""
 
 
 class StoreCollector(Collector):
@@ -85,7 +89,7 @@ class StoreCollector(Collector):
         self._depths = Cached(self._look, DEPTHS_AGE)
 
     def configure(self, options: Options) -> None:
-        """Apply new options."""
+        """Apply new options and discard the cached depths."""
         self._options = options
         self._depths.forget()
 
@@ -110,9 +114,9 @@ class StoreCollector(Collector):
         return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
 
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
-        """Yield the dead-letter queues of the queues in these rows.
+        """Yield the dead-letter queues that the queues in ``rows`` name.
 
-        The rows have the first queues of each project in the order of names.
+        ``rows`` has the first queues of each project, in name order.
         """
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""
@@ -147,7 +151,7 @@ def _gauges(measures: Sequence[Measure]) -> Iterator[GaugeMetricFamily]:
 
 
 def _queues(depths: Depths, per_queue: bool) -> Iterator[GaugeMetricFamily]:
-    """Yield metrics of queues, for all queues together or for each queue."""
+    """Yield the queue metrics, in total or per queue."""
     more = PER_QUEUE if per_queue else ()
     counts: dict[tuple[str, ...], list[int]] = {} if per_queue else {(): [0] * len(STATES)}
     names = "queue_oldest_ready_seconds", "queue_oldest_dead_letter_seconds"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Event counters of this process, and the page that Prometheus scrapes."""
+"""Event counters of one process, and the page that Prometheus scrapes."""
 
 import atexit
 import math
@@ -23,26 +23,26 @@ from zq.serving.metrics.collector import StoreCollector
 from zq.serving.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind, Options
 from zq.storage.api import Storage
 
-# Number of buffered values of one metric after which the buffers are flushed.
+# Maximum number of values in one buffer; the buffers are flushed when one of them is full.
 MAX_BUFFERED: Final = 1000
-# Seconds for which a rendered page is cached. Rendering reads all queues.
+# Seconds for which a rendered page is cached, because rendering reads all queues.
 FRESH = 1.0
-# Seconds between two flushes, after which the other processes see the counts.
+# Seconds between two flushes. Other processes see the counts after a flush.
 FLUSH_INTERVAL: Final = 1.0
 # HTTP methods that are counted separately.
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-# Label for all other methods.
+# Label of all other methods.
 OTHER: Final = "OTHER"
-# Label for the queues beyond ``max_queues``.
+# Label of the queues beyond ``max_queues``.
 REST: Final = QueueRef("", "")
 
 Request = tuple[str, str, int, bool]
 
 
 class Buffered:
-    """A buffer in front of a metric. Adding a value to a metric takes microseconds, so it adds values in batches.
+    """A buffer in front of a metric, because each update of a metric takes microseconds.
 
-    ``note`` (one value) and ``extend`` (several) are fast and thread-safe.
+    ``note`` (one value) and ``extend`` (several values) are thread-safe.
     """
 
     def __init__(self, add: Callable[[list[float]], None]) -> None:
@@ -55,7 +55,7 @@ class Buffered:
         return len(self._values)
 
     def flush(self) -> None:
-        """Add the buffered values to the metric. One thread may flush at a time, while others add values."""
+        """Add the buffered values to the metric. Only one thread may flush at a time; other threads may add values."""
         count = len(self._values)
         if count:
             values = self._values[:count]
@@ -64,7 +64,7 @@ class Buffered:
 
 
 def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds the sum of values to a counter, and their number to ``number``."""
+    """Return a function that adds the sum of its values to ``counter`` and their count to ``number``."""
 
     def add(values: list[float]) -> None:
         counter.inc(sum(values))
@@ -75,7 +75,7 @@ def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds values to a histogram, and their number to ``number``."""
+    """Return a function that adds its values to ``histogram`` and their count to ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:
@@ -89,7 +89,7 @@ def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 class Metrics(Events):
-    """The metrics of one process. Create them in the process, after the fork."""
+    """The metrics of one process. Create the object after the fork."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Metrics(Events):
         max_streams: int = 0,
         options: Options | None = None,
     ) -> None:
-        """Create all metrics; ``store`` is the scheme of the store's URI."""
+        """Create all metrics; ``store`` is the scheme of the store URI."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._options = options or Options()
         about = {"version": __version__, "store": store, "engine": engine}
@@ -130,7 +130,6 @@ class Metrics(Events):
             atexit.register(self._flush)
 
     def _prepare(self) -> None:
-        """Create the buffers of frequent events."""
         metrics = self._metrics
         self._requests: dict[Request, Buffered] = {}
         self._verbs: dict[str, Buffered] = {}
@@ -147,14 +146,15 @@ class Metrics(Events):
         self._buffers += [self._published, self._streamed]
 
     def configure(self, options: Options) -> None:
-        """Apply new options."""
+        """Apply new options of the section ``[metrics]``."""
         self._options = options
         self._store.configure(options)
 
     def page(self) -> bytes:
-        """Return all metrics in Prometheus's text format, without the store's metrics if it is unavailable.
+        """Return all metrics in Prometheus's text format.
 
-        One thread renders the page for all concurrent readers, and it is cached for ``FRESH`` seconds.
+        The page lacks the store's metrics while the store is unavailable. Concurrent callers share one rendering, which
+        is cached for ``FRESH`` seconds.
         """
         with self._rendering:
             if time.monotonic() - self._rendered >= FRESH:
@@ -250,14 +250,14 @@ class Metrics(Events):
         self._metrics["sweep_removed_total"].inc(removed)
         self._metrics["sweep_limit_reached_total"].inc(int(exhausted))
         self._metrics["sweep_rest_seconds_total"].inc(rested)
-        self._tally()  # so that other processes' pages include it
+        self._tally()  # so that the pages of other processes include the totals
 
     def throttled(self, ratio: float, share: float) -> None:
         self._metrics["sweep_latency_ratio"].set(ratio)
         self._metrics["sweep_share"].set(share)
 
     def _request(self, method: str, route: str, status: int, waited: bool) -> Buffered:
-        """Return the buffer for requests of this kind, created on first use."""
+        """Return the buffer for these requests; create it on first use."""
         with self._lock:
             key = (method, route, status, waited)
             if key not in self._requests:
@@ -269,7 +269,7 @@ class Metrics(Events):
             return self._requests[key]
 
     def _verb(self, verb: str) -> Buffered:
-        """Return the buffer for the durations of this verb, created on first use."""
+        """Return the buffer for the durations of this verb; create it on first use."""
         with self._lock:
             if verb not in self._verbs:
                 self._verbs[verb] = Buffered(spread(self._metrics["storage_seconds"].labels(verb)))
@@ -285,14 +285,14 @@ class Metrics(Events):
                 self._refused[reason] = count
 
     def _flush_regularly(self) -> None:
-        """Flush regularly, so that the pages of other processes include this process."""
+        """Flush once per ``FLUSH_INTERVAL``, so that the pages of other processes include this process."""
         while True:
             time.sleep(FLUSH_INTERVAL)
             self._flush()
 
     def _tally(self) -> None:
-        """Add the increases of the store's totals to the counters. A decreased total has been reset to zero."""
-        with self._tallying:  # concurrent readers must add their measures in order
+        """Add the increase of each store total to its counter. A total that decreased has restarted at zero."""
+        with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:
                 total = self._totals[measure.name]
@@ -305,7 +305,6 @@ class Metrics(Events):
 
 
 def _create_metric(name: str, definition: Definition, registry: CollectorRegistry | None) -> Any:
-    """Create the metric of prometheus-client."""
     full = PREFIX + name
     if definition.kind is Kind.COUNTER:
         return Counter(full, definition.help, definition.labels, registry=registry)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Combined metrics of several worker processes, in files of a temporary directory."""
+"""Metrics of several worker processes, combined through files in a temporary directory."""
 
 import atexit
 import contextlib
@@ -10,30 +10,30 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-# Environment variable that prometheus-client reads when it is imported.
+# Environment variable that prometheus-client reads at import.
 VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
-# A directory in memory: counting must not wait for a disk, nor end with SIGBUS if the disk is full.
-MEMORY: Final = Path("/dev/shm")  # noqa: S108  (only mkdtemp makes anything there: 0700, under a name of its own)
+# A directory in memory: counting must not wait for a disk or end with SIGBUS if the disk is full.
+MEMORY: Final = Path("/dev/shm")  # noqa: S108  (only mkdtemp creates directories in it: mode 0700, unique name)
 
-# Prefix of the directories' names.
+# Prefix of the directory names.
 PREFIX: Final = "zq-metrics-"
-# A file that is locked while a process uses its directory.
+# Name of the file that is locked while a process uses the directory.
 OWNER: Final = "owner"
 
 
 def begin() -> None:
-    """Create the directory in which the serving processes share their metrics.
+    """Create the directory in which the worker processes share their metrics.
 
-    The parent process calls this once, before it starts them. A single serving process needs no directory. The
-    directory is removed when this process ends or, if it is killed, by the next server that starts.
+    The parent process calls this function once, before it starts workers. A server with a single process needs no
+    directory. The directory is removed when this process exits; if the process was killed, the next server removes it.
     """
     parent = MEMORY if os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     for left in parent.glob(f"{PREFIX}*/{OWNER}"):
-        with contextlib.suppress(OSError):  # it belongs to another user
+        with contextlib.suppress(OSError):  # the directory belongs to another user
             _remove_orphan(left)
     folder = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
     owner = os.open(f"{folder}/{OWNER}", os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(owner, fcntl.LOCK_EX)  # held while this process or a fork of it lives
+    fcntl.flock(owner, fcntl.LOCK_EX)  # held while this process or one of its forks runs
     os.environ[VARIABLE] = folder
     atexit.register(_remove, folder, os.getpid())
 
@@ -44,7 +44,7 @@ def joined() -> bool:
 
 
 def forget(process: int) -> None:
-    """Remove the gauges of a dead worker process; its counters stay."""
+    """Remove the gauges of a dead worker process; its counters remain."""
     if joined():
         for file in Path(os.environ[VARIABLE]).glob(f"gauge_live*_{process}.db"):
             with contextlib.suppress(FileNotFoundError):
@@ -52,7 +52,7 @@ def forget(process: int) -> None:
 
 
 def _remove_orphan(owner: Path) -> None:
-    """Remove the directory if no process holds the lock of its owner file."""
+    """Remove the directory unless a process holds the lock on its owner file."""
     with owner.open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wrapper of a store that measures the duration of each verb."""
+"""A storage wrapper that measures the duration of each verb."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from zq.storage.api import Storage
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# The measured controllers, by their attribute names in a store.
+# The measured controllers by attribute name.
 CONTROLLERS: Final[dict[str, type]] = {
     "queues": api.QueueController,
     "messages": api.MessageController,
@@ -35,13 +35,13 @@ Notify = Callable[[str, float], None]
 
 
 def timed(storage: Storage, *listeners: Events) -> Storage:
-    """Return a wrapper of the store that reports each call of a verb to the listeners' ``store_called``."""
+    """Return a wrapper of ``storage`` that reports the duration of each verb to the listeners' ``store_called``."""
     calls = [listener.store_called for listener in listeners]
     return _Timed(storage, calls[0] if len(calls) == 1 else _to_all(calls))
 
 
 class _Timed:
-    """A store with measured controllers, which delegates all else."""
+    """A storage wrapper with measured controllers that delegates everything else."""
 
     def __init__(self, storage: Storage, notify: Notify) -> None:
         self._storage = storage
@@ -94,7 +94,7 @@ class _Timed:
 
 
 def _timed(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.Missing:
-    """Return the controller with measured verbs and its other attributes, or a missing controller unchanged."""
+    """Return the controller with measured verbs; an unsupported controller is returned unchanged."""
     if isinstance(controller, capabilities.Missing):
         return controller
     promised = CONTROLLERS[name]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's options, read from file and environment into frozen values; some can be reloaded.
+"""The server's options, read from the configuration file and the environment into immutable values.
 
 Precedence: command line (passed on in the environment), environment (``OS_<SECTION>__<OPTION>``), file, default. An
 invalid value raises ``StartRefused``. ``zq-server --sample-config`` prints all options.
@@ -43,14 +43,14 @@ CONFIG_VARIABLE: Final = "ZQ_CONFIG"
 SECRETS: Final = frozenset(
     f"[{section}] {option.dest}" for section, options in OPTIONS.items() for option in options if option.secret
 )
-# The logger of oslo.config.
+# The logger that oslo.config uses.
 OSLO: Final = logging.getLogger("oslo_config.cfg")
 
 
 class Configuration:
-    """The options of this process: ``current``, until ``reload`` applies changes of the file.
+    """The options of this process; ``reload`` applies changes of the file to ``current``.
 
-    ``path``: the file; default: the file that ``ZQ_CONFIG`` names, if any. Raises ``StartRefused``.
+    ``path`` defaults to the file in the environment variable ``ZQ_CONFIG``, if set. Raises ``StartRefused``.
     """
 
     def __init__(self, path: str | None = None) -> None:
@@ -66,26 +66,30 @@ class Configuration:
             self._conf(args=[], project="zq", default_config_files=files, default_config_dirs=[])
         self.current = read(self._conf, self.path)
         self.left: Sequence[str] = ()
-        """Changes that the last ``reload`` found and did not apply, a sentence each."""
+        """Changes that the last ``reload`` found but did not apply, one sentence each."""
         self._mutable = self._values()
 
     def reload(self) -> Sequence[str]:
         """Read the file again and return the changed options, each as ``[section] name = value``.
 
-        An invalid file is refused as a whole (``StartRefused``). Changes of immutable options are listed in ``left``.
+        Changes of immutable options are not applied but listed in ``left``. If the file is invalid, no change is
+        applied.
+
+        Raises:
+            StartRefused: The file is invalid.
         """
         fresh = Configuration(self.path)
         OSLO.setLevel(logging.ERROR)  # the caller logs the changes
         with refusing():
             self._conf.mutate_config_files()
-        self.current = read(self._conf, self.path)  # checks the combination of changed and unchanged options
+        self.current = read(self._conf, self.path)  # also checks changed options against unchanged ones
         self.left = list(self._immutable_changes(fresh))
         former, self._mutable = self._mutable, self._values()
         changed = {name: value for name, value in self._mutable.items() if value != former[name]}
         return [f"{name} = {'(not shown)' if name in SECRETS else value}" for name, value in changed.items()]
 
     def _immutable_changes(self, fresh: "Configuration") -> Iterator[str]:
-        """Yield the changes that apply only at the next start, without passwords."""
+        """Yield a sentence for each change that applies only at the next start. Passwords are masked."""
         for section, options in OPTIONS.items():
             for option in options:
                 stays, new = (value_of(conf, section, option) for conf in (self._conf, fresh._conf))
@@ -94,7 +98,7 @@ class Configuration:
                     yield "[{}] {} stays {}: it becomes {} at the next start.".format(section, option.dest, *shown)
 
     def _values(self) -> dict[str, str]:
-        """Return the mutable options as text for the log."""
+        """Return the values of the mutable options as text for the log."""
         values = {
             f"[{section}] {option.dest}": str(self._conf[section][option.dest])
             for section, options in OPTIONS.items()
@@ -105,17 +109,17 @@ class Configuration:
 
 
 def load(path: str | None = None) -> Settings:
-    """Return the settings of the file ``path`` (default: the file that ``ZQ_CONFIG`` names) and the environment."""
+    """Return the settings of the environment and of the file ``path``, by default the file in ``ZQ_CONFIG``."""
     return Configuration(path).current
 
 
 def list_opts() -> Sequence[tuple[str, list[cfg.Opt]]]:
-    """Return the options for oslo.config's tools."""
+    """Return all options by section, for oslo.config's tools."""
     return list(OPTIONS.items())
 
 
 def print_sample() -> None:
-    """Print a configuration file with every option, commented out, with its default."""
+    """Print a configuration file that lists every option, commented out, with its default."""
     from oslo_config import generator  # imported late, because it takes half of oslo.config's import time
 
     conf = cfg.ConfigOpts()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of authentication: ``[auth]``, and related options of other sections."""
+"""Authentication options: section ``[auth]`` and related options of other sections."""
 
 import os
 from typing import Any, Final
@@ -14,63 +14,72 @@ from zq.model.identity import AuthOptions, JwtOptions, ShareOptions
 
 JWT: Final = JwtOptions()
 STRATEGIES: Final = ("", "proxy", "token", "jwt", "token,jwt", "keystone")
-# The section of keystonemiddleware; its options are not checked here.
+# The section of keystonemiddleware, whose options are not checked here.
 KEYSTONE: Final = "keystone_authtoken"
 
 STRATEGY: Final = cfg.StrOpt(
     "auth_strategy",
     default="",
-    help="How callers prove who they are: proxy, token, jwt, token,jwt or keystone. Empty: they are believed.",
+    help="Authentication strategy: proxy, token, jwt, token,jwt or keystone. Empty: no authentication; the server "
+    "trusts request headers.",
 )
 CONTROL: Final = cfg.StrOpt(
     "control",
     default="",
-    help="Unix socket by which zq-server token reaches a server that has an embedded store open; none: no such socket. "
-    "Default: control.sock in the folder of the store.",
+    help="Path of the Unix socket through which zq-server token reaches a server with an embedded store; none: no "
+    "socket. Default: control.sock in the store directory.",
 )
 AUTH: Final = [
     cfg.StrOpt(
         "proxy_secret_file",
         default="",
         mutable=True,
-        help="For proxy: a file of mode 0600 or 0640 with one or two secrets, a line of at least 32 bytes each. A "
-        "proxy proves itself by one of them in X-ZQ-Proxy-Secret.",
+        help="For proxy: a file (mode 0600 or 0640) with one or two secrets of at least 32 bytes, one per line. The "
+        "proxy authenticates with one of them in the header X-ZQ-Proxy-Secret.",
     ),
-    cfg.IntOpt("token_max_days", default=366, min=1, max=3660, help="Most days that a token lives."),
+    cfg.IntOpt("token_max_days", default=366, min=1, max=3660, help="Maximum lifetime of a token in days."),
     cfg.StrOpt(
         "bootstrap_token_file",
         default="",
-        help="A file of mode 0600 or 0640 with a token, which is stored as an administrator's while there is none of "
-        "any, unless it was revoked.",
+        help="A file (mode 0600 or 0640) with an administrator's token. The server stores the token while no other "
+        "administrator token exists, unless the token was revoked.",
     ),
-    cfg.StrOpt("jwt_issuer", default="", help="For jwt: what iss must be, exactly."),
-    cfg.StrOpt("jwt_audience", default="", help="For jwt: what aud must be, or hold, exactly."),
-    cfg.StrOpt("jwt_jwks", default="", help="For jwt: the keys of the issuer, a file or an https URL."),
-    cfg.ListOpt("jwt_algorithms", default=list(JWT.algorithms), help="Algorithms of signatures; never none or HS256."),
-    cfg.StrOpt("jwt_project_claim", default=JWT.project_claim, help="Claim that names the project; dots lead down."),
-    cfg.StrOpt("jwt_roles_claim", default=JWT.roles_claim, help="Claim that names the roles; dots lead down."),
-    cfg.StrOpt("jwt_scope_claim", default=JWT.scope_claim, help="Claim that names the scopes; dots lead down."),
+    cfg.StrOpt("jwt_issuer", default="", help="For jwt: required value of iss."),
+    cfg.StrOpt("jwt_audience", default="", help="For jwt: required value of aud, or one of its values."),
+    cfg.StrOpt("jwt_jwks", default="", help="For jwt: the issuer's key set (JWKS), as a file or an https URL."),
+    cfg.ListOpt(
+        "jwt_algorithms", default=list(JWT.algorithms), help="Accepted signature algorithms; never none or HS256."
+    ),
+    cfg.StrOpt(
+        "jwt_project_claim", default=JWT.project_claim, help="Claim with the project; dots select nested claims."
+    ),
+    cfg.StrOpt("jwt_roles_claim", default=JWT.roles_claim, help="Claim with the roles; dots select nested claims."),
+    cfg.StrOpt("jwt_scope_claim", default=JWT.scope_claim, help="Claim with the scopes; dots select nested claims."),
     cfg.IntOpt(
         "jwt_leeway",
         default=JWT.leeway,
         min=0,
         max=60,
-        help="Seconds by which the issuer's clock may differ from ours.",
+        help="Maximum clock difference to the issuer in seconds.",
     ),
     cfg.IntOpt(
-        "jwt_max_age", default=JWT.max_age, min=1, max=31_622_400, help="Most seconds between iat and exp of a token."
+        "jwt_max_age",
+        default=JWT.max_age,
+        min=1,
+        max=31_622_400,
+        help="Maximum seconds between iat and exp of a token.",
     ),
-    cfg.StrOpt("jwt_type", default="", help="What typ in the header must be, as at+jwt. Empty: anything."),
+    cfg.StrOpt("jwt_type", default="", help="Required typ of the token header, such as at+jwt. Empty: any."),
     cfg.IntOpt(
         "jwks_max_stale",
         default=JWT.max_stale,
         min=0,
         max=604_800,
-        help="Seconds for which the last keys serve when none can be had from jwt_jwks.",
+        help="Seconds for which the last keys stay in use if jwt_jwks is unavailable.",
     ),
 ]
 
-# Minimum bytes of a secret for signed URLs.
+# Minimum length in bytes of a secret for signed URLs.
 MIN_SECRET: Final = 32
 SIGNED_URL: Final = [
     cfg.StrOpt(
@@ -78,14 +87,15 @@ SIGNED_URL: Final = [
         default="",
         secret=True,
         mutable=True,
-        help="Signs URLs, by which others may use a queue without an account; at least 32 bytes. Empty: none is valid.",
+        help="Secret of at least 32 bytes that signs URLs. Signed URLs give access to a queue without an account. "
+        "Empty: no signed URL is valid.",
     ),
     cfg.ListOpt(
         "old_secret_keys",
         default=[],
         secret=True,
         mutable=True,
-        help="Former values of secret_key, by which URLs were signed that are still valid. Between several a comma.",
+        help="Former values of secret_key, separated by commas. URLs signed with them remain valid.",
     ),
     cfg.IntOpt(
         "max_share_seconds",
@@ -93,7 +103,7 @@ SIGNED_URL: Final = [
         min=60,
         max=MAX_LIFE,
         mutable=True,
-        help="For how long a signed URL may be valid.",
+        help="Maximum lifetime of a signed URL in seconds.",
     ),
 ]
 
@@ -109,7 +119,10 @@ def share_options(conf: cfg.ConfigOpts) -> ShareOptions:
 
 
 def control_path(given: str, uri: str) -> str:
-    """Return the path of the control socket; "" = none, the default of stores that several processes can open."""
+    """Return the path of the control socket, or "" for no socket.
+
+    By default only the store ``rocksdb:`` has a socket, because several processes can open other stores.
+    """
     if given:
         return "" if given == "none" else os.path.abspath(given)
     parts = store_uri.split(uri)

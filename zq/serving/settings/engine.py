@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The choice of the HTTP server, and the numbers of threads, waiting requests and streams."""
+"""The default HTTP server, and the default numbers of threads, waiting requests and streams."""
 
 from importlib.util import find_spec
 from typing import Any, Final
 
 from zq.errors import StartRefused
 
-# Default of max_waiters if a waiting request holds a thread (gunicorn).
+# Default of max_waiters with gunicorn, where each waiting request holds a thread.
 MAX_WAITERS: Final = 40
-# Default of max_streams if a stream holds a thread (gunicorn).
+# Default of max_streams with gunicorn, where each stream holds a thread.
 MAX_STREAMS: Final = 16
-# Default of max_waiters under Granian.
+# Default of max_waiters with Granian.
 WAITERS_WITHOUT_THREADS: Final = 10_000
-# Default of max_streams under Granian.
+# Default of max_streams with Granian.
 STREAMS_WITHOUT_THREADS: Final = 2_000
-# Default of threads under Granian.
+# Default of threads with Granian.
 THREADS: Final = 16
-# Default of threads under gunicorn.
+# Default of threads with gunicorn.
 THREADS_WITH_WAITERS: Final = 64
 # Threads reserved for requests that neither wait nor stream.
 THREADS_FOR_WORK: Final = 8
 
 
 def engine_of(chosen: str, certificates: str) -> str:
-    """Return the chosen HTTP server.
+    """Return the HTTP server to use.
 
-    "auto" is Granian if it is installed and no client certificates are used, else gunicorn.
+    "auto" selects Granian if it is installed and client certificates are not used, else gunicorn.
     """
     if chosen != "auto":
         return chosen
@@ -33,7 +33,7 @@ def engine_of(chosen: str, certificates: str) -> str:
 
 
 def places(server: dict[str, Any]) -> dict[str, int]:
-    """Return the numbers of threads, waiting requests and streams."""
+    """Return the numbers of threads, waiting requests and streams, with defaults for unset options."""
     waiters, streams, threads = server["max_waiters"], server["max_streams"], server["threads"]
     if server["engine"] != "granian":
         threads = threads or THREADS_WITH_WAITERS
@@ -46,16 +46,17 @@ def places(server: dict[str, Any]) -> dict[str, int]:
 
 
 def _thread_shares(waiters: int | None, streams: int | None, threads: int) -> dict[str, int]:
-    """Return the numbers of waiting requests and streams that may hold threads, with enough threads left for others.
+    """Return how many waiting requests and how many streams may hold threads.
 
-    Values that are not set get their defaults, reduced in proportion if there are too few threads.
+    ``THREADS_FOR_WORK`` threads stay free for other requests. Unset options get their defaults, reduced in proportion
+    if there are too few threads.
     """
     most = threads - THREADS_FOR_WORK
     if (waiters or 0) + (streams or 0) > most:
         raise StartRefused(
             f"[server] max_waiters and max_streams together must be at most threads - {THREADS_FOR_WORK}, so that "
             f"requests that do not wait find a thread; they are {waiters or 0} and {streams or 0}, with {threads} "
-            f"threads."
+            "threads."
         )
     if streams is None:
         share = most * MAX_STREAMS // (MAX_WAITERS + MAX_STREAMS) if waiters is None else most - waiters

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All options of the server in one table. Those with ``mutable=True`` are reloaded on SIGHUP."""
+"""The option table of the server. SIGHUP reloads the options with ``mutable=True``."""
 
 from typing import Final
 
@@ -15,20 +15,20 @@ from zq.serving.settings.tenants import AUDIT, AUDIT_TTL, POLICY, QUOTA
 from zq.serving.settings.tls import CERTIFICATES, TLS
 from zq.serving.settings.transport import TRANSPORT
 
-# Defaults of [expiry].
+# Defaults of section ``[expiry]``.
 EXPIRY: Final = Expiry()
 
 
 def _integer(name: str, default: int, low: int, high: int, text: str) -> cfg.Opt:
-    """Return an option that is reloaded on SIGHUP."""
+    """Return a mutable option between ``low`` and ``high``."""
     return cfg.IntOpt(name, default=default, min=low, max=high, mutable=True, help=text)
 
 
-# Every option, by section.
+# All options by section.
 OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
     "DEFAULT": [
-        cfg.BoolOpt("admin_mode", default=False, help="Serve the routes for administrators."),
-        cfg.BoolOpt("enable_checksum", default=False, help="Store an MD5 checksum with each message and show it."),
+        cfg.BoolOpt("admin_mode", default=False, help="Serve the administrator routes."),
+        cfg.BoolOpt("enable_checksum", default=False, help="Store an MD5 checksum with each message and return it."),
         POOLING,
         STRATEGY,
     ],
@@ -44,22 +44,22 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "engine",
             default="auto",
             choices=["auto", "gunicorn", "granian"],
-            help="The HTTP server. auto: Granian where it is installed, which is faster, else gunicorn; with [auth] "
-            "certificates gunicorn.",
+            help="HTTP server. auto: Granian if it is installed (faster), else gunicorn; with [auth] certificates "
+            "always gunicorn.",
         ),
         cfg.BoolOpt(
             "trust_network",
             default=False,
-            help="Serve without authentication: beyond this machine, with admin_mode, and with the roles that "
-            "callers name. Each start warns of it.",
+            help="Allow operation without authentication on addresses beyond this machine, with admin_mode and with "
+            "roles from request headers. Each start logs a warning.",
         ),
         cfg.ListOpt(
             "allowed_hosts",
             default=[],
             sample_default=["queues.example.org"],
             mutable=True,
-            help="Names, without ports, that the header Host may have besides addresses and localhost; * "
-            "allows any. With an auth_strategy any is allowed. Between several a comma.",
+            help="Allowed names in the Host header, without ports, separated by commas; addresses and localhost are "
+            "always allowed. * allows any name. With an auth_strategy any name is allowed.",
         ),
         CONTROL,
         *TLS,
@@ -67,52 +67,57 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "threads",
             min=9,
             max=4096,
-            help="Threads of one process that work on requests. Default with Granian: 16. With gunicorn each request "
-            "holds one, a waiting one too; default: 64.",
+            help="Number of request threads per process. Default with Granian: 16. With gunicorn each request holds a "
+            "thread, even while it waits; default: 64.",
         ),
         cfg.IntOpt(
             "max_waiters",
             min=0,
-            help="Requests of one process that may wait for messages at once. Default with Granian: 10000. With "
-            "gunicorn they hold threads, and with max_streams may be at most threads - 8; default: 40, or what threads "
-            "allow.",
+            help="Maximum number of waiting requests per process. Default with Granian: 10000. With gunicorn each "
+            "holds a thread, and max_waiters + max_streams must be at most threads - 8; default: 40, or less with "
+            "few threads.",
         ),
         cfg.IntOpt(
             "max_streams",
             min=0,
-            help="Live streams of topics that one process serves at once. Default with Granian: 2000. With gunicorn "
-            "they hold threads, and with max_waiters may be at most threads - 8; default: 16, or what threads allow.",
+            help="Maximum number of open streams per process. Default with Granian: 2000. With gunicorn each holds a "
+            "thread, and max_waiters + max_streams must be at most threads - 8; default: 16, or less with few "
+            "threads.",
         ),
-        cfg.IntOpt("workers", default=1, min=1, max=256, help="Processes. The embedded store allows one."),
-        cfg.IntOpt("graceful_timeout", default=30, min=1, help="Seconds that requests in flight get on shutdown."),
+        cfg.IntOpt(
+            "workers", default=1, min=1, max=256, help="Number of worker processes. The embedded store allows only one."
+        ),
+        cfg.IntOpt(
+            "graceful_timeout", default=30, min=1, help="Seconds that running requests get to finish on shutdown."
+        ),
         cfg.IntOpt(
             "drain_delay",
             default=0,
             min=0,
             max=3600,
-            help="Seconds for which a server still takes requests after SIGTERM, while its /readyz says stopping and "
-            "answers close their connections. Only with Granian.",
+            help="Seconds for which the server still accepts requests after SIGTERM. Meanwhile /readyz reports "
+            "stopping and each response closes its connection. Only with Granian.",
         ),
         cfg.IntOpt(
             "keepalive",
             default=65,
             min=0,
-            help="Seconds that gunicorn keeps an idle connection open. Granian keeps it for head_timeout.",
+            help="Seconds for which gunicorn keeps an idle connection open. Granian uses head_timeout.",
         ),
         cfg.FloatOpt(
             "head_timeout",
             default=10.0,
             min=0.1,
             max=3600,
-            help="Seconds within which the whole head of a request must come, also the next one on a connection. Only "
-            "with Granian.",
+            help="Maximum seconds until the head of a request is complete, including the time a connection was idle "
+            "before. Only with Granian.",
         ),
         cfg.FloatOpt(
             "body_timeout",
             default=10.0,
             min=0.1,
             max=3600,
-            help="Seconds within which a body must come, and one more for each 10,000 bytes of it that have come. Only "
+            help="Maximum seconds until a request body is complete, plus one second per 10,000 bytes received. Only "
             "with Granian.",
         ),
         cfg.FloatOpt(
@@ -120,36 +125,38 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             default=30.0,
             min=0.1,
             max=3600,
-            help="Seconds after which a long answer is given up whose client takes nothing of it. Only with Granian.",
+            help="Seconds after which a long response is aborted if the client reads nothing. Only with Granian.",
         ),
         cfg.FloatOpt(
             "queue_timeout",
             default=5.0,
             min=0.1,
             max=3600,
-            help="Seconds that a request may wait for a thread: it is refused then with 503, and new ones at once as "
-            "long as others wait so long. Only with Granian.",
+            help="Maximum seconds that a request waits for a thread before the server answers 503. While requests "
+            "wait this long, new ones are rejected at once. Only with Granian.",
         ),
         cfg.IntOpt(
             "max_connections",
             default=4096,
             min=16,
             max=1_000_000,
-            help="Connections of one process; with Granian those of max_waiters and max_streams come besides.",
+            help="Maximum number of connections per process. Granian allows max_waiters and max_streams connections "
+            "in addition.",
         ),
         cfg.IntOpt(
             "max_connections_per_address",
             default=2048,
             min=1,
             max=1_000_000,
-            help="Requests of one address, of IPv6 of one /64 network, that one process has under way. A further one "
-            "is refused with 503. Only with Granian.",
+            help="Maximum number of concurrent requests per process from one IPv4 address or one IPv6 /64 network; "
+            "further requests get 503. Only with Granian.",
         ),
         cfg.BoolOpt(
             "behind_proxy",
             default=False,
-            help="Only proxies connect, so max_connections_per_address does not apply: bound clients there. "
-            "gunicorn needs it to listen beyond this machine, since a slow client holds one of its threads.",
+            help="Only proxies connect to the server, so max_connections_per_address does not apply; limit clients in "
+            "the proxy. gunicorn requires this option to listen beyond this machine, because a slow client holds a "
+            "thread.",
         ),
     ],
     **{section.name: [*section.options] for section in SECTIONS},
@@ -158,25 +165,24 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "uri",
             default="rocksdb:var/zq",
             secret=True,
-            help="The store; its scheme picks the driver: rocksdb:///var/lib/zq, mongodb://host/zq?replicaSet=rs0, "
+            help="Store URI; its scheme selects the driver: rocksdb:///var/lib/zq, mongodb://host/zq?replicaSet=rs0, "
             "redis://host/0, swift://container/prefix.",
         ),
-        cfg.BoolOpt(
-            "wait", default=False, help="At start wait for a store that does not answer, as --wait-for-store does."
-        ),
+        cfg.BoolOpt("wait", default=False, help="Wait at start until the store is available, like --wait-for-store."),
     ],
     "storage:mongodb": [
         cfg.StrOpt(
             "write_concern",
             default="majority",
-            help="How many members have a change before it is acknowledged: majority, or a number. Below majority a "
-            "fail-over may lose acknowledged messages. A w= in the URI counts instead.",
+            help="Write concern: majority, or the number of members that must have a change before it is "
+            "acknowledged. Below majority, a failover may lose acknowledged messages. w= in the URI takes "
+            "precedence.",
         ),
         cfg.BoolOpt(
             "journal",
             default=True,
-            help="Acknowledge a change only when it is in the journal. Off, a power cut may lose it. A journal= in the "
-            "URI counts instead.",
+            help="Acknowledge a change only after it is in the journal. If false, a power failure may lose "
+            "acknowledged changes. journal= in the URI takes precedence.",
         ),
     ],
     SECTION: OBJECT,
@@ -185,8 +191,8 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "wait_replicas",
             default=0,
             min=0,
-            help="Replicas that must have a change before it is acknowledged (WAIT). 0: a fail-over may lose "
-            "acknowledged messages.",
+            help="Number of replicas that must have a change before it is acknowledged (WAIT). With 0 a failover may "
+            "lose acknowledged messages.",
         ),
     ],
     "storage:rocksdb": [
@@ -194,25 +200,25 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "sync",
             default="always",
             choices=["always", "interval", "never"],
-            help="When an acknowledged change is on disk. always: before the answer. interval: within sync_interval "
-            "seconds, so a power cut may lose that much. never: when the operating system likes. A killed process "
-            "loses nothing in any mode.",
+            help="When changes are synced to disk. always: before they are acknowledged. interval: every "
+            "sync_interval seconds, so a power failure may lose that much. never: left to the operating system. If "
+            "only the process is killed, no mode loses changes.",
         ),
         cfg.FloatOpt(
-            "sync_interval", default=1.0, min=0.01, max=3600, help="Seconds between syncs, for sync = interval."
+            "sync_interval", default=1.0, min=0.01, max=3600, help="Seconds between syncs, with sync = interval."
         ),
         cfg.IntOpt(
             "max_clock_jump",
             default=172800,
             min=0,
-            help="Seconds that the machine's clock may be ahead of the store's last use at start, since expiry "
-            "destroys messages for good. 0: believe any clock, as --force-clock does for one start.",
+            help="Maximum seconds by which the machine's clock may be ahead of the store's last use at start, because "
+            "a wrong clock would expire messages. 0: no check, like --force-clock for one start.",
         ),
     ],
     "transport": [*TRANSPORT, *(option for section in SECTIONS for option in section.others.get("transport", ()))],
     "expiry": [
         cfg.BoolOpt(
-            "sweep", default=EXPIRY.sweep, mutable=True, help="Sweep: remove what has expired, round by round."
+            "sweep", default=EXPIRY.sweep, mutable=True, help="Remove expired messages in regular sweep rounds."
         ),
         cfg.FloatOpt(
             "sweep_interval",
@@ -220,58 +226,65 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             min=0.1,
             max=3600,
             mutable=True,
-            help="Seconds between rounds that give back the space of expired and purged messages.",
+            help="Seconds between sweep rounds, which reclaim the space of expired and purged messages.",
         ),
         _integer(
-            "sweep_batch_size", EXPIRY.sweep_batch_size, 1, 100_000, "Most messages that one step of a round removes."
+            "sweep_batch_size",
+            EXPIRY.sweep_batch_size,
+            1,
+            100_000,
+            "Maximum number of messages that one step of a sweep round removes.",
         ),
         _integer(
             "sweep_max_deletes",
             EXPIRY.sweep_max_deletes,
             1,
             100_000_000,
-            "Most messages that one round removes, at least sweep_batch_size.",
+            "Maximum number of messages that one sweep round removes; at least sweep_batch_size.",
         ),
         cfg.BoolOpt(
             "delete_on_read",
             default=EXPIRY.delete_on_read,
             mutable=True,
-            help="Remove expired messages that a reader came across.",
+            help="Remove expired messages that readers find.",
         ),
         _integer(
             "delete_queue_size",
             EXPIRY.delete_queue_size,
             1,
             10_000_000,
-            "Most messages that readers came across and that wait for removal; more are left to the sweep.",
+            "Maximum number of expired messages found by readers that wait for removal; further ones are left to the "
+            "sweep.",
         ),
         cfg.BoolOpt(
             "compaction_filter",
             default=EXPIRY.compaction_filter,
             mutable=True,
-            help="Drop expired messages whenever the embedded store rewrites its files.",
+            help="Drop expired messages when the embedded store compacts its files.",
         ),
         _integer(
             "compaction_filter_grace",
             EXPIRY.compaction_filter_grace,
             0,
             86400,
-            "Seconds after its expiry that the compaction filter leaves a message to the other layers.",
+            "Seconds after expiry before the compaction filter drops a message, so that other expiry layers come "
+            "first.",
         ),
         _integer(
             "compaction_interval",
             EXPIRY.compaction_interval,
             60,
             31_536_000,
-            "Seconds after which the embedded store rewrites files though nothing else asks for it.",
+            "Seconds after which the embedded store compacts a file even without other reason.",
         ),
         cfg.MultiStrOpt(
             "queue_ttl",
             default=[],
             sample_default=["mqtt-*: 86400"],
             mutable=True,
-            help="Pattern of queue names (* any characters, ? one), a colon, and the seconds that a message of such a "
-            "queue lives, unless it or its queue says otherwise. May stand several times; the first that fits counts.",
+            help="Default TTL of messages by queue name: a pattern (* any characters, ? one character), a colon, and "
+            "seconds. It applies to messages without a ttl in queues without a default. Repeat the option for "
+            "several patterns; the first match applies.",
         ),
     ],
     "topics": [
@@ -280,30 +293,33 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             DEFAULT_KEEP.size,
             MIN_KEEP.size,
             1 << 50,
-            "Bytes of message bodies that the log of a project's topics keeps, at least twice max_messages_post_size; "
-            "the oldest messages fall off.",
+            "Maximum bytes of message bodies in the topic log of a project; the oldest messages are trimmed. At least "
+            "twice max_messages_post_size.",
         ),
         _integer(
             "topic_log_messages",
             DEFAULT_KEEP.messages,
             MIN_KEEP.messages,
             1_000_000_000,
-            "Messages that the log of a project's topics keeps; the oldest fall off.",
+            "Maximum number of messages in the topic log of a project; the oldest are trimmed.",
         ),
     ],
     "log": [
         cfg.StrOpt(
-            "format", default="text", choices=["text", "json"], help="One line of text or one JSON object each."
+            "format",
+            default="text",
+            choices=["text", "json"],
+            help="Log format: one line of text or one JSON object per record.",
         ),
         cfg.StrOpt(
             "level",
             default="INFO",
             choices=["DEBUG", "INFO", "WARNING", "ERROR"],
             mutable=True,
-            help="The least level logged.",
+            help="Minimum level of logged records.",
         ),
         cfg.BoolOpt(
-            "requests", default=False, mutable=True, help="Log a line for each request. Failures are always logged."
+            "requests", default=False, mutable=True, help="Log each request. Failed requests are always logged."
         ),
         AUDIT,
         AUDIT_TTL,
@@ -313,27 +329,28 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             "bind",
             default="",
             sample_default="127.0.0.1:8887",
-            help="Address and port at which /healthz and /readyz are served besides, by threads of their own, whatever "
-            "the others do. Empty: none.",
+            help="Additional address and port for /healthz and /readyz, served by threads of their own even if all "
+            "request threads are busy. Empty: none.",
         ),
     ],
     "metrics": [
-        cfg.StrOpt("bind", default="127.0.0.1", help="Address at which /metrics is served."),
+        cfg.StrOpt("bind", default="127.0.0.1", help="Address of the metrics listener, which serves /metrics."),
         cfg.PortOpt(
             "port",
             default=8889,
-            help="Port of that address; 0: none. If it is taken, as by another server of this machine, it is tried "
-            "again each second.",
+            help="Port of the metrics listener; 0: none. If the port is in use, for example by another server on this "
+            "machine, the server retries every second.",
         ),
-        cfg.BoolOpt("on_main_port", default=False, help="Serve /metrics at the address of [server], too."),
-        cfg.BoolOpt("per_queue", default=False, mutable=True, help="Give figures of each queue, not of all together."),
+        cfg.BoolOpt("on_main_port", default=False, help="Also serve /metrics on the address of [server]."),
+        cfg.BoolOpt("per_queue", default=False, mutable=True, help="Report metrics per queue instead of totals."),
         cfg.IntOpt(
             "max_queues",
             default=1000,
             min=1,
             max=100_000,
             mutable=True,
-            help="Most queues whose messages are counted; with per_queue, most that have figures of their own.",
+            help="Maximum number of queues whose messages are counted; with per_queue, also of queues with metrics of "
+            "their own.",
         ),
         cfg.IntOpt(
             "max_counted",
@@ -341,12 +358,12 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             min=1,
             max=10_000_000,
             mutable=True,
-            help="Messages of a queue and state up to which they are counted exactly.",
+            help="Maximum number of messages that are counted per queue and state.",
         ),
     ],
 }
 
 
 def variable(group: str, option: str) -> str:
-    """Return the environment variable that sets the option."""
+    """Return the name of the environment variable that sets the option."""
     return f"OS_{group.upper()}__{option.upper()}"

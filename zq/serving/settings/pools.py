@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of pools: ``pooling`` and ``[pooling:catalog]``."""
+"""Pool options: ``pooling`` and section ``[pooling:catalog]``."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -12,24 +12,24 @@ from zq.errors import StartRefused
 POOLING: Final = cfg.BoolOpt(
     "pooling",
     default=False,
-    help="Keep queues in several stores: the one of [storage] uri is the catalogue, pools are the others.",
+    help="Distribute queues over several stores: [storage] uri is the catalogue, the others are pools.",
 )
 CATALOG: Final[list[cfg.Opt]] = [
     cfg.BoolOpt(
         "enable_virtual_pool",
         default=False,
-        help="Put new queues for which there is no pool into the store of [storage] uri.",
+        help="Create queues without a matching pool in the store of [storage] uri.",
     ),
     cfg.ListOpt(
         "allowed_hosts",
         default=[],
         sample_default=["redis-1.example.org"],
         mutable=True,
-        help="Hosts, with or without ports, that URIs of pools may name; rocksdb: and memory: allow pools in files "
-        "and in the memory of a server that is alone. Between several a comma.",
+        help="Hosts, with or without port, that pool URIs may name, separated by commas. rocksdb: and memory: allow "
+        "embedded pools, which only a single server can use.",
     ),
 ]
-# The section of a URI's scheme, for stores that several servers share.
+# Option section by URI scheme, for stores that several servers share.
 NETWORKED: Final = {
     "mongodb": "storage:mongodb",
     "mongodb+srv": "storage:mongodb",
@@ -37,12 +37,12 @@ NETWORKED: Final = {
     "rediss": "storage:redis",
     "unix": "storage:redis",
 }
-# Stores of one process, as ``allowed_hosts`` names them.
+# Embedded stores as written in ``allowed_hosts``; only one process can open them.
 EMBEDDED: Final = ("memory:", "rocksdb:")
 
 
 class PoolSettings(Struct, frozen=True):
-    """Of a server with pools. ``hosts``: in lower case; ``options``: the settings of each scheme's driver."""
+    """Settings of a server with pools. ``hosts`` are in lower case; ``options`` maps each scheme to driver options."""
 
     virtual: bool
     hosts: tuple[str, ...]
@@ -50,7 +50,11 @@ class PoolSettings(Struct, frozen=True):
 
 
 def pools_of(conf: cfg.ConfigOpts, scheme: str, driver_options: Callable[[str], dict[str, Any]]) -> PoolSettings | None:
-    """None = one store. ``scheme``: that of the catalogue, which other processes may use too, and so its pools."""
+    """Return the pool settings, or ``None`` if pooling is off.
+
+    ``scheme`` is the URI scheme of the catalogue. If other servers can share the catalogue, they must be able to open
+    the pools too, so embedded pools raise ``StartRefused``.
+    """
     if not conf.pooling:
         return None
     hosts = tuple(host.lower() for host in conf["pooling:catalog"].allowed_hosts)

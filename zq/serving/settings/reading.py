@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion of oslo.config options to checked values.
 
-An invalid value raises ``StartRefused`` with the option, where it is set, and what it must be.
+An invalid value raises ``StartRefused`` with the option, the place where it is set, and its valid values.
 """
 
 import math
@@ -39,11 +39,11 @@ T = TypeVar("T")
 HOST_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,253}|\*", re.ASCII)
 # An entry of queue_ttl: a name pattern and a default ttl.
 QUEUE_TTL: Final = re.compile(r"\s*([A-Za-z0-9_.*?-]{1,64})\s*:\s*([0-9]{1,12})\s*", re.ASCII)
-# Similarity above which a name counts as a misspelt option; 1 = equal.
+# Similarity from which a name counts as a misspelt option; 1 means equal.
 ALIKE: Final = 0.8
-# The environment variables of the options.
+# Environment variables of all options.
 VARIABLES: Final = tuple(variable(section, option.dest) for section, options in OPTIONS.items() for option in options)
-# Prefixes of the environment variables, by section.
+# Environment variable prefix of each section.
 PREFIXES: Final = tuple(variable(section, "") for section in OPTIONS)
 
 
@@ -53,10 +53,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     auth: AuthOptions
     share: ShareOptions
     sections: dict[str, Any]
-    """Structs of the features' sections by name; ``of`` returns one."""
+    """Options of the features' sections by section name; ``of`` returns one section."""
     policy_file: str
     quota: Quota
-    """Default quota of projects."""
+    """Default project quota."""
     quota_headers: bool
     audit: str
     audit_ttl: int
@@ -92,13 +92,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     limits: Limits
     storage_timeout: float
     queue_ttl: tuple[tuple[str, int], ...]
-    """Pairs of a queue name pattern and the default ttl of its messages; the first match applies."""
+    """Pairs of a queue name pattern and a default message TTL; the first match applies."""
     strict_client_id: bool
     delete_with_claim_id: bool
     message_encryption_key_file: str
     admin_mode: bool
     pooling: PoolSettings | None
-    """``None`` = a single store."""
+    """``None`` if there is a single store."""
     checksum: bool
     expiry: Expiry
     sweep_interval: float
@@ -122,7 +122,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def max_body(self) -> int:
-        """Size in bytes of the largest body that some route accepts."""
+        """Maximum body size in bytes over all routes."""
         return max(
             *(self.limits.max_messages_post_size, self.limits.max_queue_metadata),
             *(MAX_COMMIT_BODY, MAX_CONTROL_BODY),
@@ -138,7 +138,7 @@ def refusing() -> Iterator[None]:
     except RecursionError as error:
         raise StartRefused("The configuration cannot be used: an option refers to itself by a $.") from error
     except (cfg.NoSuchOptError, cfg.NoSuchGroupError, cfg.TemplateSubstitutionError) as error:
-        # The original message may contain a part of a password.
+        # The original message may contain part of a password.
         raise StartRefused(
             "The configuration cannot be used: a value refers by a $ to an option that does not exist; a $ itself is "
             "written $$."
@@ -148,7 +148,7 @@ def refusing() -> Iterator[None]:
 
 
 def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
-    """Return the current options of the file ``path``. Raises ``StartRefused``."""
+    """Return the checked options of ``conf``; ``path`` is the configuration file. Raises ``StartRefused``."""
     with refusing():
         _check_values(conf, path)
         settings = _settings(conf)
@@ -157,7 +157,7 @@ def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
 
 
 def check_file(path: str) -> None:
-    """Raise ``StartRefused`` for a file that cannot be read or that sets an unknown option."""
+    """Raise ``StartRefused`` if the file is unreadable or sets an unknown option."""
     for section, entries in sections_of(path).items():
         if section == KEYSTONE:
             continue
@@ -210,7 +210,7 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
 
 
 def _tenant_settings(conf: cfg.ConfigOpts) -> dict[str, Any]:
-    """Return the settings of authentication, features, quotas and audit."""
+    """Return the settings of authentication, features, quotas and audit log."""
     return {
         "auth": auth_options(conf),
         "share": share_options(conf),
@@ -249,7 +249,7 @@ def _allowed_hosts(given: Sequence[str]) -> Iterator[str]:
 
 
 def queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
-    """Return the entries of the option ``queue_ttl``; the environment variable separates them by commas."""
+    """Return the entries of the option ``queue_ttl``; in its environment variable, commas separate them."""
     # oslo.config would treat each character of the variable as an entry.
     together = os.environ.get(variable("expiry", "queue_ttl"))
     lines: list[str] = conf.expiry.queue_ttl if together is None else [line for line in together.split(",") if line]
@@ -267,14 +267,14 @@ def _queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
         yield found[1], int(found[2])
 
 
-# URI prefixes of stores that one process owns.
+# URI prefixes of stores that only one process can open.
 SINGLE_PROCESS: Final = ("memory:", "rocksdb:", *(f"{scheme}:" for scheme in objects.SCHEMES))
 
 
 def _check(settings: Settings) -> None:
-    """Raise ``StartRefused`` for combinations that cannot work."""
+    """Raise ``StartRefused`` if options contradict each other."""
     if settings.uri.startswith(SINGLE_PROCESS) and settings.workers != 1:
-        raise StartRefused("[server] workers must be 1 with the embedded store, which one process owns.")
+        raise StartRefused("[server] workers must be 1 with an embedded store, because only one process can open it.")
     expiry = settings.expiry
     if expiry.sweep_max_deletes < expiry.sweep_batch_size:
         raise StartRefused(
@@ -305,12 +305,12 @@ def _check_limits(limits: Limits) -> None:
 
 
 def value_of(conf: cfg.ConfigOpts, section: str, option: cfg.Opt) -> Any:
-    """Return the option's current value."""
+    """Return the current value of an option."""
     return conf[option.dest] if section == "DEFAULT" else conf[section][option.dest]
 
 
 def _check_values(conf: cfg.ConfigOpts, path: str | None) -> None:
-    """Raise ``StartRefused`` for values of a wrong type or out of range. ``path``: the configuration file."""
+    """Raise ``StartRefused`` if a value has a wrong type or is out of range; ``path`` is the configuration file."""
     for section, options in OPTIONS.items():
         for option in options:
             try:
@@ -323,7 +323,7 @@ def _check_values(conf: cfg.ConfigOpts, path: str | None) -> None:
 
 
 def sections_of(path: str) -> dict[str, dict[str, list[str]]]:
-    """Return the entries of a configuration file by section. Raises ``StartRefused`` if it cannot be read."""
+    """Return the entries of a configuration file by section. Raises ``StartRefused`` if the file is unreadable."""
     sections: dict[str, dict[str, list[str]]] = {}
     try:
         cfg.ConfigParser(path, sections).parse()
@@ -333,9 +333,9 @@ def sections_of(path: str) -> dict[str, dict[str, list[str]]]:
 
 
 def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a warning for each environment variable that looks like an option of zq but is not one.
+    """Yield a warning for each environment variable that resembles an option of zq but is not one.
 
-    Variables of OpenStack clients do not look like that.
+    Variables of OpenStack clients have no double underscore and are not reported.
     """
     for name in sorted(environment):
         if name in VARIABLES or not name.startswith("OS_") or "__" not in name:
@@ -364,7 +364,7 @@ def _place(section: str, option: cfg.Opt, path: str | None) -> str:
 
 
 def _wanted(option: cfg.Opt) -> str | None:
-    """Return a description of the option's valid values; ``None`` if only oslo.config knows them."""
+    """Return a description of the option's valid values, or ``None`` if only oslo.config can check them."""
     if isinstance(option, cfg.BoolOpt):
         return "true or false"
     if choices := getattr(option.type, "choices", None):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option tables in ``api-ref/configuration.md``, one per section.
 
-``python -m zq.serving.settings.reference api-ref/configuration.md`` rewrites them. Each table stands below a marker;
-the text between the tables is kept.
+``python -m zq.serving.settings.reference api-ref/configuration.md`` rewrites the table below each marker and keeps the
+text between tables.
 """
 
 import re
@@ -15,18 +15,18 @@ from oslo_config import cfg
 from zq.serving.settings.options import OPTIONS
 from zq.serving.settings.transport import BOUNDS
 
-# Marker before the table of a section.
+# Marker above the table of a section.
 MARK: Final = "<!-- [{}]: written by python -m zq.serving.settings.reference. -->\n\n"
-# The first lines of a table.
+# Header lines of a table.
 HEAD: Final = "| Option | Default | Values | At `HUP` | Meaning |\n|---|---|---|---|---|\n"
-# Numbers from here on have thousands separators in ranges.
+# Numbers of at least this size have thousands separators in ranges.
 READABLE: Final = 10_000
 # An option or a flag in a help text.
 OPTION_OR_FLAG: Final = re.compile(r"(?<![\w-])([a-z]+(?:_[a-z]+)+|--[a-z-]+)(?!\w)")
 
 
 def renewed(page: str) -> str:
-    """Return the page with current tables. Raises ``ValueError`` if a section has no marker."""
+    """Return ``page`` with current tables. Raises ``ValueError`` if a section has no marker."""
     for section in OPTIONS:
         mark = MARK.format(section)
         before, found, after = page.partition(mark)
@@ -37,13 +37,13 @@ def renewed(page: str) -> str:
 
 
 def table(section: str) -> str:
-    """Return the table of a section, in the order of the sample configuration."""
+    """Return the option table of a section, in the order of the sample configuration."""
     return HEAD + "".join(map(_row, OPTIONS[section]))
 
 
 def _row(option: cfg.Opt) -> str:
     meaning = OPTION_OR_FLAG.sub(r"`\1`", option.help or "")
-    again = "read again" if option.mutable else ""
+    again = "reload" if option.mutable else ""
     cells = (f"`{option.dest}`", _default(option.default), _values(option), again, meaning)
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS options, in ``[server]`` and ``[auth]``, and their valid combinations."""
+"""TLS options of ``[server]`` and ``[auth]``, and their valid combinations."""
 
 from typing import Final, Protocol
 
@@ -7,29 +7,29 @@ from oslo_config import cfg
 
 from zq.errors import StartRefused
 
-# Minimum TLS version.
+# Valid values of the minimum TLS version.
 VERSIONS: Final = ("1.2", "1.3")
 TLS: Final = [
     cfg.StrOpt(
         "tls_cert",
         default="",
-        help="Serve by TLS: the file of the certificate, behind it those of its issuers (PEM). It is read again at "
-        "HUP.",
+        help="Serve TLS: a PEM file with the certificate, followed by its intermediate certificates. Reloaded on "
+        "SIGHUP.",
     ),
-    cfg.StrOpt("tls_key", default="", help="The file of the key of tls_cert (PEM, PKCS #8, without a password)."),
+    cfg.StrOpt("tls_key", default="", help="Private key of tls_cert (PEM, PKCS #8, without a password)."),
     cfg.StrOpt(
         "tls_client_ca",
         default="",
-        help="The file of authorities (PEM): only clients with a certificate of one of them may connect.",
+        help="CA certificates (PEM): only clients with a certificate from one of these authorities may connect.",
     ),
-    cfg.StrOpt("tls_min", default=VERSIONS[0], choices=VERSIONS, help="The oldest version of TLS that is spoken."),
+    cfg.StrOpt("tls_min", default=VERSIONS[0], choices=VERSIONS, help="Minimum TLS version."),
 ]
 CERTIFICATES: Final = cfg.StrOpt(
     "certificates",
     default="",
     mutable=True,
-    help="For token, with gunicorn and tls_client_ca: a file (TOML) that says which project, roles and "
-    "scopes the subjects of certificates have.",
+    help="For token, with gunicorn and tls_client_ca: a TOML file that maps certificate subjects to projects, roles "
+    "and scopes.",
 )
 
 
@@ -47,9 +47,9 @@ class Chosen(Protocol):
 
 
 def check_tls(chosen: Chosen, strategy: str, certificates: str) -> None:
-    """Raise ``StartRefused`` if an option lacks another option that it needs."""
+    """Raise ``StartRefused`` if an option that another option needs is missing."""
     if bool(chosen.tls_cert) != bool(chosen.tls_key):
-        raise StartRefused("[server] tls_cert and tls_key must be set both, or none of them.")
+        raise StartRefused("[server] tls_cert and tls_key must both be set, or neither.")
     if chosen.tls_client_ca and not chosen.tls_cert:
         raise StartRefused("[server] tls_client_ca needs tls_cert and tls_key.")
     if certificates and not (strategy == "token" and chosen.engine == "gunicorn" and chosen.tls_client_ca):

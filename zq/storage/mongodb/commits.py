@@ -241,6 +241,7 @@ class Commits:
         record, deleted = begun.record, sum(map(len, begun.held.values()))
         if fence is not None:
             check_fence(self._client, session, layout.original(record["project"]), fence)
+        self._reservations.check_removals(begun.held, session)
         published = sum(stage["count"] for stage in record["publish"] if BESIDE not in stage)
         figures = {"batch": record["next"], "published": published, "deleted": deleted, "decided": record["moment"]}
         return {"$set": {"state": DECIDED, "due": clock.now(), **figures}}

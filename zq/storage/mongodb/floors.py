@@ -10,10 +10,10 @@ comes after everything that the verb has read; one that it shows hides all messa
 transaction reads both of one snapshot. Verbs that update messages without reading them carry a guard, a filter that
 raises an error while ``g`` is there; then they are done in a transaction.
 
-A transaction whose snapshot is older than the decision must not commit after it, if it lets messages, or history
-entries of them, appear in places that the floors do not cover. So it writes the counter of finishing of the messages'
-queue, and so does the transaction of the decision (``conflict_with_removals``): one of the two is run again. They do
-not meet at the queue's document, which posts write.
+A transaction whose snapshot is older than the decision must not commit after it if its effect is visible in places that
+the floors do not cover: moved messages, history entries, messages that a commit publishes. So the transaction writes
+the counter of finishing of the messages' queue, and so does the transaction of the decision
+(``conflict_with_removals``): one of the two is run again. The queue's document would not do, because posts write it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

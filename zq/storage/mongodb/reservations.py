@@ -19,10 +19,10 @@ from zq.model import ClaimRef, Outcome
 from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.changes import Ending, finish, held_filter, reserved_id
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.floors import counters_of, find_there, floor_of
+from zq.storage.mongodb.floors import conflict_with_removals, counters_of, find_there, floor_of
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 from zq.storage.mongodb.producers import DECIDED
-from zq.storage.mongodb.unions import find_with
+from zq.storage.mongodb.unions import FLOORS, find_with
 
 # The year 2200.
 FAR: Final = 7_258_118_400_000
@@ -75,11 +75,13 @@ class Reservations:
         return holdings
 
     def finish_small(self, holdings: Holdings, now: int, session: Session) -> None:
-        """Delete what was found in this transaction."""
+        """Delete the messages that were found in this transaction. Conflict with removals of their queues."""
         together: defaultdict[tuple[QueueKey, int], list[BsonDocument]] = defaultdict(list)
         for claim, found in holdings.items():
             together[layout.key(claim.queue), claim.history].extend(found)
         for (key, history), found in together.items():
+            if not history:  # history entries conflict by their positions
+                self._client.update([conflict_with_removals(key)], session)
             doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
             finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
             lines.update_entries(self._client, session, key, found, now)
@@ -118,6 +120,19 @@ class Reservations:
             by_queue[layout.key(layout.queue_of(message["s"]))].append(message)
         for key, its in by_queue.items():
             lines.update_entries(self._client, session, key, its, now)
+
+    def check_removals(self, holdings: Holdings, session: Session) -> None:
+        """Raise ``ClaimLapsed`` if a purge or deletion has removed a held message. Conflict with later removals."""
+        keys = list(dict.fromkeys(layout.key(claim.queue) for claim in holdings))
+        if not keys:
+            return
+        self._client.update([conflict_with_removals(key) for key in keys], session)
+        counters = self._client.find(counters_of(self._client, keys), fields=FLOORS, session=session)
+        floors = {counter["_id"]: floor_of(counter) for counter in counters}
+        for claim, found in holdings.items():
+            floor = floors.get(layout.key(claim.queue).counter, 0)
+            if any(message["k"] <= floor for message in found):
+                raise ClaimLapsed.of(claim.claim)
 
     def unreserve(self, claims: Sequence[ClaimRef], attempt: str) -> None:
         """Give back what the attempt has reserved, as it was."""

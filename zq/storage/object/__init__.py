@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded store that survives its machine: the ordered engine over a local RocksDB directory, whose log is in an
-object store. One server owns it; another machine with an empty disk can take over.
+"""The driver for stores in an object store: the ordered engine over a local RocksDB directory with a remote log.
 
-Here both are put together: a URI becomes the objects, the owner and the engine.
+One server owns the store. Another machine with an empty disk can take it over. This module composes objects, owner and
+engine from a URI.
 """
 
 import hashlib
@@ -47,10 +47,10 @@ def connect(
     max_clock_jump: int = 172800,
     expiry: Expiry | None = None,
 ) -> OrderedStorage:
-    """Take over the store of a URI, as ``swift://container/prefix`` or ``s3://bucket/prefix``, and open it. Raises
-    ``StartRefused``.
+    """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``cache``: a local directory, whose content is thrown away. For the others see ``Terms``, ``Shipper`` and ``Rules``.
+    ``cache`` is a local directory, whose content is deleted. See ``Terms``, ``Shipper`` and ``Rules`` for the other
+    options. Raises ``StartRefused``.
     """
     if takeover not in TAKEOVERS:
         raise StartRefused(f"[storage:object] takeover must be one of {', '.join(TAKEOVERS)}; it is {takeover!r}.")
@@ -79,7 +79,7 @@ def connect(
 
 
 def objects_of(uri: str) -> Objects:
-    """The objects that a URI names, ready to be used. Raises ``StartRefused``, ``Unavailable``."""
+    """Return the objects at a URI. Raises ``StartRefused`` or ``Unavailable``."""
     if store_uri.split(uri).scheme == "swift":
         swift = SwiftObjects(uri, os.environ)
         swift.prepare()
@@ -94,8 +94,7 @@ def objects_of(uri: str) -> Objects:
 
 
 def prepare(uri: str, **_: object) -> None:
-    """Make what the store needs before its first use, and try whether the object store elects. Raises as ``connect``
-    does."""
+    """Prepare the object store and test its leader election before the first use. Raises ``StartRefused``."""
     objects_of(uri)
 
 
@@ -120,7 +119,7 @@ def ship(uri: str, to: str) -> int:
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Who owns the store, and how far that server has come. Raises ``StartRefused``, ``Unavailable``."""
+    """Return the owner of the store and its progress. Raises ``StartRefused`` or ``Unavailable``."""
     epoch, opening, head = offline.owner(objects_of(uri))
     now = layout.ms(StorageClock().now())
     return {
@@ -135,7 +134,9 @@ def owner(uri: str) -> Mapping[str, str | int]:
 
 
 def check(uri: str) -> Report:
-    """Restore the store into a directory that goes, and compare its parts with each other. Raises ``StoreDamaged`` with
-    the name of an object that is missing or damaged."""
+    """Restore the store to a temporary directory and check its consistency.
+
+    Raises ``StoreDamaged`` with the name of a missing or damaged object.
+    """
     with offline.restored(objects_of(uri), SHAPE) as path:
         return rocksdb.check(f"rocksdb://{path}")

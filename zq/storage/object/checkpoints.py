@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints: the files of the local directory in the object store, so that little of the log has to be read; and the
-removal of what nobody restores from any more.
+"""Checkpoints of the local directory in the object store, which bound the log to replay, and removal of old data.
 
-Another thread says in ``head/<epoch>`` every few seconds how far the owner has come.
+Another thread writes the owner's progress to ``head/<epoch>`` every few seconds.
 """
 
 import hashlib
@@ -28,7 +27,7 @@ LOG = logging.getLogger(__name__)
 SMALL: Final = 4096
 # Files that are read or written at a time.
 AT_ONCE: Final = 4
-# Seconds between two looks at what is due.
+# Seconds between two checks for due work.
 TICK: Final = 0.5
 # Seconds after which a checkpoint is due in any case, if anything was written.
 LONGEST: Final = 3600.0
@@ -57,10 +56,17 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class Rules(NamedTuple):
-    """A checkpoint is due after so many ``size`` bytes or ``records`` of log. ``keep``: seconds back to which the store
-    can be restored. ``beat``: seconds between two words of how far the owner has come. ``rest``: seconds for which an
-    owner removes nothing of the log, by a clock that nobody sets: one that it has deposed may be asleep with an upload
-    before it (see ``Proof.after_put``)."""
+    """The rules for checkpoints and removals.
+
+    Attributes:
+        size: Bytes of log after which a checkpoint is due.
+        records: Number of log records after which a checkpoint is due.
+        keep: Seconds back to which the store can be restored.
+        beat: Seconds between two heartbeats.
+        rest: Seconds after the takeover in which nothing of the log is removed, because a suspended former owner may
+            still
+            have an upload in progress (see ``Proof.after_put``).
+    """
 
     size: int = 64 << 20
     records: int = 10_000
@@ -70,7 +76,7 @@ class Rules(NamedTuple):
 
 
 class Directory(Protocol):
-    """What a checkpoint is taken of."""
+    """The local directory of the store."""
 
     def snapshot(self, folder: Path) -> Cut:
         """Link all files as they stand into a new folder; where in the log that is."""
@@ -78,18 +84,20 @@ class Directory(Protocol):
 
 
 def checkpoint_name(mark: Mark) -> str:
-    """A manifest's object."""
+    """Return the name of a manifest's object."""
     return f"checkpoint/{mark.epoch}/{mark.position}"
 
 
 def file_name(digest: str) -> str:
-    """A table file's object."""
+    """Return the name of a table file's object."""
     return f"sst/{digest}"
 
 
 def described(folder: Path, known: dict[str, File]) -> list[File]:
-    """The folder's files. ``known``: those that are in the object store, by name: RocksDB never changes a table file,
-    and gives none its name again."""
+    """Return descriptions of the folder's files.
+
+    ``known`` has the files in the object store by name: RocksDB never changes a table file or reuses its name.
+    """
 
     def one(path: Path) -> File:
         size = path.stat().st_size
@@ -103,7 +111,7 @@ def described(folder: Path, known: dict[str, File]) -> list[File]:
 
 
 def apart(files: Sequence[File]) -> list[str]:
-    """The objects of those that are in no manifest."""
+    """Return the names of the files that are stored as objects of their own."""
     return [file_name(file.digest) for file in files if file.size and not file.value]
 
 
@@ -119,8 +127,7 @@ def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callabl
 
 
 def download(objects: Objects, mark: Mark, folder: Path) -> Manifest:
-    """Make the folder, with the files of a checkpoint. Raises ``StoreDamaged`` with the name of an object that is
-    missing or is not as it was."""
+    """Download a checkpoint to a new folder. Raises ``StoreDamaged`` with the name of a missing or damaged object."""
     manifest = read(objects, checkpoint_name(mark), Manifest)
     if manifest is None:
         raise StoreDamaged(f"The object {checkpoint_name(mark)} is missing.")
@@ -142,7 +149,7 @@ def download(objects: Objects, mark: Mark, folder: Path) -> Manifest:
 
 
 class Checkpointer:
-    """What the owner of an epoch does beside serving."""
+    """The background work of an epoch's owner: checkpoints, heartbeats and removals."""
 
     def __init__(
         self,
@@ -157,8 +164,11 @@ class Checkpointer:
         rules: Rules,
         now: Callable[[], float],
     ) -> None:
-        """``folder``: where files may be linked meanwhile, on the directory's file system. ``head``, ``chain`` and
-        ``manifest``: what the epoch began with."""
+        """Create the threads.
+
+        ``folder`` is a directory for linked files on the store's file system. ``head``, ``chain`` and ``manifest`` are
+        the state at the beginning of the epoch.
+        """
         self._objects = objects
         self._proof = proof
         self._shipper = shipper
@@ -186,7 +196,7 @@ class Checkpointer:
 
     @property
     def head(self) -> Head:
-        """How far this owner has come, as it said last."""
+        """The progress that this owner has written last."""
         return self._head
 
     @property
@@ -202,13 +212,13 @@ class Checkpointer:
                 thread.join()
 
     def release(self, position: int) -> None:
-        """Say that this owner has stopped for good after that position; nothing if that is -1, or cannot be said."""
+        """Record that this owner has stopped for good after ``position``; ignore -1 and failures."""
         if position >= 0 and not self._proof.fenced:
             with suppress(Unavailable):
                 self._say(released=position)
 
     def make(self) -> Mark:
-        """A checkpoint of now. Raises ``Unavailable``, and then there is none."""
+        """Create a checkpoint of the current state. Raises ``Unavailable`` if it could not be created."""
         size = self._shipper.stored_bytes
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
@@ -233,8 +243,10 @@ class Checkpointer:
         return mark
 
     def remove(self) -> None:
-        """Remove some of what lies before the oldest checkpoint that is to be kept: never the newest, nor what is
-        younger than ``keep``; and what checkpoints left that were not finished. Raises ``Unavailable``."""
+        """Remove log records and checkpoints before the oldest one to keep, and remains of unfinished checkpoints.
+
+        The newest checkpoint and data younger than ``keep`` are never removed. Raises ``Unavailable``.
+        """
         marks = self._head.checkpoints
         oldest = int((self._now() - self._rules.keep) * 1000)
         old = [mark for mark in marks[:-1] if mark.moment <= oldest]
@@ -255,7 +267,7 @@ class Checkpointer:
             self._say(removed=end)
 
     def _names(self, mark: Mark) -> list[str]:
-        """The objects of a checkpoint."""
+        """Return the names of a checkpoint's objects."""
         manifest = read(self._objects, checkpoint_name(mark), Manifest)
         return [checkpoint_name(mark), *(apart(manifest.files) if manifest else ())]
 
@@ -276,7 +288,7 @@ class Checkpointer:
 
     @property
     def _failing(self) -> bool:
-        """Whether the last attempt at a checkpoint failed."""
+        """Whether the last attempt to create a checkpoint failed."""
         return self._tried > self._made
 
     def _due(self) -> bool:

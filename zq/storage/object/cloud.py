@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in S3 and what speaks its protocol, in Google Cloud Storage and in Azure, over obstore.
+"""Objects in S3-compatible stores, Google Cloud Storage and Azure, over obstore.
 
-All three take the first of several writers of a name where they are asked to (``If-None-Match: *``, or generation 0):
-that is how they elect. Not everything that speaks their protocols does, so a store that begins there tries it out
-first. No try proves it; that an owner looks for its fence before it acknowledges is what keeps what was acknowledged.
+All three accept only the first of several conditional writes to a name (``If-None-Match: *``, or generation 0), which
+serves for leader election. Some compatible stores do not, so a new store is tested first. A test is no proof;
+acknowledged changes are safe because an owner checks for a fence before each acknowledgement.
 """
 
 import re
@@ -33,7 +33,10 @@ T = TypeVar("T")
 
 
 class Vendor(NamedTuple):
-    """What is one's own. ``shape``: of a URI. ``options``: what a URI may have, and what obstore calls that."""
+    """The differences of one vendor.
+
+    ``shape`` is the form of its URIs. ``options`` maps URI options to obstore's options.
+    """
 
     open: Callable[..., AzureStore | GCSStore | S3Store]
     shape: str
@@ -61,7 +64,7 @@ UNUSABLE: Final = "The store {!r} cannot be used by what its URI and the environ
 # Statuses that asking again does not change, in the text of an error.
 REFUSALS: Final = re.compile(r"status(?: code)?:? *(400|401|403|405|413|507)\b")
 RETRIES: Final = 2
-# How many race for how many names before a first start.
+# Number of threads and number of names in the test before the first start.
 RACERS: Final = 16
 RACES: Final = 20
 NO_ELECTIONS: Final = (
@@ -73,11 +76,10 @@ _tried: Final[set[tuple[str, str, str]]] = set()
 
 
 class CloudObjects(Objects):
-    """The objects of one bucket or container below a prefix. Credentials are those of the environment, as for the
-    vendor's own tools."""
+    """The objects in a bucket or container below a prefix, with the credentials of the vendor's own tools."""
 
     def __init__(self, uri: str) -> None:
-        """Raises ``StartRefused`` for a URI that names no bucket and prefix, or variables that cannot be used."""
+        """Parse the URI. Raises ``StartRefused`` if it names no bucket and prefix, or if a variable is invalid."""
         parts = store_uri.split(uri)
         vendor, prefix, given = VENDORS[parts.scheme], parts.path.strip("/"), parse_qs(parts.query)
         endpoint = given.get("endpoint", ["https://"])[-1]
@@ -153,11 +155,13 @@ class CloudObjects(Objects):
         return self.exists(f"epoch/{number}")
 
     def close(self) -> None:
-        """Connections go with the process."""
+        """Do nothing: connections end with the process."""
 
     def _ask(self, verb: str, act: Callable[[], T]) -> T:
-        """One request, counted as one also where the binding repeats it. Its errors become this program's, the cause
-        kept, but those that are answers."""
+        """Run one request and count it once, even if obstore repeats it.
+
+        Errors are converted, with their cause, except those that are answers.
+        """
         code = "none"
         try:
             answer = act()

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A record of the log: what one group of commits wrote, as one object. Pure: no object store is known here.
+"""Log records: the writes of one group commit as one object. This module performs no I/O.
 
-Layout: ``HEADER``, then the batches as MessagePack, compressed. Each record holds the checksum of the one before, so
-that a log whose records were exchanged or lost is not taken for whole. What a record says is absolute (puts, deletions
-of keys and of ranges): to apply it again changes nothing, nor does it over a state that is newer, if all that follow
-are applied too.
+A record consists of ``HEADER`` and the compressed batches (MessagePack). Each record has the checksum of its
+predecessor, so that exchanged or lost records are detected. The content is absolute (puts, and deletions of keys and
+ranges): a record may be applied repeatedly, and even to a newer state if all later records are applied too.
 """
 
 import struct
@@ -27,16 +26,23 @@ LEVEL: Final = 1
 
 
 class Batch(NamedTuple):
-    """What one step wrote: see ``ordered.store.Store.write``."""
+    """The writes of one step; see ``ordered.store.Store.write``."""
 
     writes: Sequence[Write]
     gone: Sequence[Range]
 
 
 class Entry(NamedTuple):
-    """``position``: its place in the log, over all epochs. ``acknowledged``: the last position that was when this was
-    made. ``moment``: milliseconds of the owner's clock. ``before``: the checksum of the record before, 0 for the first
-    of an epoch; ``checksum``: its own. ``value``: the object itself."""
+    """A decoded log record.
+
+    Attributes:
+        position: Position in the log, over all epochs.
+        acknowledged: Last acknowledged position when the record was created.
+        moment: Milliseconds of the owner's clock.
+        before: Checksum of the preceding record; 0 for the first record of an epoch.
+        checksum: Checksum of this record.
+        value: The encoded record.
+    """
 
     epoch: int
     position: int
@@ -54,7 +60,7 @@ _decode: Final = msgspec.msgpack.Decoder(list[Batch]).decode
 def encode(
     epoch: int, position: int, acknowledged: int, moment: int, before: int, batches: Sequence[Batch]
 ) -> tuple[bytes, int]:
-    """The object, and its checksum."""
+    """Encode a record; return the object and its checksum."""
     body = zlib.compress(msgspec.msgpack.encode(batches), LEVEL)
     head = HEADER.pack(MAGIC, 0, epoch, position, acknowledged, moment, before, 0)[: -CHECKSUM.size]
     checksum = zlib.crc32(body, zlib.crc32(head))
@@ -62,7 +68,7 @@ def encode(
 
 
 def decode(value: bytes, name: str) -> Entry:
-    """The record. Raises ``StoreDamaged`` with the object's name."""
+    """Decode a record. Raises ``StoreDamaged`` with the object's name."""
     try:
         fields: tuple[Any, ...] = HEADER.unpack_from(value)
         magic, flags, epoch, position, acknowledged, moment, before, checksum = fields

@@ -24,7 +24,7 @@ from zq.storage.object.objects import Objects
 T = TypeVar("T")
 # The layout of a store whose owner does not note it: that of version 0.1.0.
 UNNUMBERED: Final = "5"
-# What a lease is shortened by for owners, since clocks do not run alike.
+# Fraction by which owners shorten a lease, because clock rates differ.
 MARGIN: Final = 0.1
 # Seconds that a verb waits for a proof.
 PATIENCE: Final = 1.0
@@ -33,12 +33,14 @@ RECENT: Final = 1.0
 
 
 class Taken(Exception):
-    """Another server has taken the store over meanwhile."""
+    """Another server has taken over the store."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """Up to which position the log of an epoch counts; it begins behind the span before. ``by_position``: see
-    ``log_name``."""
+    """The last valid position of an epoch's log, which begins after the preceding span.
+
+    ``by_position`` is explained in ``log_name``.
+    """
 
     epoch: int
     last: int
@@ -46,8 +48,10 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """A checkpoint: ``checkpoint/<epoch>/<position>`` holds what the log says up to that position. ``epoch``: of who
-    made it; ``moment``: milliseconds."""
+    """A checkpoint in ``checkpoint/<epoch>/<position>``, which has the state up to that position.
+
+    ``epoch`` belongs to its creator; ``moment`` is in milliseconds.
+    """
 
     position: int
     moment: int
@@ -55,9 +59,9 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to restore from: all records behind ``removed``, and the checkpoints, the newest last.
+    """The data that a restore can use: all records after ``removed``, and the checkpoints, the newest last.
 
-    ``unsettled``: names of objects of checkpoints that are being made or removed. Each may be there or not.
+    ``unsettled`` has the names of objects of unfinished or partly removed checkpoints, which may or may not exist.
     """
 
     removed: int = 0
@@ -66,9 +70,13 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opening(Kept, frozen=True, kw_only=True):
-    """``open/<epoch>``: who owns that epoch, since when (milliseconds), and what it began with. ``chain``: how the log
-    goes on behind ``removed`` up to there. ``by_position``: how it is fenced. ``layout``: the number of the layout of
-    what the log and the checkpoints hold."""
+    """The opening of an epoch in ``open/<epoch>``: its owner, its start, and the preceding log.
+
+    Attributes:
+        chain: The spans of the log from ``removed`` up to the epoch.
+        by_position: Whether the epoch is fenced by position.
+        layout: Layout number of the log and the checkpoints.
+    """
 
     owner: str
     moment: int
@@ -78,8 +86,10 @@ class Opening(Kept, frozen=True, kw_only=True):
 
 
 class Head(Kept, frozen=True, kw_only=True):
-    """``head/<epoch>``: how far its owner has come, again and again. ``released``: the last position after which it has
-    stopped for good, -1 while it has not."""
+    """The progress of an epoch's owner in ``head/<epoch>``, written repeatedly.
+
+    ``released`` is the last position of an owner that has stopped for good, else -1.
+    """
 
     acknowledged: int = 0
     released: int = -1
@@ -87,18 +97,17 @@ class Head(Kept, frozen=True, kw_only=True):
 
 
 def log_name(epoch: int, position: int, by_position: bool = False) -> str:
-    """A record's object. ``by_position``: all epochs that are fenced so share one sequence of names, each of which is
-    taken once."""
+    """Return the name of a record's object. Epochs fenced by position share one sequence of names."""
     return f"log/{position}" if by_position else f"log/{epoch}/{position}"
 
 
 def fence_name(epoch: int) -> str:
-    """Where it is said that an epoch is deposed."""
+    """Return the name of the object that deposes an epoch."""
     return f"fence/{epoch}"
 
 
 def read(objects: Objects, name: str, kind: type[T]) -> T | None:
-    """A small object. Raises ``StoreDamaged`` with its name."""
+    """Read a small object; return None if it does not exist. Raises ``StoreDamaged`` with its name."""
     value = objects.get(name)
     try:
         return None if value is None else msgspec.msgpack.decode(value, type=kind)
@@ -112,7 +121,10 @@ def write(objects: Objects, name: str, value: object) -> None:
 
 
 def newest(objects: Objects, known: int = 0) -> int:
-    """The highest number that somebody has run for; 0 if nobody ever has. They have no gaps. ``known``: one of them."""
+    """Return the highest number for which a server has run for election, or 0.
+
+    The numbers have no gaps; ``known`` is one of them.
+    """
     low, high = known, known + 1
     while objects.elected(high):
         low, high = high, 2 * high - known
@@ -131,8 +143,10 @@ def win(objects: Objects) -> int:
 
 
 def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
-    """The newest epoch that was opened, and its opening; (0, None) if none ever was. It may be deposed already.
-    ``known``: a number that somebody has run for."""
+    """Return the newest opened epoch and its opening, or (0, None). The epoch may be deposed already.
+
+    ``known`` is a number for which a server has run for election.
+    """
     for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)
         if opening is not None:
@@ -141,8 +155,7 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence all epochs below, downwards to the newest that was opened; which that is, and its opening. (0, None) where
-    none ever was."""
+    """Fence all lower epochs down to the newest opened one; return that epoch and its opening, or (0, None)."""
     for epoch in range(below - 1, 0, -1):
         objects.put(fence_name(epoch), b"")
         opening = read(objects, f"open/{epoch}", Opening)
@@ -152,7 +165,7 @@ def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
 
 
 def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
-    """Say what the epoch begins with. Raises ``Taken`` if it was deposed before it began."""
+    """Write the opening of an epoch. Raises ``Taken`` if the epoch was deposed before."""
     write(objects, f"open/{epoch}", opening)
     if objects.exists(fence_name(epoch)):
         raise Taken
@@ -168,15 +181,15 @@ def check_layout(opening: Opening, layout: str) -> None:
 
 
 def joined(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
-    """The chain with one epoch more, without those of which nothing is left."""
+    """Return the chain with another span, without spans that are completely removed."""
     return [known for known in (*chain, span) if known.last > removed]
 
 
 class Proof:
-    """How long this server may still answer from what it holds. Each look that finds no fence prolongs that."""
+    """The proof of this server's ownership, extended by each check that finds no fence."""
 
     def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
-        """``clock``: one that nobody sets, and that goes on while the machine sleeps."""
+        """Create a proof. ``clock`` must be a clock that cannot be set and that runs during suspension."""
         self.epoch = epoch
         self.fenced = False
         self._objects = objects
@@ -205,30 +218,30 @@ class Proof:
             raise Deposed
 
     def after_put(self, by_position: bool) -> None:
-        """After a record was stored: this server owned the store then. Raises as ``look``.
+        """Confirm the ownership after a record was stored. Raises the errors of ``look``.
 
-        By position the record's name was free, which proves it, unless a successor may have fenced it and removed its
-        log since: that takes ten leases, after the last moment at which this server is known to have owned the store.
+        With fencing by position, the free name of the record proves the ownership, unless a successor may have fenced
+        and removed the log since; that takes ten leases after the last proof.
         """
         if not by_position or not self.valid:
             self.look()
 
     @property
     def now(self) -> float:
-        """Of the clock that proofs go by."""
+        """The time of the clock used for proofs."""
         return self._clock()
 
     @property
     def valid(self) -> bool:
-        """Whether this server owned the store less than a lease ago, and is not known to have lost it."""
+        """Whether this server owned the store less than a lease ago and is not known to be deposed."""
         return not self.fenced and self._clock() < self._until
 
     def extend(self, moment: float) -> None:
-        """This server is known to have owned the store at that moment."""
+        """Extend the proof, because this server owned the store at ``moment``."""
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
     def give_up(self) -> None:
-        """Own the store no more: somebody else has written where only its owner writes."""
+        """Give up the ownership, because another server has written to this epoch's log."""
         with self._changed:
             self.fenced = True
             self._changed.notify_all()
@@ -239,13 +252,15 @@ class Proof:
         return self._clock() - self._until + self._lease * (1 - MARGIN)
 
     def check(self) -> None:
-        """Return if this server still owns the store. Raises ``Unavailable`` if that cannot be proven within a
-        second, and ``Deposed``."""
+        """Check that this server still owns the store.
+
+        Raises ``Unavailable`` if that cannot be proven within a second, or ``Deposed``.
+        """
         if not self.valid:
             self._ask(lambda: self.valid)
 
     def confirm(self) -> None:
-        """Return if the object store has said so just now, or says so within a second. Raises as ``check`` does."""
+        """Check that the object store has confirmed the ownership recently. Raises the errors of ``check``."""
         if not self._closing and (self.fenced or self.age > RECENT):
             self._ask(lambda: self.age <= RECENT)
 
@@ -260,7 +275,7 @@ class Proof:
             raise Unavailable
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the regular checks."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()

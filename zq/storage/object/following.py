@@ -34,19 +34,19 @@ from zq.storage.object.store import ShippedStore
 LOG = logging.getLogger(__name__)
 # Seconds after which what could not be fetched or written is fetched again.
 PAUSE: Final = 30.0
-# Bytes that may be in memory between two looks: a take-over has them to write.
+# Maximum bytes in memory between two checks, which a takeover has to write.
 MOST_BUFFERED: Final = 16 << 20
 
 
 class Copy(NamedTuple):
-    """What the directory holds: the log up to ``position``, beginning with the checkpoint of that manifest."""
+    """The content of the directory: the log up to ``position`` on top of the manifest's checkpoint."""
 
     position: int
     manifest: Manifest | None
 
 
 class Tail:
-    """What of the log is certain, from a position on: see above."""
+    """The certain part of the log from a position on, as defined in the module's docstring."""
 
     def __init__(self, objects: Objects, position: int) -> None:
         self.position = position
@@ -56,7 +56,7 @@ class Tail:
         """An epoch, and the last position of it that was read, if not given out."""
 
     def new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
-        """What is certain since. Raises ``StoreDamaged`` for what is not there, ``Unavailable``."""
+        """Yield the records that have become certain. Raise ``StoreDamaged`` if a record is missing."""
         if not began(head):
             return
         yield from self._noted(whole_log(self._objects, self.position, opening.chain))
@@ -80,13 +80,15 @@ class Tail:
 
 
 def began(head: Head | None) -> bool:
-    """Whether the epoch's opening is one that every later owner goes by."""
+    """Return whether every later owner will use the epoch's opening."""
     return head is not None
 
 
 def acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
-    """Those up to the position ``known``, or to the one that a later of them says to be acknowledged. A few are held
-    meanwhile, and no more are read where that does not do."""
+    """Yield the records up to the last acknowledged position.
+
+    That is ``known``, or a position that a later record acknowledges. Up to ``AHEAD`` records are buffered.
+    """
     held: deque[Entry] = deque()
     for record in records:
         known = max(known, record.acknowledged)
@@ -101,7 +103,10 @@ class Standby:
     """The copy in a local directory, which is this process's own."""
 
     def __init__(self, objects: Objects, path: Path, opened: Callable[[], ShippedStore]) -> None:
-        """``opened`` opens a store in the directory, without the compaction filter: no clock destroys anything here."""
+        """Create an empty standby copy.
+
+        ``opened`` opens the store without the compaction filter, because no clock may destroy data of the copy.
+        """
         self._objects = objects
         self._path = path
         self._opened = opened
@@ -111,20 +116,23 @@ class Standby:
         self._base = self._failed = -1
         """The position of the checkpoint that the copy began with, and of one that did not do."""
         self._again = 0.0
-        """When it may begin anew, by the monotonic clock."""
+        """Earliest time of a new beginning, in monotonic time."""
 
     @property
     def position(self) -> int:
-        """Up to which position of the log the copy goes; -1 while there is none."""
+        """The log position of the copy, or -1 without a copy."""
         return self._tail.position if self._store is not None else -1
 
     def follow(self, epoch: int, opening: Opening, head: Head | None) -> None:
-        """Apply what is new. Where the owner has removed what comes next, or it is damaged, begin anew with a newer
-        checkpoint. What goes wrong is tried again by the next call: whether to take over does not depend on it."""
+        """Apply new records of the log.
+
+        If the next records are removed or damaged, start again from a newer checkpoint. Errors are retried by the next
+        call, because a takeover does not depend on the copy.
+        """
         kept: Kept = head or opening
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         oldest = kept.checkpoints[0].position if kept.checkpoints else 0
-        if self.position < oldest:  # what comes next may be removed, and its name taken again
+        if self.position < oldest:  # the next records may be removed and their names reused
             self.drop()
         try:
             if self._store is None and newest > self._failed and time.monotonic() >= self._again:

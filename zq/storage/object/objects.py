@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this store needs of an object store. No vendor is known here.
+"""The protocol of an object store, independent of vendors.
 
-Relied on: a write that was acknowledged is seen by every later read, and somebody can be elected. Not relied on: that
-only one of several writers of a name is told that it was the first, unless ``fencing`` is by position; listings; the
-machine's clock.
+Required: a read sees every earlier acknowledged write, and leader election is possible. Not required: conditional
+writes (except for ``fencing`` by position), listings, and the machine's clock.
 """
 
 import threading
@@ -14,14 +13,14 @@ from zq.errors import Unavailable
 
 
 class ObjectStoreRefuses(Unavailable):
-    """The object store answered that it will not do this: no rights, no space, a name or size that it does not take.
+    """The object store rejected a request: permissions, space, or an invalid name or size.
 
-    Its sentence names the status; asking again helps only once somebody has put that right.
+    The message has the status. Retrying helps only after the cause is fixed.
     """
 
 
 class Requests:
-    """How many there were, by verb and by the status of the answer; "none" where there was no answer."""
+    """Request counts by verb and response status; "none" stands for no response."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,14 +36,14 @@ class Requests:
 
 
 class Objects(Protocol):
-    """The objects of one store, by their names below its prefix. Safe for any number of threads.
+    """The objects of one store, by name below its prefix. Thread-safe.
 
-    Every method may raise ``Unavailable`` within the request's timeout: then nobody knows whether it was done.
+    Each method may raise ``Unavailable`` within the request timeout; the outcome is then unknown.
     """
 
     requests: Requests
     exclusive: bool = False
-    """Whether ``put_new`` tells one of several writers at most that it was the first."""
+    """Set if ``put_new`` reports success to at most one of several writers."""
 
     def put(self, name: str, value: bytes) -> bool:
         """Store the value; False if the object store says that something younger is there already."""
@@ -59,11 +58,11 @@ class Objects(Protocol):
         ...
 
     def get(self, name: str) -> bytes | None:
-        """The value as it was last acknowledged, or one that was written later; None if there is none."""
+        """Return the last acknowledged value or a later one, or None."""
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether ``get`` would find it. Costs less."""
+        """Return whether ``get`` would return a value; cheaper than ``get``."""
         ...
 
     def delete(self, name: str) -> None:
@@ -75,7 +74,7 @@ class Objects(Protocol):
         ...
 
     def elected(self, number: int) -> bool:
-        """Whether somebody has run for the number."""
+        """Return whether any server has run for election with this number."""
         ...
 
     def close(self) -> None:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is done with a store in an object store beside its owner, which may serve meanwhile: restore it into an embedded
-one, check it, say who owns it. And the way in: an embedded store becomes one in an object store."""
+"""Operations on a store in an object store that do not need its owner: restore, check, owner, and ship."""
 
 import shutil
 import tempfile
@@ -35,8 +34,7 @@ NOT_THERE: Final = "There is no store at this place in the object store."
 
 
 class Restored(NamedTuple):
-    """``position`` and ``moment`` (milliseconds) of the last entry of the log that was restored; 0 where the
-    checkpoint had all."""
+    """The ``position`` and ``moment`` (milliseconds) of the last restored log record; 0 with only a checkpoint."""
 
     position: int
     moment: int
@@ -53,9 +51,9 @@ class Shape(NamedTuple):
 
 
 def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, position: int | None = None) -> Restored:
-    """Make a directory of the embedded store of what the log says up to the moment ``at``, or up to ``position``.
+    """Restore the store as of the time ``at`` or the log position ``position`` to a new directory.
 
-    Nothing is changed in the object store. Raises ``StartRefused`` if that cannot be had, or ``to`` is there.
+    The object store is not changed. Raises ``StartRefused`` if the state is not available or ``to`` exists.
     """
     epoch, opening = newest_opened(objects)
     if opening is None:
@@ -71,7 +69,7 @@ def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, p
         shape.admit(folder)
         store = Store(folder, shape.families, "never", 0)
         try:
-            # What comes behind the position that is asked for may be missing: it is not looked at.
+            # Records after the requested position may be missing, so they are not read.
             for entry in _log(objects, epoch, opening, kept, reached) if reached != position else ():
                 if _beyond(position, entry.position) or _beyond(latest, entry.moment):
                     break
@@ -119,7 +117,7 @@ def ship(path: Path, objects: Objects, shape: Shape, moment: int) -> int:
 
 
 def owner(objects: Objects) -> tuple[int, Opening, Head]:
-    """The newest epoch, what it began with, and how far it says that it has come. Raises ``StartRefused`` for none."""
+    """Return the newest epoch, its opening and its owner's progress. Raises ``StartRefused`` if there is none."""
     epoch, opening = newest_opened(objects)
     if opening is None:
         raise StartRefused(NOT_THERE)
@@ -129,7 +127,7 @@ def owner(objects: Objects) -> tuple[int, Opening, Head]:
 
 @contextmanager
 def restored(objects: Objects, shape: Shape) -> Iterator[Path]:
-    """All of the store, in a directory that goes."""
+    """Provide the restored store in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
         restore(objects, Path(folder, "store"), shape)
         yield Path(folder, "store")
@@ -140,7 +138,7 @@ def _beyond(bound: int | None, value: int) -> bool:
 
 
 def _newest(kept: Kept, latest: int | None, position: int | None) -> Mark | None:
-    """The checkpoint to begin with; None for the log alone. Raises ``StartRefused``."""
+    """Return the checkpoint to restore from, or None for the log only. Raises ``StartRefused``."""
     fitting = [
         mark for mark in kept.checkpoints if not _beyond(latest, mark.moment) and not _beyond(position, mark.position)
     ]

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Owning a store in an object store: taking it over, with all that was acknowledged, into an empty local directory; and
-giving it back."""
+"""Ownership of a store in an object store: takeover into an empty local directory, and release."""
 
 import fcntl
 import logging
@@ -62,9 +61,14 @@ LOOK: Final = 1.0
 
 
 class Terms(NamedTuple):
-    """How the store is taken over. ``lease``: seconds that an owner may answer from what it holds without asking the
-    object store. ``takeover``: *wait* until the owner is silent for ``owner_timeout`` seconds or has stopped, *refuse*
-    to start while that is not known, or take the store over *now*. ``by_position``: how it is fenced from then on."""
+    """The terms of a takeover.
+
+    Attributes:
+        lease: Seconds for which a successful ownership check stays valid.
+        takeover: *wait* until the owner has stopped or is silent for ``owner_timeout`` seconds, *refuse* to start while
+            the owner may be alive, or take over *now*.
+        by_position: Whether the log is fenced by position afterwards.
+    """
 
     lease: float = 10.0
     takeover: str = "wait"
@@ -105,8 +109,10 @@ class Place:
 
 
 class Owner(Directory):
-    """Upkeep of the local directory, and of this server's ownership. Each time that the store is opened it is taken
-    over anew, as from another server: what the directory holds is not trusted."""
+    """The owner of the store and its local directory.
+
+    Each opening of the store is a new takeover, as from another server, because the directory's content is not trusted.
+    """
 
     def __init__(
         self,
@@ -200,7 +206,7 @@ class Owner(Directory):
         return False
 
     def _take_over(self, standby: Standby, epoch: int, filtered: str) -> Store:
-        """Own the store as number ``epoch``. Raises ``Taken`` if another server has deposed this one meanwhile."""
+        """Own the store with this epoch. Raises ``Taken`` if another server has deposed this one in between."""
         store: ShippedStore | None = None
         try:
             copy = standby.stop()
@@ -244,11 +250,13 @@ class Owner(Directory):
             yield Measure("object_requests_total", number, (("verb", verb), ("code", code)))
 
     def _wait_for_turn(self, standby: Standby) -> int:
-        """Return the newest epoch that was opened when its owner is silent, or has stopped, or is not waited for;
-        meanwhile the copy follows its log.
+        """Wait until the store may be taken over; return its newest opened epoch.
 
-        Raises ``StartRefused`` for a store of another layout: the owner serves on; and ``Deposed`` if another server
-        has taken the store over from this one.
+        The standby's copy follows the log in the meantime.
+
+        Raises:
+            StartRefused: The store has another layout; the owner continues to serve.
+            Deposed: Another server has taken over the store from this one.
         """
         since, seen, epoch = uptime(), None, 0
         while True:
@@ -265,7 +273,7 @@ class Owner(Directory):
                 if seen is None:
                     raise
                 LOG.warning("It is not known at present whether the owner of the store lives: %s", error)
-                since = uptime()  # it may have said something meanwhile
+                since = uptime()  # the owner may have sent a heartbeat in the meantime
                 time.sleep(LOOK)
                 continue
             stopped = opening is None or self._has_stopped(opening, head)
@@ -281,18 +289,18 @@ class Owner(Directory):
             time.sleep(LOOK)
 
     def _refuse(self, opening: Opening) -> None:
-        """Where nothing is to be taken over from an owner that may live."""
+        """Raise ``StartRefused`` if the store must not be taken over from an owner that may be alive."""
         if self._terms.takeover == "refuse":
             raise StartRefused(REFUSED.format(opening.owner))
 
     def _has_stopped(self, opening: Opening, head: Kept | None) -> bool:
-        """Whether the owner is known to serve no more: it said so, or it had this directory."""
+        """Return whether the owner has certainly stopped: it has released the store, or it used this directory."""
         if opening.owner in (self._place.former, self._name):
             return True
         return isinstance(head, Head) and head.released >= 0
 
     def _whole(self, copy: Copy | None, kept: Kept) -> Copy:
-        """The copy, unless there is none or a newer checkpoint: the owner may have removed what comes behind it."""
+        """Return the copy, or a newer checkpoint, because the owner may have removed the log after the copy."""
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         if copy is not None and copy.position >= newest:
             return copy
@@ -302,7 +310,7 @@ class Owner(Directory):
     def _replayed(
         self, store: ShippedStore, base: int, former: int, opening: Opening | None, kept: Kept, epoch: int
     ) -> tuple[int, list[Span]]:
-        """The last position of the log, and the chain up to it."""
+        """Replay the log into the store; return its last position and the chain up to it."""
         if opening is None:
             return 0, []
         for record in whole_log(self._objects, base, opening.chain):

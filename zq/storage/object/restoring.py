@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the object store to a local directory: the newest checkpoint, then the log behind it, in the chain's order; and
-how the log of a deposed owner ends.
+"""Restore from an object store: the newest checkpoint, then the log in the chain's order; and the end of a deposed log.
 
-Fenced by position, an epoch's records and its successor's lie in one sequence of names, of which each is taken once, by
-the first. A taker puts a fence at the first name that is free: what the owner has put before it counts, and the owner,
-whose next record does not get its name, acknowledges nothing more. It may have put some of the next ``WINDOW`` names
-already, or may still do so, however late. So the taker fills those that are free: behind a fence what is of an older
-epoch is void, and nobody's record meets one.
+With fencing by position, an epoch's records and those of its successor share one sequence of names, each written once.
+A successor writes a fence to the first free name: the former owner's records before the fence count, and its next
+record does not get its name, so the former owner acknowledges nothing more. It may have written some of the next
+``WINDOW`` names already, or may still do so later. The successor therefore fills the free ones of these names: records
+of an older epoch after a fence are void, and a successor's record never collides with one.
 """
 
 from collections import deque
@@ -29,8 +28,10 @@ NOT_NEXT: Final = "The object {} does not follow the record before it."
 
 
 def whole_log(objects: Objects, base: int, chain: Sequence[Span]) -> Iterator[Entry]:
-    """The records behind ``base`` that the chain counts. Raises ``StoreDamaged`` with the name of one that is missing,
-    damaged or does not follow the one before."""
+    """Yield the records after ``base`` that the chain includes.
+
+    Raises ``StoreDamaged`` with the name of a record that is missing, damaged or out of order.
+    """
     for span in chain:
         yield from followed(objects, span.epoch, base, span.last, by_position=span.by_position)
         base = max(base, span.last)
@@ -45,8 +46,11 @@ def followed(
     *,
     by_position: bool = False,
 ) -> Iterator[Entry]:
-    """The records of one epoch behind ``base``, up to ``last`` or to the first that is missing. Raises
-    ``StoreDamaged`` if that one comes before ``last``, was ``acknowledged``, or is by what a later record says."""
+    """Yield the records of one epoch after ``base``, up to ``last`` or up to the first missing record.
+
+    Raises ``StoreDamaged`` if the missing record precedes ``last`` or was acknowledged according to ``acknowledged`` or
+    a later record.
+    """
     before: int | None = None
     for record in sequence(objects, epoch, base, last, acknowledged, by_position):
         if record.epoch > epoch:
@@ -62,7 +66,7 @@ def followed(
 def sequence(
     objects: Objects, epoch: int, base: int, last: int | None, acknowledged: int, by_position: bool
 ) -> Iterator[Entry]:
-    """What the names have, fences and what is void too; else as ``followed``."""
+    """Yield the records of ``followed``, and also fences and void records."""
     with ThreadPoolExecutor(AHEAD, "zq-restore") as readers:
         while last is None or base < last:
             end = base + AHEAD if last is None else min(base + AHEAD, last)
@@ -81,17 +85,20 @@ def sequence(
 
 
 def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: Sequence[bytes | None]) -> bool:
-    """Whether one of these says so. Up to ``AHEAD`` are under way at a time, and not all of them need to arrive."""
+    """Return whether one of the next records acknowledges this position.
+
+    Up to ``AHEAD`` uploads run concurrently, and not all of them may be stored.
+    """
     there = zip(names, values, strict=True)
     records = (entries.decode(value, name) for name, value in there if value is not None)
     return any(record.epoch == epoch and record.acknowledged >= position for record in records)
 
 
 def end_of(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
-    """The last position of an epoch that was deposed; each record on the way is shown.
+    """Return the last position of a deposed epoch; call ``each`` with every record.
 
-    Those of which it is not known that their owner had the object store's word are put again: else later readers
-    might not find what is counted here."""
+    Records that may lack the object store's acknowledgement are stored again, so that later readers find them.
+    """
     doubtful: deque[Entry] = deque()
     for record in followed(objects, epoch, base, None, acknowledged):
         each(record)
@@ -112,7 +119,10 @@ def _confirm(objects: Objects, record: Entry, acknowledged: int) -> None:
 def seal(
     objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None], successor: int
 ) -> int:
-    """The same of an epoch that is fenced by position: close it for good. Raises ``Taken``."""
+    """Close an epoch fenced by position; return its last position and call ``each`` with every record.
+
+    Raises ``Taken``.
+    """
 
     def fence(position: int) -> bool:
         value, _ = entries.encode(successor, position, 0, 0, 0, [])
@@ -135,5 +145,5 @@ def seal(
 
 
 def said(kept: object) -> int:
-    """Up to which position an owner has said that its log is acknowledged."""
+    """Return the last position that an owner has reported as acknowledged."""
     return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a commit to the object store: what waits is uploaded in groups, and acknowledged in the order of the log.
+"""Upload of commits to the object store in groups, acknowledged in log order.
 
-A record is put again and again, with the same bytes, until the object store has it; the look for a fence comes after.
-Nothing here knows what the batches mean.
+A record is uploaded repeatedly with the same bytes until the object store has it; the check for a fence follows. The
+content of batches is opaque here.
 """
 
 import logging
@@ -29,7 +29,7 @@ MOST: Final = 4 << 20
 MOST_WAITING: Final = 64 << 20
 # The last uploads by which the next ones are spaced.
 RECENT: Final = 8
-# Seconds after which what nobody waits for is uploaded.
+# Seconds after which changes without a waiting caller are uploaded.
 UNHURRIED: Final = 1.0
 # Seconds between two attempts, at first and at the most; and where the object store has refused.
 PAUSE: Final = (0.05, 2.0)
@@ -57,7 +57,7 @@ class Cut:
     """A place between two batches where a record ends. ``position``: of that record, None until it is made."""
 
     def __init__(self, serial: int, position: int | None) -> None:
-        """``serial``: the number of the last batch before it."""
+        """Create a cut after the batch ``serial``."""
         self.serial = serial
         self.position = position
 
@@ -77,8 +77,14 @@ class Shipper:
         *,
         now: Callable[[], float],
     ) -> None:
-        """``position``: the last one of the log so far. ``linger``: least seconds between two starts of uploads.
-        ``patience``: seconds that ``wait`` takes at most. ``by_position``: how the log is fenced."""
+        """Create the shipper.
+
+        Args:
+            position: Last position of the log so far.
+            linger: Minimum seconds between the starts of two uploads.
+            patience: Maximum seconds of ``wait``.
+            by_position: Whether the log is fenced by position.
+        """
         self._objects = objects
         self._proof = proof
         self._linger = linger
@@ -99,11 +105,11 @@ class Shipper:
         self._wanted = 0
         """The last batch that somebody has waited for."""
         self._serials: dict[int, int] = {}
-        """By position of a record that is under way, or not acknowledged yet: the number of its last batch."""
+        """Number of the last batch of each unacknowledged record, by position."""
         self._cuts: deque[Cut] = deque()
-        """Those that no record has come to yet."""
+        """Cuts that no record has reached yet."""
         self._done: dict[int, float] = {}
-        """By position of a record that is stored, but not acknowledged yet: the proof's moment before its upload."""
+        """Time of the proof before the upload of each stored but unacknowledged record, by position."""
         self._durations: deque[float] = deque(maxlen=RECENT)
         self._alone = 0.0
         self._spacing = 0.0
@@ -115,11 +121,11 @@ class Shipper:
         self._shipped = 0
         self._closing = False
         self._refusal = ""
-        """What the object store says instead of doing what it is asked."""
+        """Reason for which the object store rejects records."""
         self.uploads = dict.fromkeys(("stored", "failed", "refused"), 0)
-        """How many went how."""
+        """Number of uploads by outcome."""
         self.seconds = 0.0
-        """What those took that were stored."""
+        """Seconds of all successful uploads."""
         self.stored_bytes = 0
         """Bytes of the records so far, as they are stored."""
         self._threads = [threading.Thread(target=self._run, name="zq-upload", daemon=True) for _ in range(uploads)]
@@ -129,7 +135,7 @@ class Shipper:
             thread.start()
 
     def admit(self) -> None:
-        """Raises ``Unavailable`` where too much is waiting, and ``Deposed``."""
+        """Raise ``Unavailable`` if too many changes are waiting, or ``Deposed``."""
         if self._proof.fenced:
             raise Deposed
         if self._bytes > MOST_WAITING:
@@ -144,9 +150,9 @@ class Shipper:
             self._appended += 1
 
     def wait(self) -> None:
-        """Return when all that was appended before is in the object store, and this server owned it after that.
+        """Wait until all appended changes are in the object store and this server's ownership was confirmed afterwards.
 
-        Raises ``Unavailable`` if that takes longer than ``patience``: it may still come about. Raises ``Deposed``.
+        Raises ``Unavailable`` after ``patience`` seconds, although the changes may still be stored. Raises ``Deposed``.
         """
         wanted = self._appended
         self._settle(wanted)
@@ -175,7 +181,7 @@ class Shipper:
         raise Unavailable(UNKNOWN.format(self._refusal))
 
     def _open(self, wanted: int) -> None:
-        """Let those go on who wait for no more than that. The caller holds ``_changed``."""
+        """Wake the waiters for changes up to ``wanted``. The caller holds ``_changed``."""
         turns, self._turns = self._turns, []
         for turn in turns:
             if turn.wanted <= wanted:
@@ -198,7 +204,7 @@ class Shipper:
         return cut.position
 
     def check(self) -> None:
-        """Raises ``Unavailable`` with what the object store says while it refuses the log."""
+        """Raise ``Unavailable`` with the reason while the object store rejects the log."""
         if self._refusal:
             raise Unavailable(f"The object store refuses what is written.{self._refusal}")
 
@@ -286,7 +292,7 @@ class Shipper:
         return max(start, self._started + self._linger) - now
 
     def _upload(self, position: int, value: bytes, size: int) -> bool:
-        """Put the record, look for the fence, acknowledge; False where this server owns the store no more, or ends."""
+        """Upload a record, check for a fence and acknowledge. Return False if this server is deposed or stops."""
         name, began = log_name(self._proof.epoch, position, self.by_position), time.monotonic()
         moment, alone = self._proof.now, len(self._serials) == 1
         try:
@@ -315,9 +321,10 @@ class Shipper:
         return True
 
     def _pace(self, duration: float, alone: bool) -> None:
-        """See how far the next uploads should lie apart: evenly, and further by as much as they take longer together
-        than one by itself. Where uploads only wait, for a store that is far, all are under way; where they work, for
-        one that is busy, they come one after the other, each with all that waits: more at once would only be smaller.
+        """Adjust the spacing of uploads: evenly, and longer if concurrent uploads slow each other down.
+
+        With a distant store, uploads mostly wait, so all run concurrently. With a busy store they run one after the
+        other, each with all waiting changes, because concurrent uploads would only be smaller.
         """
         self._durations.append(duration)
         self._alone = duration if alone else min(self._alone, duration)
@@ -356,8 +363,10 @@ class Shipper:
 
 
 def stored(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
-    """Put a record; False if something else is there. Where the answer to an earlier attempt was lost, the same is.
-    Raises ``Unavailable``."""
+    """Store a record; return False if the name has other content. Raises ``Unavailable``.
+
+    If the response to an earlier attempt was lost, the name already has this content.
+    """
     if objects.put_new(name, value) if by_position else objects.put(name, value):
         return True
     found = objects.get(name)

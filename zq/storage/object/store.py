@@ -16,8 +16,11 @@ from zq.storage.rocksdb.store import Store
 
 
 class ShippedStore(Store):
-    """``restore`` first, then ``serve``, then as any store. It may hold more than was acknowledged, and is never opened
-    again: a directory that was not restored anew could hold what no other server ever saw."""
+    """The local store whose log is in the object store.
+
+    Call ``restore`` first, then ``serve``; afterwards it is an ordinary store. The directory may have changes that were
+    never acknowledged, so it is never reopened without a new restore.
+    """
 
     prompt = False
     contended = True
@@ -50,7 +53,7 @@ class ShippedStore(Store):
             shipper.append(writes, gone)
 
     def wait_durable(self, always: bool = False) -> None:
-        """In every mode and for every caller: in the object store."""
+        """Wait until all changes are in the object store, in every mode and for every caller."""
         self.shipper.wait()
 
     def prove(self) -> None:
@@ -58,7 +61,7 @@ class ShippedStore(Store):
             self._proof.check()
 
     def check(self) -> None:
-        """Return if the object store answers and takes what it is given. Raises ``Unavailable``."""
+        """Check that the object store responds and accepts records. Raises ``Unavailable``."""
         if self._proof is not None and self.failure is None:
             self._proof.confirm()
             self.shipper.check()

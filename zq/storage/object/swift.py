@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in OpenStack Swift: HTTP, one connection a thread, tokens of Keystone v3 or of Swift's own v1.
+"""Objects in OpenStack Swift, over HTTP with one connection per thread and tokens of Keystone v3 or Swift's v1.
 
-Swift checks ``If-None-Match`` when a request arrives and not when the object is there, so it elects nobody by objects.
-Of those who create a container at most one is told 201: that is how it elects. Reads ask all replicas
-(``X-Newest``).
+Swift checks ``If-None-Match`` when a request arrives, not when the object is stored, so objects cannot serve for leader
+election. A container can: at most one of several creators receives status 201. Reads query all replicas (``X-Newest``).
 """
 
 import hashlib
@@ -36,7 +35,7 @@ class Answer(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where an account's containers are, and what lets one in."""
+    """The URL of an account, and the token for it."""
 
     url: str
     token: str
@@ -50,8 +49,7 @@ class Http(threading.local):
         self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
-        """Raises ``Unavailable`` if there is no answer in time. A connection that the server has let go of meanwhile
-        is opened anew, once."""
+        """Send a request; reconnect once if the server has closed the connection. Raises ``Unavailable`` on timeout."""
         parts = urlsplit(url)
         where = parts.scheme, parts.netloc
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
@@ -90,7 +88,7 @@ class SwiftObjects(Objects):
     """The objects of one container below a prefix."""
 
     def __init__(self, uri: str, environment: Mapping[str, str]) -> None:
-        """Raises ``StartRefused`` for a URI or variables that name no container."""
+        """Parse the URI. Raises ``StartRefused`` if the URI or the environment names no container."""
         parts = store_uri.split(uri)
         self._container, self._prefix = parts.netloc, parts.path.strip("/")
         options = parse_qs(parts.query, keep_blank_values=True)
@@ -106,8 +104,10 @@ class SwiftObjects(Objects):
         self._office = f"{self._container}-zq-{digest}"
 
     def prepare(self) -> None:
-        """Make the container, if it is not there. Raises ``StartRefused`` for one that keeps old versions: every
-        removal would keep its bytes."""
+        """Create the container if it does not exist.
+
+        Raises ``StartRefused`` for a container with versioning, because removals would not free space.
+        """
         self._expect(self.ask("PUT", quote(self._container)), 201, 202)
         headers = self._expect(self.ask("HEAD", quote(self._container)), 200, 204).headers
         if "x-versions-location" in headers or headers.get("x-versions-enabled", "").lower() == "true":
@@ -145,13 +145,13 @@ class SwiftObjects(Objects):
         self._http.close()
 
     def path(self, name: str) -> str:
-        """An object's, below the account."""
+        """Return the path of an object below the account."""
         return quote(f"{self._container}/{self._prefix}/{name}")
 
     def ask(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Answer:
-        """One request; a token that is not taken any more is exchanged, once."""
+        """Send one request; renew an expired token once."""
         place = self._signed_in(None)
         for attempt in range(2):
             answer = self._http.ask(
@@ -163,7 +163,7 @@ class SwiftObjects(Objects):
         return answer
 
     def _signed_in(self, former: Place | None) -> Place:
-        """The place that is known, unless that is the former one: then a new one."""
+        """Return the current place; sign in again if it is still ``former``."""
         with self._lock:
             if self._place is None or self._place == former:
                 try:

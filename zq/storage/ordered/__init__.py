@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue engine over any ordered key-value store: it knows queues and no vendor.
+"""The queue engine over any ordered key-value store; it knows queues but no vendor.
 
-``store`` is the protocol of a store, ``layout`` what lies in it, ``handle`` the way in for every verb, ``registry`` the
-queues in memory, ``changes`` how messages are written, ``scans`` how they are found, ``hints`` what makes that fast,
-``logs`` the logs of topics. Locks are taken in the order stripes, queues, registry; a log's lock is taken alone.
+- ``store`` is the protocol of a store, and ``layout`` its keys and values.
+- ``handle`` opens the store for every verb, and ``registry`` has the queues in memory.
+- ``changes`` writes messages, ``scans`` finds them, and ``hints`` accelerates the search.
+- ``logs`` has the logs of topics.
+
+Locks are acquired in the order stripes, queues, registry. A log's lock is never combined with another lock.
 """

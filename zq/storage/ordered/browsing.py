@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of one state, page by page: what the order of claims has, and what claims hold. Nothing is locked.
+"""Pages of messages in one state, without locks.
 
-What is ready lies in two orders, as ``ready`` has it, and a ``Position`` says how far both were read.
+Ready and delayed messages are read in claim order, claimed ones from the claims. As in ``ready``, claim order merges
+two orders, and a ``Position`` has the progress in both.
 """
 
 from collections.abc import Iterator
@@ -37,7 +38,10 @@ class Met(NamedTuple):
 def page(
     store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, most_bytes: int
 ) -> Browsed:
-    """Up to ``limit`` messages of the state behind a position, with up to ``most_bytes`` of bodies unless it is one."""
+    """Return up to ``limit`` messages in the state after a position.
+
+    Their bodies have up to ``most_bytes`` bytes in total, except for a single message.
+    """
     met = _claimed(store, state, after, now) if wanted is State.CLAIMED else _waiting(store, state, wanted, after, now)
     items: list[Message] = []
     position: Position | None = None
@@ -55,7 +59,7 @@ def page(
 
 
 def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Met]:
-    """In sequence. Each page reads which messages claims hold: eight bytes of each."""
+    """Yield claimed messages by sequence. Each page reads all claims, eight bytes per claimed message."""
     held = {sequence for sequence in state.reserved if sequence > after.sequence}
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.group_of(value)
@@ -67,7 +71,7 @@ def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iter
 
 
 def _waiting(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Met]:
-    """What is ready, or delayed, in the order of claims."""
+    """Yield ready or delayed messages in claim order."""
     lane = after.lane
     both = merge(
         _indexed(store, state, wanted, after, now), _fresh(store, state, wanted, after, now), key=itemgetter(0, 1)
@@ -79,7 +83,7 @@ def _waiting(store: Store, state: QueueState, wanted: State, after: Position, no
 
 
 def _indexed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    """Those of the index ``available``, which has claimed ones too."""
+    """Yield messages in the index ``available``, which includes claimed ones."""
     number, is_ready = state.number, wanted is State.READY
     present = layout.pair.pack(number, now + 1)
     lower = max(layout.triple.pack(number, after.available, after.sequence) + b"\0", state.bounds()[0])
@@ -104,7 +108,7 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Those whose moment has not come, from the last one back: none, unless clocks went back."""
+    """Return delayed fresh messages, the last one first. There are none unless the clock was set back."""
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
     if first < last:
@@ -121,7 +125,7 @@ def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> 
 
 
 def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
-    """The living messages among these; those that a commit has reserved stay held."""
+    """Yield the live messages at these positions; messages reserved by a commit count as claimed."""
     count = FIRST
     while some := list(islice(positions, count)):
         values = store.get_many(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One atomic change to messages: the only place that writes a message and all its index entries; and moves.
+"""An atomic change to messages and their index entries, and moves between queues.
 
-A change collects writes; ``commit`` applies them in one batch and only then touches what memory knows of the queues.
-The caller holds the locks of all queues concerned from before the first read until after ``commit``.
+A change collects writes. ``commit`` applies them in one batch and then updates the queues' state in memory. The caller
+holds the locks of all affected queues from before its first read until after ``commit``.
 """
 
 from collections import defaultdict
@@ -21,14 +21,14 @@ from zq.storage.ordered.lines import Lines
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
-# Messages between two fresh ones: what a claim may have to step over for each message that it takes.
+# Maximum number of other messages between two fresh ones, which a claim steps over.
 MAX_GAP: Final = 16
-# Milliseconds ahead of now up to which a last moment is believed.
+# Milliseconds by which the last available-at may be ahead of now before it is reset.
 BELIEVED: Final = FALSE_FUTURE * 1000
 
 
 class End(NamedTuple):
-    """How and when messages finish, and for how many seconds a record is kept of them; 0 = none."""
+    """The way in which messages finish, the time, and the history retention in seconds (0: no history)."""
 
     outcome: Outcome
     history: int
@@ -36,7 +36,7 @@ class End(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """A message that is ready, with its body."""
+    """A ready message with its body."""
 
     sequence: int
     record: StoredMessage
@@ -44,7 +44,7 @@ class Taken(NamedTuple):
 
 
 class Change:
-    """Messages inserted, removed and rewritten together."""
+    """Inserted, removed and rewritten messages that are committed together."""
 
     def __init__(self, store: Store, now: int) -> None:
         self._store = store
@@ -56,24 +56,28 @@ class Change:
         self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
         self._claimed: dict[bytes, tuple[int, list[int]]] = {}
-        """(end, sequences) of each new group, by its key."""
+        """End and sequences of each new claim group, by key."""
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
-        """(number, sequences) of the last one, by queue, claim and end."""
+        """Number and sequences of the last claim group, by queue, claim and end."""
         self.holders: dict[bytes, bytes] = {}
-        """Who holds what is put under a claim, by ``layout.claim_prefix``, b"" = not known; of others, as it was."""
+        """Holders of new claims by ``layout.claim_prefix``; b"" stands for an unknown holder. Other claims keep theirs.
+        """
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
-        """Sequences that leave a group, by the queue's number, claim and group."""
+        """Sequences that leave a claim group, by queue number, claim and group."""
 
     @property
     def lines(self) -> Lines:
-        """What it does to lines: only grouped queues have any."""
+        """The changes to lines; only grouped queues have lines."""
         if self._lines is None:
             self._lines = Lines(self._store)
         return self._lines
 
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
-        """Add a message behind all others of the queue; without delay available not before the last such one (L5).
-        Its ``size`` is that of what it has besides the body."""
+        """Append a message to the queue.
+
+        Without a delay, the message becomes available not before the last message without a delay (L5). ``record.size``
+        is the size of everything except the body.
+        """
         tally, lane = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
         sequence = tally.sequence = tally.sequence + 1
@@ -97,11 +101,11 @@ class Change:
         if record.indexed:
             self._put_available(state, sequence, record)
         elif not lane:
-            assert isinstance(record, StoredMessage), "only those know their group"
+            assert isinstance(record, StoredMessage), "only stored messages have a group"
             self.lines.join(state, sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
-        """Add a new message, whose key is known from now on, if it has one."""
+        """Append a new message and remember its idempotency key, if any."""
         extra, group, ttl, expires = draft.extra, draft.group, draft.ttl, now + draft.ttl * 1000
         if extra or group or state.grouping:
             terms = draft.id, now, expires, now, ttl, draft.client, draft.checksum
@@ -113,7 +117,7 @@ class Change:
             self.remember(state, draft.once, [draft.id], now, posted=True)
 
     def remove(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        """Take a message away for good."""
+        """Remove a message and its index entries."""
         tally = self._tally(state)
         tally.count -= 1
         tally.bytes -= record.size
@@ -124,7 +128,7 @@ class Change:
             self.lines.leave(state, sequence, record.line, record.available)
 
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
-        """Take a message away and, where history is kept, leave a record of it."""
+        """Remove a message, and add a history entry if history is kept."""
         if end.history:
             self._record(state, sequence, record, end)
         self.remove(state, sequence, record)
@@ -132,9 +136,10 @@ class Change:
     def rewrite(
         self, state: QueueState, sequence: int, old: IndexPlace, new: StoredMessage, body: bytes | None = None
     ) -> None:
-        """Replace a message's record, and the index entries that differ from those of its old place; not fresh now.
+        """Replace a message's record and update the index entries that differ from its old place.
 
-        ``body``: where the caller has read it, for a message that lives longer from now on.
+        The message is not fresh afterwards. ``body`` is the message's body if the caller has read it; it is needed if
+        the expiry is extended.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = lane = not state.grouping
@@ -150,7 +155,7 @@ class Change:
             if old.indexed:
                 self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
             self._put_available(state, sequence, new)
-        else:  # where it was: a claim that lasts no time has passed it, and the next one is to meet it again
+        else:  # unchanged: a claim without duration has passed the entry, and the next claim must find it again
             self._made_available[state].append(layout.triple.pack(number, new.available, sequence))
         if old.expires != new.expires:
             self._writes.append(("expiry", layout.number.pack(old.expires) + key, None))
@@ -161,23 +166,30 @@ class Change:
             self.show(state, sequence)
 
     def show(self, state: QueueState, sequence: int) -> None:
-        """Have listings look at a message that some of them may show earlier than its former record says."""
+        """Make listings re-read a message that may become visible earlier than its former record says."""
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
-        """Once this is committed, claims go on at ``head``, but for entries made by this change; and above
-        ``fresh_head``, which only memory knows if nothing else is changed."""
+        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` on commit.
+
+        Entries added by this change stay in range. The fresh cursor is stored only if the change has other writes.
+        """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
             self._tally(state).fresh_head = fresh_head
 
     def stay(self, state: QueueState) -> None:
-        """Claims go on in the index where they did: some of what they walked over is still ready. None of it is fresh:
-        what claims meet is rewritten."""
+        """Do not move the ready cursor: some of the skipped entries are still ready.
+
+        None of them is fresh, because a claim rewrites the messages that it finds.
+        """
         self._heads.pop(state, None)
 
     def remember(self, state: QueueState, key: IdempotencyKey | None, answer: Any, now: int, posted: bool) -> None:
-        """Let the queue know the key, and its answer; None = nothing. ``posted``: for what this change added last."""
+        """Remember an idempotency key with its answer; do nothing without a key.
+
+        ``posted`` refers to the messages that this change has appended last.
+        """
         if key is not None:
             last = self._tally(state).sequence if posted else 0
             writes, size = key_writes(state, key, answer, now, last=last)
@@ -185,11 +197,14 @@ class Change:
             self._writes += writes
 
     def also(self, *writes: Write) -> None:
-        """Write more in the same step: what is not a message."""
+        """Add writes that do not concern messages to the batch."""
         self._writes += writes
 
     def commit(self) -> None:
-        """Apply everything in one step. Raises ``Unavailable``; then nothing has changed, in memory neither."""
+        """Apply all writes in one batch, then update the state in memory.
+
+        Raises ``Unavailable``; then nothing has changed.
+        """
         for state, writes, entry in self._lines.writes(self._now) if self._lines else ():
             self._writes += writes
             if entry:
@@ -209,7 +224,7 @@ class Change:
         for state, keys in self._made_available.items():
             state.join_available(keys)
             if state.grouping == Grouping.ORDERED and any(layout.triple.unpack(key)[1] <= self._now for key in keys):
-                new.add(state)  # a group has another head, which is ready
+                new.add(state)  # a ready message is the new head of a group
         for state, sequences in self._lowered.items():
             state.visibility.invalidate(sequences)
         for state in new:
@@ -224,7 +239,7 @@ class Change:
 
     def _record(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
         [body] = bodies(self._store, state.number, [(sequence, record)])
-        if body is None:  # it expired while this verb was under way
+        if body is None:  # the message has expired during this verb
             return
         tally = self._tally(state)
         tally.position += 1
@@ -238,7 +253,7 @@ class Change:
         self._writes += due.history_writes(state.history, tally.position, kept)
 
     def _prolong(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
-        """Stamp the body anew, or the compaction filter would take it at its former end."""
+        """Rewrite the body with the new expiry, because the compaction filter would drop it at the former one."""
         stored = None if body is not None else self._store.get("bodies", key)
         if stored is not None:
             body = layout.unsealed(stored)
@@ -249,7 +264,7 @@ class Change:
         return layout.sealed(body, record.expires, state.context.expiry.compaction_filter_grace)
 
     def _join_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
-        """The group in which a message is listed that a claim holds until then."""
+        """Add a message to a claim group with this end; return the number of the group."""
         place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
         if not sequences or len(sequences) == layout.GROUP:
@@ -261,7 +276,7 @@ class Change:
         return group
 
     def _write_groups(self) -> None:
-        """New groups, and those that messages left; one that cannot be read stays as it is."""
+        """Write new claim groups and those that messages have left. Unreadable groups are left unchanged."""
         keys = [layout.claim_key(*place) for place in self._left]
         values = self._store.get_many("claims", keys, spare=True)
         former: dict[bytes, bytes] = {}
@@ -284,8 +299,10 @@ class Change:
 
 
 def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
-    """Make a message the last fresh one, in the ``lane`` of such if the queue has one; or index it, if claims that look
-    for fresh ones would step over too much before they came to it, or if it is available before others."""
+    """Append a message to the fresh messages, in the ``lane`` if the queue has one.
+
+    The message is indexed instead if a claim would step over too many messages before it.
+    """
     fresh = tally.fresh
     if fresh > now + BELIEVED:
         fresh, tally.fresh_gap = now, MAX_GAP + 1
@@ -293,7 +310,7 @@ def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
     if not lane:
         return
     sequence = tally.sequence
-    if tally.fresh_head >= tally.fresh_tail:  # no other one is left
+    if tally.fresh_head >= tally.fresh_tail:  # all former fresh messages have been passed
         tally.fresh_head, tally.fresh_gap = sequence - 1, 0
     if tally.fresh_gap > MAX_GAP:
         record.indexed = True
@@ -302,7 +319,7 @@ def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
 
 
 def traces(queue: int, project: bytes, sequence: int, record: StoredMessage) -> list[Write]:
-    """The deletion of all that a message has in the store for itself, index entries first."""
+    """Return the deletions of a message and its index entries, index entries first."""
     key = layout.pair.pack(queue, sequence)
     writes: list[Write] = [
         ("expiry", layout.number.pack(record.expires) + key, None),
@@ -317,8 +334,10 @@ def traces(queue: int, project: bytes, sequence: int, record: StoredMessage) -> 
 
 
 def bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """The bodies of messages; None for one that was removed, or expired, after its record was read. ``spare``: ``b""``
-    for a damaged one instead of an error."""
+    """Return the bodies of messages, or None for a message that was removed or has expired since its record was read.
+
+    With ``spare``, a damaged body is b"" instead of an error.
+    """
     apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
     if not apart:
         return [record.body for _, record in found]
@@ -335,7 +354,7 @@ Targets = dict[str, QueueState | None]
 
 
 class Routes(NamedTuple):
-    """Where messages come from, where they may go, for how long a record is kept where they were."""
+    """The source and target queues of moves, and the history retention in the source."""
 
     source: QueueState
     targets: Targets
@@ -343,13 +362,13 @@ class Routes(NamedTuple):
     now: int
 
     def missing(self, moves: Iterable[Move]) -> list[QueueRef]:
-        """Queues that the moves need and that do not exist."""
+        """Return the target queues that do not exist."""
         return [ref for ref in targets(self.source.ref, moves) if self.targets[ref.name] is None]
 
     def carry_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
-        """Take messages, by id, to the ends of other queues, in the order of the moves; which of them went.
+        """Move messages to the ends of the target queues, in the given order; return the moves that were made.
 
-        One whose body has gone had expired while the verb was under way.
+        A message without a body has expired during the verb and is not moved.
         """
         carried = []
         values = bodies(store, self.source.number, [found[move.id] for move in moves])
@@ -360,9 +379,9 @@ class Routes(NamedTuple):
         return carried
 
     def carry(self, change: Change, sequence: int, record: StoredMessage, body: bytes, move: Move) -> None:
-        """Take a message from its queue to the other one's end."""
+        """Move one message to the end of the target queue."""
         target = self.targets[move.to]
-        assert target is not None, "the caller has created what was missing"
+        assert target is not None, "the caller has created the missing queues"
         outcome = Outcome.DEAD_LETTERED if move.reason else Outcome.MOVED
         change.finish(self.source, sequence, record, End(outcome, self.history, self.now))
         moved = _moved(record, move, self.source.ref.name, self.now)
@@ -370,17 +389,17 @@ class Routes(NamedTuple):
 
 
 def targets(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
-    """The queues that the moves name, each once."""
+    """Return the target queues of the moves without duplicates."""
     return [QueueRef(queue.project, name) for name in dict.fromkeys(move.to for move in moves)]
 
 
 def by_name(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
-    """Queues that were locked together."""
+    """Return queue states by queue name."""
     return {ref.name: state for ref, state in zip(refs, states, strict=True)}
 
 
 def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
-    """The record that a message has after the move; its place is given where it joins."""
+    """Return the record of a message after the move; its place is set when it is inserted."""
     ttl = record.ttl if move.ttl is None else move.ttl
     return StoredMessage(
         id=record.id,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims. A claim is nothing but what its messages' records say of it: put on, found, renewed, settled, released."""
+"""Claims, which exist only as fields of their messages' records and as groups in the claim index."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
@@ -150,7 +150,7 @@ class ClaimController:
 
 
 class ClaimAttempt:
-    """One claim in the making."""
+    """An attempt to create a claim."""
 
     def __init__(self, session: Session, queue: QueueRef, request: ClaimRequest, now: int) -> None:
         self._session = session
@@ -162,7 +162,7 @@ class ClaimAttempt:
         self._lapsed = 0
 
     def run(self) -> Claimed:
-        """The claim, made or found; one change."""
+        """Create or find the claim in one change; return it."""
         store, registry = self._session
         request, now = self._request, self._now
         with registry.locked(self._queue) as (state,):
@@ -237,7 +237,7 @@ def give_back(change: Change, state: QueueState, found: Found, delay: int | None
 
 
 def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Claim | None:
-    """The live claim of this id with all that it holds, or None."""
+    """Return the live claim with this id and its messages, or None."""
     held = held_by(store, state, claim, now)
     if state is None or not held:
         return None
@@ -252,19 +252,21 @@ def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Cl
 
 
 def _holder(holder: Holder) -> bytes:
-    """As groups have it; b"" = not known."""
+    """Encode the holder for a claim group; b"" stands for an unknown holder."""
     return layout.encode((holder.client, holder.agent)) if holder.is_known else b""
 
 
 def _read_holder(group: bytes) -> Holder:
-    """Who holds what is listed there."""
+    """Decode the holder in a claim group."""
     known = layout.holder_of(group) if group else b""
     return Holder(*layout.decode_holder(known)) if known else Holder()
 
 
 class ClaimPage:
-    """A page of live claims, in the order of their queues' names and of their ids; its ``next`` is ``queue/id``, or the
-    next name that there could be and a slash."""
+    """A page of live claims, ordered by queue name and claim id.
+
+    Its ``next`` is ``queue/id``, or a lower bound of the next queue name and a slash.
+    """
 
     def __init__(self, store: Store, registry: Registry, limit: int, now: int) -> None:
         self._store = store
@@ -275,8 +277,10 @@ class ClaimPage:
         self._steps = 0
 
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
-        """Claims behind ``after``, of one queue if it is named; of at most ``STEPS`` groups and queues, and one claim
-        more."""
+        """Return the claims after ``after``, in one queue or in all queues of the project.
+
+        A page reads at most ``STEPS`` groups and queues and one more claim.
+        """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
         for each in names:
@@ -316,7 +320,7 @@ class ClaimPage:
         return None
 
     def _summary(self, state: QueueState, claim: str, values: Sequence[bytes]) -> list[ClaimSummary]:
-        """What the groups of a claim tell of it, if it lives."""
+        """Return the summary of a claim from its groups, or nothing for an ended claim."""
         live = [value for value in values if layout.group_of(value)[0] > self._now]
         held = [one for value in live for one in layout.group_of(value)[1] if one not in state.reserved]
         [stored] = self._store.get_many("messages", [layout.pair.pack(state.number, held[0])]) if held else [None]
@@ -348,7 +352,7 @@ def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> lis
 
 
 def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
-    """The sequences of what ``held_by`` finds, by the index alone."""
+    """Return the sequences of the messages that ``held_by`` finds, from the index only."""
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)
@@ -360,7 +364,7 @@ def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -
 def settle_held(
     store: Store, change: Change, routes: Routes, held: dict[str, Found], settlement: Settlement
 ) -> Settled:
-    """Do with the held messages (by id) as they are settled, and say what was done."""
+    """Settle the held messages, given by id, and return the result."""
     named = [*settlement.delete, *(r.id for r in settlement.release), *(move.id for move in settlement.move)]
     deleted = [message for message in settlement.delete if message in held]
     if settlement.rest:

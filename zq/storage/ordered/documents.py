@@ -74,12 +74,12 @@ class DocumentController:
 
 
 def name(key: bytes) -> bytes:
-    """What to hold while a document is changed."""
+    """Return the name of the lock for changes of a document."""
     return b"document " + key
 
 
 def writes(key: bytes, document: StoredDocument) -> list[Write]:
-    """All entries of a document."""
+    """Return the writes of a document and its index entries."""
     value = layout.encode(document)
     return (
         [("records", key, value)] if document.expires is None else due.writes("records", key, value, document.expires)
@@ -87,7 +87,7 @@ def writes(key: bytes, document: StoredDocument) -> list[Write]:
 
 
 def expired(store: Store, key: bytes, moment: int) -> bool:
-    """Whether there is a document that expires at this moment."""
+    """Return whether a document with this expiry exists."""
     stored = _find(store, key)
     return stored is not None and stored.expires == moment
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What expires besides messages: history entries, idempotency keys, stages, producers, documents, batches.
+"""Expiry of data other than messages: history entries, idempotency keys, stages, producers, documents, batches.
 
-Each has an entry in ``due``, from which alone active expiry knows what to remove. It takes no lock: nothing is ever
-written a second time under a key that is due.
+Each value has an entry in ``due``, from which active expiry derives the removal. No lock is needed, because a key that
+is due is never written again.
 """
 
 from typing import Final
@@ -11,17 +11,17 @@ from zq.storage.ordered import layout
 from zq.storage.ordered.layout import StoredEntry
 from zq.storage.ordered.store import Store, Write
 
-# Where in a key of ``due`` the kind stands, behind the moment.
+# Offset of the kind in a key of ``due``, after the time.
 KIND: Final = 8
 
 
 def writes(family: str, key: bytes, value: bytes, expires: int, note: bytes = b"") -> list[Write]:
-    """An entry that expires; ``note``: what else must be known to remove it."""
+    """Return the writes of a value that expires; ``note`` has the additional data needed for its removal."""
     return [(family, key, value), ("due", _entry(family, key, expires), note)]
 
 
 def traces(family: str, key: bytes, expires: int) -> list[Write]:
-    """The removal of such an entry."""
+    """Return the removal of a value that expires."""
     return [(family, key, None), ("due", _entry(family, key, expires), None)]
 
 
@@ -31,7 +31,7 @@ def living(store: Store, family: str, prefix: bytes, now: int) -> tuple[bytes, b
 
 
 def end_of(key: bytes) -> int:
-    """The end that such a key closes with."""
+    """Return the expiry at the end of a key."""
     return int.from_bytes(key[-8:])
 
 
@@ -45,7 +45,7 @@ def _entry(family: str, key: bytes, expires: int) -> bytes:
 
 
 def history_writes(history: int, position: int, kept: StoredEntry) -> list[Write]:
-    """A new record."""
+    """Return the writes of a new history entry."""
     key = layout.pair.pack(history, position)
     return [
         *writes("history", key, layout.encode(kept), kept.expires, history_note(kept)),
@@ -55,27 +55,27 @@ def history_writes(history: int, position: int, kept: StoredEntry) -> list[Write
 
 
 def history_note(kept: StoredEntry) -> bytes:
-    """What ``due`` says of a record: sequence, id, and what is subtracted once it is removed."""
+    """Return the note of a history entry: sequence, id, and the size to subtract after its removal."""
     told = b"\0" + size_note(kept.size) if kept.size else b""
     return layout.number.pack(kept.sequence) + kept.record.id.encode("utf-8", "surrogatepass") + told
 
 
 def history_traces(key: bytes, note: bytes) -> list[Write]:
-    """The removal of what leads to a record, by its key and what its entry in ``due`` says."""
+    """Return the removal of a history entry's index entries, from its key and note."""
     ids = layout.ended(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
     return [("sequences", key[:8] + note[:8], None), ("endings", ids + key[8:], None)]
 
 
 def size_note(size: int) -> bytes:
-    """What ``due`` says of a key whose answer counts so much; nothing for one that does not count."""
+    """Return the note of an idempotency key: the size of its answer, or nothing if it does not count."""
     return layout.number.pack(size) if size else b""
 
 
 def size_of(family: str, note: bytes) -> int:
-    """What an entry in ``due`` says that is subtracted once its ``history`` or ``keys`` entry is removed."""
+    """Return the size in a note, which is subtracted after the removal of a ``history`` or ``keys`` entry."""
     return int.from_bytes(note if family == "keys" else note[8:].partition(b"\0")[2])
 
 
 def ending_prefix(history: int, message: str) -> bytes:
-    """Where the records of a message begin."""
+    """Return the key prefix of a message's history entries."""
     return layout.ended(layout.number.pack(history), message)

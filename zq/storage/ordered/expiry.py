@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expired messages are removed in two ways, for which Redis has the names.
+"""Lazy and active expiry, in the terms of Redis.
 
-Lazy expiry: one thread removes what readers have met. Active expiry: rounds remove what has expired by the index
-``expiry``, and what purged and deleted queues left; the index is read from the front and only as far as it is due, so a
-round costs what there is to remove, not what lives. A message is removed under its queue's lock, and only if the index
-entry still has its expiry. What else expires goes the same way by the index ``due``, without locks but for stages and
-documents.
+Lazy expiry: one thread removes expired messages that readers have found. Active expiry: rounds remove expired messages
+by the index ``expiry``, and the remains of purged and deleted queues. A round reads only the due part of the index, so
+its cost depends on the amount of expired data, not of live data. A message is removed under its queue's lock, and only
+if the index entry still has its expiry. Other data expires likewise by the index ``due``; only stages and documents
+need locks.
 """
 
 import logging
@@ -47,28 +47,29 @@ Moments = dict[bytes, int]
 
 
 class ActiveExpiry:
-    """One round at a time: no two threads may be in one."""
+    """Active expiry in rounds; only one thread may run a round at a time."""
 
     def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
         self._handle = handle
         self._stripes = stripes
         self.position = b""
         self._due_position = b""
-        """No entry of ``expiry`` and ``due`` that is due lies before these: what is written expires later than now,
-        unless a verb stood still for longer than its message was to live."""
+        """Lower bounds of due entries in ``expiry`` and ``due``.
+
+        New entries are due later than now, unless a verb took longer than the TTL of its message.
+        """
         self._afresh = 0.0
         self._first = 0
         self._pending_deletes = PendingDeletes()
         self._tombstones = Tombstones()
         self._keys_went = True
-        """Whether idempotency keys were removed, so that a hidden queue may have none left. True at first, for those of
-        earlier starts."""
+        """Set if idempotency keys were removed, so that a hidden queue may have none left; also set at start."""
         self.removed = 0
 
     def sweep(self, now: int, pace: Pace) -> int:
-        """One round; returns how many expired messages went.
+        """Run one round; return the number of removed messages.
 
-        After one that had to end early the next begins with another kind, so that none waits for all of the others.
+        If the pace ends a round early, the next round begins with another kind, so that no kind starves.
         """
         before = self.removed
         if time.monotonic() > self._afresh:
@@ -91,7 +92,7 @@ class ActiveExpiry:
         return self.removed - before
 
     def _by_steps(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
-        """Steps of one kind, in slices, until one found less than it might remove; False if the pace ended it."""
+        """Run steps of one kind until one finds less than its limit. Return False if the pace ended the round."""
         while left := pace.step():
             while left:
                 asked = min(left, SLICE)
@@ -155,7 +156,7 @@ class ActiveExpiry:
 
 
 def _counted(store: Store, removed: Counter[bytes]) -> list[Write]:
-    """What a round has removed of histories and answers, by their numbers. Nobody else writes these entries."""
+    """Return the writes that count removed history entries and answers by number. Only active expiry writes them."""
     keys = [layout.REMOVED + number for number, size in removed.items() if size]
     before = store.get_many("default", keys)
     sizes = (int.from_bytes(value or b"") + removed[key[-8:]] for key, value in zip(keys, before, strict=True))
@@ -175,7 +176,7 @@ class LazyExpiry:
         self._thread.start()
 
     def close(self) -> None:
-        """Forget what waits, and return when nothing is being removed any more."""
+        """Discard the queue and wait for the end of the current removal."""
         self._queue.close()
         if self._thread.is_alive():
             self._thread.join()
@@ -206,9 +207,10 @@ def by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moment
 
 
 def remove_expired(session: Session, number: int, moments: Moments, sweeping: bool) -> tuple[int, QueueRef | None]:
-    """Remove those of one queue's messages that expire at their moments, in one step; how many, and of which queue.
+    """Remove the messages of one queue that still expire at their given times, in one step.
 
-    ``sweeping``: the moments come from the expiry index, whose entries go even where they point at nothing.
+    Return their number and the queue. With ``sweeping`` the times come from the expiry index, whose stale entries are
+    removed too.
     """
     with _locked(session, number) as state:
         if state is None:
@@ -231,7 +233,7 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
 
 @contextmanager
 def _locked(session: Session, number: int) -> Iterator[QueueState | None]:
-    """The queue of a number, locked; None if no queue has it."""
+    """Lock the queue with this number; provide None if it does not exist."""
     state = session.registry.by_number(number)
     if state is None:
         yield None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How claims and pops of a grouped queue find messages: along lines, of which ``lines`` keeps the entries (decision
-0129). ``take`` needs the queue's lock.
+"""Claims and pops of grouped queues, which walk along the queues' lines (decision 0129).
+
+``lines`` maintains the index entries. ``take`` needs the queue's lock.
 """
 
 from collections.abc import Iterator
@@ -20,8 +21,10 @@ from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
 ) -> list[Taken]:
-    """Up to ``limit`` ready messages, line by line, which ``change`` must all deal with; with up to ``most_bytes`` of
-    bodies unless it is one message."""
+    """Return up to ``limit`` ready messages, line by line, all of which ``change`` must handle.
+
+    Their bodies have up to ``most_bytes`` bytes in total, except for a single message.
+    """
     taken: list[Taken] = []
     walk = Walk(store, state, now)
     cursor = state.ready_cursor.head
@@ -50,7 +53,7 @@ def take(
 
 
 def ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
-    """As ``QueueController.ready`` has it: what a claim without a limit would find, and the next entry to come."""
+    """Count the ready messages and find the next delayed one; see ``QueueController.ready``."""
     walk = Walk(store, state, now)
     count = 0
     for _, line, head in walk.entries() if most else ():
@@ -63,7 +66,7 @@ def ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
 
 
 def depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
-    """As ``Storage.depth`` has it, by the first ``most`` messages: what is behind those is taken for ready."""
+    """Count messages by state; see ``Storage.depth``. Messages after the first ``most`` ones count as ready."""
     counts = dict.fromkeys(State, 0)
     oldest = met = 0
     for key, value in islice(store.scan("messages", *state.bounds(), spare=True), most):
@@ -81,8 +84,10 @@ def depth(store: Store, state: QueueState, expired: int, now: int, most: int) ->
 
 
 class Walk:
-    """A way through the lines that may have something ready. ``expired``: keys of ``messages``; ``steps``: what was
-    stepped over."""
+    """A walk over the lines that may have ready messages.
+
+    ``expired`` has keys of expired messages in ``messages``; ``steps`` counts skipped entries and messages.
+    """
 
     def __init__(self, store: Store, state: QueueState, now: int) -> None:
         self._store, self._state, self._now = store, state, now
@@ -91,7 +96,7 @@ class Walk:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Keys in ``available``, and the lines that they are about with their heads, in the order of claims."""
+        """Yield entries of ``available`` with the key and head of their line, in claim order."""
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
         for key, value in self._state.ready_cursor.entries(self._store, upper):
@@ -104,7 +109,10 @@ class Walk:
             yield key, line, head
 
     def ready(self, line: bytes, met: Met, want: int) -> Iterator[Found]:
-        """The longest prefix of the line that is ready, which is known by what was met; so many of it are wanted."""
+        """Yield the ready messages at the beginning of the line; the caller wants up to ``want`` of them.
+
+        Records read from the line are added to ``met``.
+        """
         state, now = self._state, self._now
         lower = line + (met.head[layout.number.size :] or b"\0")
         places = self._store.scan("lines", lower, layout.after(line), spare=True)
@@ -129,7 +137,7 @@ class Walk:
                 return
 
     def _step(self, key: bytes, damaged: bool) -> None:
-        """Over a message that cannot be taken."""
+        """Skip an expired or unreadable message."""
         self.steps += 1
         self.damaged |= damaged
         if not damaged:
@@ -139,7 +147,7 @@ class Walk:
 def _contents(
     store: Store, state: QueueState, found: Iterator[Found], limit: int
 ) -> Iterator[tuple[int, StoredMessage, bytes]]:
-    """Up to so many of the messages with their bodies, a few read at a time; those without one have expired."""
+    """Yield up to ``limit`` messages with their bodies, read in small batches. Messages without a body have expired."""
     while limit > 0 and (some := list(islice(found, min(limit, AHEAD)))):
         limit -= len(some)
         for (sequence, record), body in zip(some, bodies(store, state.number, some, spare=True), strict=True):

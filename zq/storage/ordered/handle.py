@@ -25,7 +25,7 @@ PAUSE: Final = 1.0
 
 
 class Session(NamedTuple):
-    """What a verb works on."""
+    """The open store and registry that a verb uses."""
 
     store: Store
     registry: Registry
@@ -73,7 +73,7 @@ class StoreHandle:
 
     @property
     def prompt(self) -> bool:
-        """Whether a verb that begins now waits for nothing but memory and the disk."""
+        """Return whether a verb that begins now waits only for memory and the disk."""
         session = self._session
         return (
             session is not None
@@ -90,7 +90,7 @@ class StoreHandle:
                 self._gate.notify_all()
 
     def reopen(self) -> None:
-        """Close the store and open it anew between verbs, which wait meanwhile. The caller is within none."""
+        """Close and reopen the store between verbs, which wait meanwhile. Do not call it within a verb."""
         with self._gate:
             self._gate.wait_for(lambda: not self._reopening)
             self._reopening = True

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single messages, deleted or held for longer or shorter by the claims that handed them out. ``handle`` needs the
-queue's lock."""
+"""Deletion, extension and release of single claimed messages. ``handle`` needs the queue's lock."""
 
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ from zq.storage.ordered.store import Store
 
 
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: End) -> list[Handled]:
-    """Do what is wanted of messages, no two alike, and say what was done; one change."""
+    """Apply the grips, each for a different message, in one change; return their outcomes."""
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
     change, handled = Change(store, end.now), []
     for grip in grips:

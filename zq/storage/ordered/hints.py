@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints of a queue, in memory: each may be forgotten at any time, and must never be wrong.
+"""Hints about a queue in memory, which may be dropped at any time but must never be wrong.
 
-``ReadyCursor`` says where claims look for ready messages, ``VisibilityIndex`` which stretches have nothing to show to a
-listing, ``LazyExpiryQueue`` which expired messages readers have met.
+- ``ReadyCursor``: the position from which claims search for ready messages.
+- ``VisibilityIndex``: ranges without visible messages for a listing.
+- ``LazyExpiryQueue``: expired messages that readers have found.
 """
 
 import threading
@@ -23,14 +24,14 @@ class LazyExpiryQueue:
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
         self.capacity = 0
-        """How many keys may wait; 0 = readers hand over nothing."""
+        """Maximum number of waiting keys; 0 disables lazy expiry."""
         self.dropped = 0
 
     def __len__(self) -> int:
         return len(self._met)
 
     def resize(self, capacity: int) -> None:
-        """Let so many keys wait from now on; those that wait stay."""
+        """Change the capacity; waiting keys are kept."""
         self.capacity = capacity
 
     def offer(self, keys: Iterable[bytes], now: int) -> None:
@@ -68,12 +69,11 @@ class LazyExpiryQueue:
 
 
 class ReadyCursor(NamedTuple):
-    """The position at which claims start to look for ready messages: a hint, so that no entry is read twice.
+    """The position from which claims search for ready messages, so that no entry is read twice.
 
-    Ready messages lie from ``head`` to ``low`` and from ``high`` on, in the order of ``available``.
-
-    Before ``head`` there is nothing, or what has expired and waits to be removed; so from ``low`` to ``high``, over
-    which claims had walked when a message was put back before it.
+    In the order of ``available``, ready messages are between ``head`` and ``low``, and from ``high`` on. Entries before
+    ``head`` have expired and wait for removal, as have those between ``low`` and ``high``: claims had passed that range
+    before a message returned in front of it.
     """
 
     head: bytes
@@ -130,13 +130,13 @@ FilterKind = tuple[bool, bool, str]
 
 
 class VisibilityIndex:
-    """Which blocks of one queue have nothing to show for a while, so that a listing steps over them at once.
+    """The blocks of one queue that have no visible message for some time, so that a listing can skip them.
 
-    Without it a page of ten would walk over a million claimed or delayed messages that lie in front. Sequences are
-    grouped in blocks, blocks in larger ones. For each kind of ``ListFilter`` a block may carry a moment before which no
-    message of it becomes visible; and for some clients blocks have more of it, because their own messages are never
-    shown to them. Whatever makes a message visible earlier invalidates its blocks, and a walk that began before such a
-    change may record nothing. ``record`` and ``invalidate`` are called under the queue's lock.
+    Without the index, a page of ten messages would read a million claimed or delayed messages before it. Sequences are
+    grouped into blocks, and blocks into larger ones. For each kind of ``ListFilter`` a block may have a time before
+    which none of its messages becomes visible. Some clients have additional times, because their own messages are
+    hidden from them. A change that makes a message visible earlier invalidates its blocks, and a walk that began before
+    the change records nothing. ``record`` and ``invalidate`` need the queue's lock.
     """
 
     __slots__ = ("_clients", "_kinds", "invalidations")
@@ -144,12 +144,12 @@ class VisibilityIndex:
     def __init__(self) -> None:
         self._kinds: dict[FilterKind, Levels] = {}
         self._clients: deque[FilterKind] = deque()
-        """Those of the kinds that are of clients, the oldest first."""
+        """The kinds that belong to clients, the oldest one first."""
         self.invalidations = 0
         """Rises with every call of ``invalidate``: what a walk has to compare before it records anything."""
 
     def skip(self, list_filter: ListFilter, sequence: int, now: int) -> int:
-        """The first sequence from ``sequence`` on that may have something to show."""
+        """Return the first sequence from ``sequence`` on that may have a visible message."""
         if not self._kinds:
             return sequence
         kinds = ((list_filter.claimed, list_filter.delayed, client) for client in {"", list_filter.without})
@@ -164,10 +164,10 @@ class VisibilityIndex:
         return sequence
 
     def record(self, list_filter: ListFilter, moments: Mapping[int, int], own: Mapping[int, int]) -> None:
-        """Note moments of blocks, and of the larger blocks that they complete. ``own``: more of them, for the client
-        whose messages the filter hides.
+        """Record the times of blocks and of larger blocks that they complete.
 
-        The oldest go when there are too many: a plain dictionary, because a walk may note thousands in one step.
+        ``own`` has additional times for the client whose messages the filter hides. If there are too many, the oldest
+        are dropped. The mapping is a plain dictionary, because a walk may record thousands of blocks in one step.
         """
         if moments:
             self._note((list_filter.claimed, list_filter.delayed, ""), moments, MAX_BLOCKS)
@@ -194,7 +194,7 @@ class VisibilityIndex:
                     del blocks[block]
 
     def invalidate(self, sequences: Iterable[int]) -> None:
-        """Forget what was known of these messages' blocks: one of them may show earlier."""
+        """Discard the times of these messages' blocks, because a message may become visible earlier."""
         self.invalidations += 1
         for levels in self._kinds.values():
             for size, blocks in zip(SIZES, levels, strict=True):
@@ -203,7 +203,7 @@ class VisibilityIndex:
 
 
 def _skip(levels: Levels, sequence: int, now: int) -> int:
-    """The first sequence from ``sequence`` on in a block of which nothing is known."""
+    """Return the first sequence from ``sequence`` on in a block without a recorded time."""
     while True:
         for size, blocks in zip(reversed(SIZES), reversed(levels), strict=True):
             if blocks.get(sequence // size, 0) > now:

@@ -85,7 +85,7 @@ def _records(store: Store, state: QueueState, start: int, until: Seconds, now: i
 
 
 def _first_since(store: Store, state: QueueState, start: int, since: Seconds) -> int:
-    """The position from which on records finished at or after ``since``."""
+    """Return the position of the first history entry that finished at or after ``since``."""
     begin = layout.ms(min(since, FAR))
     end = state.tally.position + 1 if begin > 0 else start
     return binary_search(
@@ -96,8 +96,10 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
 def _stretch(
     store: Store, state: QueueState, start: int, want: int, most_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
-    """Up to ``want`` messages and records of a locked queue from a sequence on, one at least if there is any with up to
-    ``most_bytes`` of bodies, and from where to go on."""
+    """Return a range of live messages and history entries of a locked queue, and the next sequence.
+
+    The range has up to ``want`` items with up to ``most_bytes`` bytes of bodies, but at least one item if there is any.
+    """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     kept = list(islice(store.scan("sequences", lower, upper), most))
@@ -123,7 +125,7 @@ def _stretch(
 
 
 def _living(store: Store, state: QueueState, key: bytes, value: bytes, now: int) -> HistoryEntry | None:
-    """A message that lives, from its entry in ``messages``."""
+    """Return a live message from its entry in ``messages``, or None if it has expired."""
     record = layout.decode_record(value)
     if record.expires <= now:
         state.context.lazy_queue.offer([key], now)
@@ -134,7 +136,7 @@ def _living(store: Store, state: QueueState, key: bytes, value: bytes, now: int)
 
 
 def _kept(store: Store, state: QueueState, key: bytes, position: bytes, now: int) -> HistoryEntry | None:
-    """A record that lives, from an entry that ends in its position; ``key`` begins with the history's number."""
+    """Return an unexpired history entry, or None. ``key`` begins with the number of the history."""
     place = key[:8] + position
     value = store.get("history", place)
     kept = None if value is None else layout.decode_entry(value)

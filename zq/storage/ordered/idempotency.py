@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The idempotency keys that a queue or a log knows, and what was answered under each; written with their effects."""
+"""Idempotency keys of queues and logs with their answers, written together with their effects."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -15,14 +15,14 @@ from zq.storage.ordered.store import Store, Write
 
 
 class Owner(Protocol):
-    """Whose keys they are; ``history`` is the number that they go by."""
+    """The owner of idempotency keys; ``history`` is the number in their keys."""
 
     @property
     def history(self) -> int: ...
 
 
 def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-    """Raises ``Repeated`` (with an ``answer``, a type) or ``KeyReused`` if the owner knows the key."""
+    """Raise ``Repeated`` or ``KeyReused`` if the owner has the key. ``answer`` is the type of the remembered answer."""
     if idempotency_key is None or owner is None:
         return
     found = due.living(store, "keys", _key_prefix(owner, idempotency_key), now)
@@ -37,7 +37,7 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
 def check_keys(
     store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, drafts: Sequence[Draft], now: int
 ) -> None:
-    """The same for a post, whose drafts may have keys, too. Raises ``DraftsRepeated`` for these."""
+    """Check the keys of a post and of its drafts. Raises ``Repeated``, ``KeyReused`` or ``DraftsRepeated``."""
     check_key(store, owner, idempotency_key, list[str], now)
     first: dict[str, Repeated] = {}
     for draft in drafts:
@@ -54,8 +54,10 @@ def check_keys(
 def key_writes(
     owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True, last: int = 0
 ) -> tuple[list[Write], int]:
-    """Let the owner know the key, and what it was answered; and for how many bytes that ``counts``. ``last``: see
-    ``Known``."""
+    """Return the writes of a key with its answer, and the size that counts towards the quota.
+
+    ``last`` is explained in ``Known``.
+    """
     encoded = layout.encode(answer)
     size = len(encoded) + OVERHEAD if counts else 0
     expires = now + idempotency_key.window * 1000

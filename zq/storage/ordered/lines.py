@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines in which messages of one group stand in a grouped queue, and the one entry that each line has in the index
-of claims (decision 0129). How claims walk along them is in ``groups``.
+"""The lines of grouped queues, and their entries in the claim index (decision 0129).
 
-A line's key is the queue's number and its group's hash. There it has a *head* while something lives in it: the moment
-of its entry in ``available``, and the place of the message that this is about. A place is (order, sequence); the order
-is nothing in an ordered queue, and the moment at which the message is available in a fair one.
+A line has the messages of one group. Its key consists of the queue number and the group's hash. A line with live
+messages has a *head*: the time of its entry in ``available``, and the place of the entry's message. A place is (order,
+sequence); the order is 0 in an ordered queue, and the message's available-at in a fair queue. ``groups`` has the claims
+that walk along lines.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,35 +18,35 @@ from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
-# Bytes of a line's key: a queue's number, and a hash.
+# Bytes of a line's key: queue number and hash.
 LINE: Final = 16
-# Messages that have expired, or cannot be read, that are stepped over for the head of a line.
+# Maximum number of expired or unreadable messages that are skipped to find the head of a line.
 MAX_GONE: Final = 64
-# The same where a claim has walked along the line.
+# Maximum number of such messages if a claim has walked along the line.
 PATIENCE: Final = 4096
 
 
 def line_of(queue: int, group: str) -> bytes:
-    """The key of a group's line."""
+    """Return the key of a group's line."""
     name = group.encode("utf-8", "surrogatepass")
     return layout.number.pack(queue) + blake2b(name, digest_size=LINE - layout.number.size).digest()
 
 
 def slot_of(grouping: Grouping, available: int, sequence: int) -> bytes:
-    """Where a message stands in its line."""
+    """Return the place of a message in its line."""
     return layout.pair.pack(available if grouping == Grouping.FAIR else 0, sequence)
 
 
 def entry_of(line: bytes, head: bytes) -> tuple[bytes, bytes]:
-    """The entry in ``available`` that a line with this head has."""
+    """Return the entry in ``available`` of a line with this head."""
     moment, _, sequence = layout.triple.unpack(head)
     return line[: layout.number.size] + layout.pair.pack(moment, sequence), line[layout.number.size :]
 
 
 class Met:
-    """The records of a line that a claim has read, in the order of their places; None for a removed message.
+    """The records of a line that a claim has read, by place in ascending order; None for a removed message.
 
-    ``is_all``: there are none behind them.
+    ``is_all`` means that the line has no further messages.
     """
 
     __slots__ = ("head", "is_all", "records")
@@ -57,14 +57,19 @@ class Met:
         self.is_all = False
 
     def extend(self, records: Iterable[tuple[bytes, StoredMessage | None]], is_all: bool) -> None:
-        """Add the next records by their places; ``is_all``: there are none behind them."""
+        """Add the next records by place; ``is_all`` means that the line has no further messages."""
         self.records.update(records)
         self.is_all = is_all
 
 
 class _Line:
-    """What a change does to one line. ``slots``: records by their places, None for places that are left; ``stored``:
-    those of the places that the store has; ``met``: what the claim has that makes the change."""
+    """The changes to one line.
+
+    Attributes:
+        slots: Records by place; None for places that messages leave.
+        stored: Places in ``slots`` that the store has.
+        met: The records that the current claim has read.
+    """
 
     __slots__ = ("key", "met", "slots", "state", "stored")
 
@@ -76,34 +81,34 @@ class _Line:
 
 
 class Lines:
-    """What one change does to lines."""
+    """The changes to lines within one ``Change``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lines: dict[bytes, _Line] = {}
         self._groups: dict[tuple[int, str], _Line] = {}
-        """The same, by queue and group."""
+        """Lines by queue number and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        """A message stands where its record says from now on."""
+        """Add a message at the place in its record."""
         self._line(state, record.line).slots[slot_of(state.grouping, record.available, sequence)] = record
 
     def leave(self, state: QueueState, sequence: int, group: str, available: int) -> None:
-        """A message that was available then leaves its place."""
+        """Remove a message from the place that it had with this available-at."""
         _leave(self._line(state, group), slot_of(state.grouping, available, sequence))
 
     def shift(self, state: QueueState, sequence: int, record: StoredMessage, available: int) -> None:
-        """A message that was available then stands where its record says from now on."""
+        """Move a message from its former available-at to the place in its record."""
         line, grouping = self._line(state, record.line), state.grouping
         _leave(line, slot_of(grouping, available, sequence))
         line.slots[slot_of(grouping, record.available, sequence)] = record
 
     def walked(self, state: QueueState, key: bytes, met: Met) -> None:
-        """A claim has walked along a line, of which nothing was changed before: its head may be gone."""
+        """Note that a claim has walked along an unchanged line, whose head may be removed."""
         self._lines.setdefault(key, _Line(state, key)).met = met
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
-        """What is to be written of each line: places, head and entry; the key of a new entry, b"" = there is none."""
+        """Yield per line its writes (places, head and entry) and the key of a new entry, or b"" without a new entry."""
         for key, line in self._lines.items():
             writes: list[Write] = [
                 ("lines", key + slot, None if record is None else b"")
@@ -123,8 +128,10 @@ class Lines:
             yield line.state, writes, entry
 
     def _head(self, line: _Line, head: bytes, now: int) -> bytes:
-        """The head that the line has after the change; b"" = nothing lives in it. What stands before the head that it
-        had is gone."""
+        """Return the line's head after the change, or b"" for a line without live messages.
+
+        Messages before the former head are gone.
+        """
         kept, met = head[layout.number.size :], line.met
         joined = sorted(slot for slot, record in line.slots.items() if record is not None)
         if joined and (not head or joined[0] <= kept):
@@ -154,7 +161,7 @@ class Lines:
         return line
 
     def _places(self, line: _Line, kept: bytes) -> Iterator[bytes]:
-        """Those of a line in the store, from its head on."""
+        """Yield the places of the line in the store, from ``kept`` on."""
         lower = line.key + kept
         if line.met:
             yield from line.met.records
@@ -165,7 +172,7 @@ class Lines:
             yield key[LINE:]
 
     def _record(self, line: _Line, slot: bytes) -> StoredMessage | None:
-        """The record of the message that stands there; None if there is none that can be read."""
+        """Return the record of the message at this place, or None if it is missing or unreadable."""
         if line.met and slot in line.met.records:
             return line.met.records[slot]
         key = line.key[: layout.number.size] + slot[layout.number.size :]

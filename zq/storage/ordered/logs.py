@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs of topics: the batches of published messages as they lie in the store, and one state in memory for each log.
+"""Logs of topics: the stored batches of published messages, and the state of each log in memory.
 
 Publishing and purging hold the log's lock from the first read to the write. Readers take no lock: ``Log.view`` is
-replaced as a whole once the write is done, so it never shows what is not in the store yet; but floors join the table
-that it has, and the log knows of a trim before the store shows it.
+replaced as a whole after the write, so it never shows data before the store has it. Two exceptions: floors are added to
+the existing table, and a trim is known before the store shows it.
 """
 
 import threading
@@ -38,8 +38,11 @@ class LogRecord(Struct, array_like=True, frozen=True):
 
 
 class Header(Struct, array_like=True):
-    """The first fields of Stored. ``size`` and ``messages``: the log's before this batch. ``topic`` may be any text,
-    which msgpack has no way to write."""
+    """The first fields of ``Stored``.
+
+    ``size`` and ``messages`` are the totals of the log before this batch. ``topic`` is bytes, because msgpack cannot
+    encode every text.
+    """
 
     topic: bytes
     sequence: int
@@ -55,7 +58,7 @@ class Stored(Header, array_like=True):
 
     @property
     def batch(self) -> Batch:
-        """As its readers get it."""
+        """The batch in decoded form."""
         topic = self.topic.decode("utf-8", "surrogatepass")
         return Batch(topic, self.sequence, self.created / 1000, decode_entries(self.entries))
 
@@ -67,17 +70,17 @@ decode_entries = msgpack.Decoder(list[Entry]).decode
 
 
 def key_of(number: int, topic: str) -> bytes:
-    """Where the batches of a topic begin in ``topics``, and its key in ``floors``."""
+    """Return the key prefix of a topic's batches in ``topics``, which is also its key in ``floors``."""
     return layout.number.pack(number) + layout.project_prefix(topic)
 
 
 def topic_of(key: bytes) -> str:
-    """The topic that such a key is of."""
+    """Return the topic in a key."""
     return layout.project_of(key[layout.number.size :])
 
 
 def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
-    """A batch, and all that leads to it."""
+    """Return the writes of a batch and its index entries."""
     topic = batch.topic.encode("utf-8", "surrogatepass")
     entries = Raw(layout.encode(batch.entries))
     created = layout.ms(batch.created)
@@ -92,20 +95,20 @@ def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
 
 
 def entries_of(key: bytes, value: bytes) -> list[Write]:
-    """All entries of a stored batch, itself included."""
+    """Return the writes of a stored batch and its index entries."""
     stored = decode_stored(value)
     before = LogRecord(layout.pair.unpack(key)[0], size=stored.size, messages=stored.messages)
     return batch_writes(stored.batch, before)
 
 
 def batch_deletes(key: bytes, value: bytes) -> list[Write]:
-    """The removal of a batch, by its entry in ``topics``."""
+    """Return the removal of a batch, from its entry in ``topics``."""
     batch = key[:8] + key[-8:]
     return [("topics", key, None), *due.traces("batches", batch, layout.number.unpack_from(value)[0])]
 
 
 def topic_delete(batch: bytes, note: bytes) -> Write:
-    """The removal of its entry in ``topics``, by its own key and what ``due`` says."""
+    """Return the removal of a batch's entry in ``topics``, from the batch's key and its note in ``due``."""
     return ("topics", batch[:8] + note + batch[8:], None)
 
 
@@ -123,10 +126,10 @@ class LogView(NamedTuple):
 
 
 class Log:
-    """A project's log.
+    """The log of a project.
 
-    ``pending``: what subscribers are to be notified of, each with the last sequence that must be durable first;
-    ``notifying`` is locked meanwhile.
+    ``pending`` has notices for subscribers, each with the last sequence that must be durable first. ``notifying`` is
+    locked while they are delivered.
     """
 
     __slots__ = (
@@ -162,23 +165,23 @@ class Log:
 
     @property
     def dropped(self) -> int:
-        """Up to where batches were trimmed, or may be at this moment: read it after a scan, and no trim is missed."""
+        """The sequence up to which batches were or may be trimmed. Read it after a scan, so that no trim is missed."""
         return max(self._trimming, self.view.record.dropped)
 
     def learn(self, topic: str | None, head: int) -> None:
-        """A reader has found that nothing lives of a topic, or (None) of all, up to there; nothing ever will."""
+        """Record that a topic (None: any topic) has no live batches up to ``head``, as a reader has found."""
         with self._learning:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
-        """Up to where nothing lives of a topic, or (None) of all, as far as readers have found lately."""
+        """Return the sequence up to which readers found no live batches of a topic (None: of any topic)."""
         try:  # without a lock: another thread may drop the entry between a look and a read
             return self._heads[topic]
         except KeyError:
             return 0
 
     def append(self, store: Store, batch: Batch, keep: Retention, also: Sequence[Write]) -> None:
-        """Store the batch and what goes with it in one step, in which the log is trimmed by ``keep``."""
+        """Store the batch and the writes ``also`` in one step, and trim the log to ``keep``."""
         old, floors = self.view
         grown = structs.replace(
             old, last=batch.last, size=old.size + batch.size, messages=old.messages + len(batch.entries)
@@ -198,8 +201,10 @@ class Log:
         self.view = LogView(record, floors)
 
     def trimmed(self) -> Range | None:
-        """What was trimmed since the last answer; called now and then, by one thread. None while more is trimmed, for
-        then stores compact by themselves, and while it is little."""
+        """Return the range that was trimmed since the last non-empty answer, for one thread that calls regularly.
+
+        Return None while trimming continues, because stores then compact by themselves, and for a small range.
+        """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
         if record.dropped != seen.dropped or record.gone_size - former.gone_size < MUCH:
@@ -219,8 +224,10 @@ class Log:
         self._forgotten.discard(topic)
 
     def forget_floor(self, topic: str) -> None:
-        """Nothing is left below it, nor is it in the store any more. Readers under way may still need it, so many are
-        forgotten at once, by a new table."""
+        """Discard the floor of a topic without batches below it.
+
+        Floors are discarded together by replacing the table, because concurrent readers may still need the old one.
+        """
         self._forgotten.add(topic)
         floors = self.view.floors
         if 2 * len(self._forgotten) >= len(floors):
@@ -245,7 +252,7 @@ class Logs:
         return startup.origin(self._start)
 
     def find(self, project: str) -> Log | None:
-        """The project's log; None if nothing was ever published in it."""
+        """Return the project's log, or None if nothing was ever published to it."""
         known = project in self._logs or self._store.get("logs", layout.project_prefix(project)) is not None
         return self.ensure(project) if known else None
 
@@ -254,7 +261,7 @@ class Logs:
         return filter(None, (log.trimmed() for log in list(self._logs.values())))
 
     def ensure(self, project: str) -> Log:
-        """The project's log. A new one is in the store once something has been appended."""
+        """Return the project's log. A new log is stored with its first batch."""
         log = self._logs.get(project)
         if log is None:
             with self._lock:
@@ -277,9 +284,9 @@ class Logs:
 
 
 def _less_trimmed(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
-    """The record of a log that has grown by one batch, which is not stored yet, once it is trimmed.
+    """Return the log's record after trimming; it already includes a batch that is not stored yet.
 
-    Nothing is trimmed until an eighth more than is kept has gathered, then that eighth: one removal for many batches.
+    The log is trimmed only after it has exceeded its limit by an eighth, so that one removal covers many batches.
     """
     size, messages = grown.size - old.gone_size, grown.messages - old.gone_messages
     if 8 * size <= 9 * keep.size and 8 * messages <= 9 * keep.messages:

@@ -189,7 +189,7 @@ class MessageController:
 
 
 def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[str], now: int) -> None:
-    """The rules of contract 7.6. A reserved message is held by no claim that a caller may name."""
+    """Check the rules of contract 7.6. No claim of a caller holds a reserved message."""
     for sequence, record in found:
         if not record.held(now):
             if claims:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search of claims and pops for ready messages, in the order of availability.
+"""The search of claims and pops for ready messages, in order of availability.
 
-Ready means available <= now < expires. Nothing else decides: a claimed message stands further behind, at its claim's
-end plus the redelivery wait, and so the messages of a claim that lapsed come into the scanned range by themselves.
-Fresh messages are in no index: their sequences are in the order of availability, so that claims read their records
-themselves, beside the index ``available`` of all others. ``take`` needs the queue's lock.
+A message is ready if available <= now < expires; no other condition applies. A claimed message is available again at
+the claim's end plus the redelivery delay, so messages of a lapsed claim return to the scanned range without any work.
+
+Fresh messages are not indexed: their sequences are already in order of availability, so claims read their records
+directly, merged with the index ``available`` of all other messages. ``take`` needs the queue's lock.
 """
 
 import heapq
@@ -22,31 +23,31 @@ from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 
-# Entries that one claim may step over for each message that it wants.
+# Number of entries that a claim may step over per requested message.
 STEPS_PER_MESSAGE = 4
-# Entries that it may step over besides.
+# Number of entries that a claim may step over in addition.
 EXTRA_STEPS = 4096
-# Pages of messages none of which can be read that one claim steps over.
+# Maximum number of unreadable pages of messages that a claim steps over.
 MAX_DAMAGED = 64
-# Milliseconds ahead of now up to which a claim looks for what the index has, so that the next ones need not.
+# Milliseconds ahead of now up to which a claim reads the index, so that the next claims need not read it.
 HORIZON: Final = 1000
-# Sequences that are looked up one by one where a scan of fresh messages met damage.
+# Number of sequences that are read one by one after a scan of fresh messages has found damage.
 PROBED: Final = 256
 
 
-# A message in the order of claims: available-at, sequence, expires, whether it is indexed; and the record of a fresh
-# one, None if it cannot be read.
+# A message in claim order: available-at, sequence, expires, whether it is indexed, and the record of a fresh message;
+# None for an unreadable record.
 Candidate = tuple[int, int, int, bool, StoredMessage | None]
 
 
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
 ) -> list[Taken]:
-    """Return up to ``limit`` ready messages in the order of (available, sequence), all of which ``change`` must handle.
+    """Return up to ``limit`` ready messages in order of (available, sequence), all of which ``change`` must handle.
 
-    Their bodies have up to ``most_bytes``, unless it is one message. A bounded number of expired messages is stepped
-    over (L10) and left for removal. Unreadable messages are stepped over, too, if others can be read: a damaged block
-    does not stop a queue.
+    Their bodies have up to ``most_bytes`` bytes in total, except for a single message. A bounded number of expired
+    messages is stepped over (L10) and left for removal. Unreadable messages are stepped over if others are readable, so
+    a damaged block does not stop a queue.
     """
     if state.grouping:
         return groups.take(store, state, limit, now, change, most_bytes)
@@ -61,7 +62,7 @@ def take(
         if ready or not unread:
             break
         damaged = True
-        # Nothing there can be taken, whatever becomes of the change.
+        # These messages cannot be claimed, even if the change is not committed.
         state.skip_unreadable(scan.head, scan.fresh_head)
     if damaged and not ready:
         raise StoreDamaged(UNREADABLE)
@@ -71,8 +72,7 @@ def take(
 def _read(
     store: Store, state: QueueState, candidates: Sequence[Candidate], most_bytes: int
 ) -> tuple[list[Taken], int, int]:
-    """What can be read of these, how many cannot, and how many were read before the first one whose body is too
-    much."""
+    """Return the readable messages, the number of unreadable ones, and the number of candidates that fit."""
     ready: list[Taken] = []
     unread, left = 0, most_bytes
     for at, (sequence, record, body) in enumerate(_contents(store, state.number, candidates)):
@@ -89,8 +89,10 @@ def _read(
 def _contents(
     store: Store, queue: int, candidates: Sequence[Candidate]
 ) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
-    """Sequence, record and body of each, a few read at a time. What is not there any more has no body, what cannot be
-    read no record."""
+    """Yield sequence, record and body of each candidate, read in small batches.
+
+    A removed message has no body; an unreadable message has no record.
+    """
     for start in range(0, len(candidates), AHEAD):
         some = candidates[start : start + AHEAD]
         unknown = [layout.pair.pack(queue, candidate[1]) for candidate in some if candidate[4] is None]
@@ -106,8 +108,10 @@ def _contents(
 
 
 class _Scan:
-    """One scan of the order of claims: up to ``limit`` live messages, keys of the expired ones in front of them, and
-    where to begin next time."""
+    """One scan in claim order, with up to ``limit`` live messages.
+
+    ``expired`` has the keys of expired messages before them; ``head`` and ``fresh_head`` are the next cursors.
+    """
 
     def __init__(self, store: Store, state: QueueState, limit: int, now: int) -> None:
         self._store, self._state, self._now = store, state, now
@@ -121,7 +125,7 @@ class _Scan:
         self._run(limit)
 
     def go_back(self, candidates: Sequence[Candidate]) -> None:
-        """Begin next time at the first one of these, which were not taken."""
+        """Set the cursors back to the first of these candidates, which were not claimed."""
         for available, sequence, _, indexed, _ in reversed(candidates):
             if indexed:
                 self.head = layout.triple.pack(self._state.number, available, sequence)
@@ -133,7 +137,7 @@ class _Scan:
         patience = STEPS_PER_MESSAGE * limit + EXTRA_STEPS
         for candidate in self._candidates():
             available, sequence, expires, indexed, _ = candidate
-            if available > now:  # so are all that follow
+            if available > now:  # all following candidates are available even later
                 self.head = max(self.head, layout.pair.pack(number, now + 1))
                 return
             if indexed:
@@ -149,17 +153,17 @@ class _Scan:
                 expired.append(layout.pair.pack(number, sequence))
             if len(live) == limit or len(live) + len(expired) + steps >= patience:
                 return
-        # Nothing else has come yet: next time not over what is being removed.
+        # Everything available has been scanned: the next scan can skip entries that are being removed.
         self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Both kinds of messages in one order, up to the horizon."""
+        """Return indexed and fresh messages in one order, up to the horizon."""
         indexed, tally = self._indexed(), self._state.tally
         if tally.fresh_head >= tally.fresh_tail:
             return indexed
         first = next(indexed, None)
         if first is None:
-            self.head = max(self.head, self._horizon)  # the next claims need not look there for a while
+            self.head = max(self.head, self._horizon)  # the next claims can skip this range
             return fresh(self._store, self._state)
         return heapq.merge(chain((first,), indexed), fresh(self._store, self._state), key=itemgetter(0, 1))
 
@@ -170,7 +174,7 @@ class _Scan:
 
 
 def fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
-    """All fresh messages above a sequence, in order."""
+    """Yield all fresh messages above the sequence ``after``, in order."""
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
     while at <= last:
@@ -195,5 +199,5 @@ def fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate
 
 
 def fresh_moments(store: Store, state: QueueState, now: int) -> Iterator[int]:
-    """Since when, or from when on, fresh messages that have not expired are available, in order."""
+    """Yield the available-at of unexpired fresh messages, in order."""
     return (available for available, _, expires, _, record in fresh(store, state) if record and expires > now)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reclaims what no verb reaches: pending deletes and tombstones of logs.
+"""Reclamation of data that no verb can reach: pending deletes and tombstones of logs.
 
-Pending deletes are what purged and deleted queues, their histories, and stages leave behind. Of logs there are entries
-of ``topics`` and ``due`` of batches that were trimmed, and purged ones. All goes in steps; each begins where the last
-one ended, not with its tombstones.
+Pending deletes are left by purged and deleted queues, their histories, and stages. Logs leave entries in ``topics`` and
+``due`` of trimmed and purged batches. Reclamation works in steps. Each step begins where the last one ended, not at the
+tombstones of earlier removals.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ class PendingDeletes:
 
     def __init__(self) -> None:
         self._begin: dict[tuple[str, bytes], bytes] = {}
-        """By family and number: the key from which on something is left."""
+        """First remaining key by family and number."""
 
     def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
         """Remove messages of former queues, up to ``size``; how many there were."""
@@ -99,7 +99,7 @@ class PendingDeletes:
 
 
 def forget_hidden(session: Session) -> None:
-    """Forget what is hidden in the place of queues and knows no key any more."""
+    """Discard hidden queues without idempotency keys."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.queue_ref(key)
         with session.registry.locked_or_hidden(ref) as state:
@@ -109,7 +109,7 @@ def forget_hidden(session: Session) -> None:
                     session.registry.drop(state)
 
 
-# (the key in ``topics`` at which a scan goes on, what is to be removed in front of it)
+# (key in ``topics`` from which a scan continues, removals before that key)
 Steps = Iterator[tuple[bytes, list[Write]]]
 
 
@@ -118,18 +118,18 @@ class Tombstones:
 
     def __init__(self) -> None:
         self._passes: dict[bytes, tuple[int, bytes]] = {}
-        """By the log's number: up to where it was trimmed when the pass through it began, and the key to go on at."""
+        """Progress by log number: the trim position at the beginning of the pass, and the next key."""
         self._turn = layout.TRIMMED_LOG
         """The note, in ``default``, of the log whose turn was last."""
         self._served: set[bytes] = set()
         """Notes of logs whose pass has ended in this round."""
         self._begin: dict[bytes, bytes] = {}
-        """By the topic's key: the key from which on something is left of a purged topic."""
+        """First remaining key of a purged topic, by the topic's key."""
 
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove index entries of trimmed batches, in up to ``size`` steps; how many there were.
+        """Remove index entries of trimmed batches in up to ``size`` steps; return the number of steps.
 
-        A step goes through a log's living topics too, so logs take turns, and each is gone through once in a round.
+        A step also reads the entries of live topics. Logs therefore alternate, and each log is read once per round.
         """
         scan, middle = session.store.scan, self._turn + b"\0"
         notes = chain(

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues of an open store, in memory: numbers, counters, locks and hints.
+"""The queues of an open store in memory: numbers, counters, locks and hints.
 
-A verb that changes a queue holds its lock from the first read to the write; several locks are taken in the order of
-queue numbers, and the registry's own lock only inside them. Purge and delete replace or drop a ``QueueState``: the old
-one is ``gone``, and a thread that waited for its lock finds the queue again. All this is what the store says, or a hint
-that may be forgotten.
+A verb that changes a queue holds its lock from the first read to the write. Several locks are acquired in the order of
+queue numbers, and the registry's lock last. Purge and delete replace or drop a ``QueueState``: the old one is ``gone``,
+and a thread that waited for its lock looks up the queue again. The state is either in the store or a hint that may be
+dropped.
 """
 
 import threading
@@ -148,7 +148,7 @@ class LockedQueues:
 
 
 class Registry:
-    """Every queue of one open store, and the logs of topics; states are made when first asked for."""
+    """The queues and topic logs of one open store; states are created on first use."""
 
     def __init__(self, store: Store, context: EngineContext, start: int) -> None:
         """``start``: see ``startup.count_start``."""
@@ -161,7 +161,7 @@ class Registry:
         self.logs = Logs(store, self.new_number, start)
         self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
         self._reserved = stages.reserved_sequences(store)
-        """Of queues that were not asked for yet, by number."""
+        """Reserved sequences of queues without a state in memory, by queue number."""
         for key, value in store.scan("hidden", b"", layout.END, spare=True):
             ref = layout.queue_ref(key)
             record = layout.decode_queue(value)

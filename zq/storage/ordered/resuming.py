@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a store that was restored from a backup goes on: it is older than the clock.
+"""Resumption of a store that was restored from a backup and is therefore older than the clock.
 
-What expired meanwhile is gone, unless all that lived is given the time between. Sequences go on far above all that the
-store gave out after the backup, so that no marker that a reader has since then hides anything.
+Data that has expired since the backup is gone, unless all expiry times are extended. Sequences continue far above those
+that the store assigned after the backup, so that a reader's newer marker hides nothing.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,9 @@ FULL: Final = 4 << 20
 
 
 def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool) -> Restored:
-    """Let the store go on, ``moment`` being that of its backup. Raises ``StartRefused`` if the clock is in doubt.
+    """Resume a store whose backup was made at ``moment``. Raises ``StartRefused`` if the clock is in doubt.
 
-    ``shift``: let what lived then expire later by the time since; asked for each document.
+    ``shift`` extends the expiry of all live data by the time since the backup; it is called for each document.
     """
     startup.check_readable(store)
     now = clock.now()
@@ -51,8 +51,10 @@ def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone |
 
 
 def _shift(store: Store, later: int, postpone: Postpone) -> None:
-    """Let all that expires do so so many milliseconds later; what had expired at the backup has expired now. Claims and
-    delays end when they were to."""
+    """Extend all expiry times by ``later`` milliseconds and remove data that had expired at the backup.
+
+    Claims and delays are not extended.
+    """
     writes: list[Write] = []
     size = 0
     moves: dict[str, Move] = {**_LATER, "records": partial(_document, postpone)}
@@ -95,7 +97,7 @@ def _entry(key: bytes, value: bytes, later: int) -> list[Write]:
 
 
 def _ending(family: str, note: Callable[[bytes], bytes]) -> Move:
-    """Of a family whose keys close with an end; ``note``: what ``due`` says of a value."""
+    """Return the move of a family whose keys end with the expiry; ``note`` returns the note of a value in ``due``."""
 
     def move(key: bytes, value: bytes, later: int) -> list[Write]:
         end = due.end_of(key)

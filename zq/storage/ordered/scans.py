@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How messages are found by observers, in sequence, and by ids.
+"""Listings of messages by sequence, and lookups by id.
 
-``locate`` needs the queue's lock where messages are changed; observers take none and change only hints.
+``locate`` needs the queue's lock if messages are changed. Listings take no lock and change only hints.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,8 +27,10 @@ HANDFUL = 8
 def page(
     store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int, most_bytes: int
 ) -> list[Message]:
-    """Up to ``limit`` messages above ``marker`` that the filter shows; fewer only if there are no more, or if the next
-    body would make more than ``most_bytes``."""
+    """Return up to ``limit`` messages above ``marker`` that match the filter.
+
+    The page is shorter only at the end of the queue, or if the next body would exceed ``most_bytes``.
+    """
     messages: list[Message] = []
     left = most_bytes
     while (want := limit - len(messages)) > 0:
@@ -46,13 +48,13 @@ def page(
 
 
 def _texts(store: Store, queue: int, found: Sequence[Found]) -> Iterator[bytes | None]:
-    """As ``bodies``, a few at a time."""
+    """Yield the bodies, read in small batches."""
     for start in range(0, len(found), AHEAD):
         yield from bodies(store, queue, found[start : start + AHEAD])
 
 
 def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
-    """The oldest or the newest unexpired message."""
+    """Return the oldest or the newest unexpired message, or None."""
     for key, value in store.scan("messages", *state.bounds(), backwards=newest, spare=True):
         record = layout.decode_record(value)
         if record.expires > now:
@@ -63,7 +65,7 @@ def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | Non
 def _visible(
     store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int
 ) -> list[Found]:
-    """Up to ``limit`` records above ``marker`` that the filter shows."""
+    """Return up to ``limit`` records above ``marker`` that match the filter."""
     found: list[Found] = []
     position = _advance(store, state, marker + 1, limit, list_filter, now, found, SHORT)
     if position is not None:
@@ -120,25 +122,24 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
 
 
 class _Walk:
-    """One scan until the next block that is known to have nothing to show; it learns of others."""
+    """A scan up to the next block without visible messages; it records further such blocks."""
 
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
         self._state, self._filter, self._now = state, list_filter, now
         self.blocks = blocks
-        """How many more may be walked."""
+        """Number of blocks that may still be read."""
         self._invalidations = state.visibility.invalidations
         self._open_block = state.tally.sequence // BLOCK
         """From this block on messages may still be added."""
         self._learnt: dict[int, int] = {}
         self._learnt_own: dict[int, int] = {}
-        """Of blocks that have something to show to others than the client whose messages are hidden."""
+        """Times of blocks that are visible only to clients other than the filter's."""
         self._expired: list[bytes] = []
         self.position: int | None = None
-        """Where to go on, behind a block with nothing to show or later; None at the end of the queue."""
+        """The next position, or None at the end of the queue."""
 
     def records(self, store: Store, start: int) -> Iterator[tuple[int, StoredMessage, bool]]:
-        """Yield every record from ``start`` on, and whether the filter shows it, up to the next block that is known to
-        have nothing to show."""
+        """Yield each record from ``start`` on with whether the filter shows it, up to the next block to skip."""
         state, list_filter, now = self._state, self._filter, self._now
         without = list_filter.without or None  # the filter hides the messages of no client
         block = start // BLOCK
@@ -168,7 +169,7 @@ class _Walk:
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
-        """A block was walked to its end; the blocks between it and the next one are empty."""
+        """Record a block that was read to its end, and the empty blocks between it and ``next_block``."""
         if until > self._now and block < self._open_block:
             self._learnt[block] = until
         elif own > self._now and block < self._open_block:
@@ -179,7 +180,7 @@ class _Walk:
             self.record_blocks()  # early: another walk over the same stretch need not go to its end
 
     def record_blocks(self) -> None:
-        """Record what was learnt, unless a message was made visible earlier meanwhile; and what had expired."""
+        """Store the recorded blocks unless a message became visible earlier; offer expired messages for removal."""
         if self._expired:
             self._state.context.lazy_queue.offer(self._expired, self._now)
             self._expired = []
@@ -191,7 +192,7 @@ class _Walk:
 
 
 def locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> list[tuple[int, StoredMessage]]:
-    """(sequence, record) of those ids that live in this queue, in the order asked for, each once."""
+    """Return sequence and record of each id that is live in the queue, in the given order without duplicates."""
     places = store.get_many("ids", [layout.id_key(state.project, message) for message in dict.fromkeys(ids)])
     number = layout.number.pack(state.number)
     keys = [place for place in places if place is not None and place[:8] == number]

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages: messages that nobody sees until a commit publishes them; fences; and commits that are decided and not done.
+"""Stages, whose messages are invisible until a commit publishes them; fences; and open commits.
 
-The caller holds the stage's, the fence's or the producer's lock.
+The caller holds the lock of the stage, fence or producer.
 
-An open commit is one entry in ``default``, behind ``COMMIT``: what is left to do. Of each claim's queue, by its number,
-it has the sequences of what is to be deleted; and of each stage the number under which its messages lie. A stage that a
-commit has taken has no entry in ``stages`` any more. The sequences are reserved: memory has them as
-``QueueState.reserved``, so that no verb touches these messages.
+An open commit is one entry in ``default`` with the prefix ``COMMIT``, which has the remaining work: the sequences to
+delete by queue number, and the number of each stage's messages. A stage of an open commit has no entry in ``stages``.
+The sequences are reserved in ``QueueState.reserved``, so that no other verb touches the messages.
 """
 
 from collections import defaultdict
@@ -23,17 +22,17 @@ from zq.storage.ordered.store import Readable, Store, Write
 
 
 def prefix(project: str, stage: str) -> bytes:
-    """Where the stage's key begins; its end follows."""
+    """Return the prefix of a stage's key, which ends with the expiry."""
     return layout.ended(layout.project_prefix(project), stage)
 
 
 def name(prefix: bytes) -> bytes:
-    """What to hold while the stage is used."""
+    """Return the name of the stage's lock."""
     return b"stage " + prefix
 
 
 def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
-    """The stage and its key, if it lives."""
+    """Return key and value of the stage, or None if it does not exist or has expired."""
     found = due.living(store, "stages", prefix, now)
     return None if found is None else (found[0], layout.decode_stage(found[1]))
 
@@ -41,7 +40,7 @@ def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
 def open_until(
     store: Store, new_number: Callable[[], int], prefix: bytes, now: int, expires: int
 ) -> tuple[bytes, Stage]:
-    """The stage and its key; a new one, which nothing is written of yet, if none lives."""
+    """Return key and value of the stage, or of a new stage that is not stored yet."""
     return find(store, prefix, now) or (prefix + layout.number.pack(expires), Stage(new_number()))
 
 
@@ -58,13 +57,13 @@ def addition(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most
 
 
 def messages(store: Readable, stage: Stage) -> Iterator[Staged]:
-    """What is staged, in the order of staging."""
+    """Yield the staged messages in staging order."""
     bounds = layout.number.pack(stage.number), layout.number.pack(stage.number + 1)
     return (layout.decode_staged(value) for _, value in store.scan("staged", *bounds))
 
 
 def item(value: bytes) -> Staged:
-    """A staged message."""
+    """Decode a staged message."""
     return layout.decode_staged(value)
 
 
@@ -81,7 +80,7 @@ def removal_of_all(store: Store, prefix: bytes) -> list[Write]:
 
 
 def fence_names(project: str, fence: Fence | None) -> list[bytes]:
-    """What a verb that was given this fence must hold."""
+    """Return the names of the locks that a verb with this fence needs."""
     return [] if fence is None else [fence_name(project, fence.name)]
 
 
@@ -90,7 +89,7 @@ def fence_name(project: str, fence: str) -> bytes:
 
 
 def check_fence(store: Store, project: str, fence: Fence | None) -> None:
-    """Raises ``Fenced`` unless this is the last epoch given out."""
+    """Raise ``Fenced`` unless the fence has the last issued epoch."""
     if fence is not None and fence.epoch != _last_epoch(store, _fence_key(project, fence.name)):
         raise Fenced
 
@@ -142,31 +141,31 @@ decode_commit = msgpack.Decoder(OpenCommit).decode
 
 
 def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
-    """The open commit of the producer of this key."""
+    """Return the producer's open commit, or None."""
     value = store.get("default", COMMIT + producer)
     return None if value is None else decode_commit(value)
 
 
 def every_commit(store: Readable) -> Iterator[tuple[bytes, bytes]]:
-    """The key of each producer that has an open commit, and the entry as it is stored."""
+    """Yield the producer's key and the stored entry of each open commit."""
     for key, value in store.scan("default", COMMIT, layout.after(COMMIT)):
         yield key[len(COMMIT) :], value
 
 
 def commit_write(producer: bytes, commit: OpenCommit) -> Write:
-    """The entry; none if nothing is left to do."""
+    """Return the write of an open commit, or its removal if no work remains."""
     left = commit.reserved or commit.rests
     return "default", COMMIT + producer, layout.encode(commit) if left else None
 
 
 def committed(store: Store, producer: bytes, batch: Batch) -> Committed:
-    """The last batch of the producer of this key."""
+    """Return the producer's last batch."""
     is_open = find_commit(store, producer) is not None
     return Committed(batch.batch, batch.published, batch.deleted, open=is_open)
 
 
 def list_work(store: Store, project: str, work: Work, after: str, now: int) -> Iterator[KnownWork]:
-    """The project's fences, or its living stages or producers, in the order of names, behind the one of this name."""
+    """Yield the project's fences, live stages or live producers after a name, in name order."""
     prefix = layout.project_prefix(project)
     ends = work is not Work.FENCE
     behind = layout.after(layout.ended(prefix, after)) if ends else layout.queue_key(QueueRef(project, after)) + b"\0"
@@ -191,7 +190,7 @@ def _moment(value: bytes | None) -> float | None:
 
 
 def usage(store: Store, project: str) -> tuple[int, int]:
-    """How many messages of the project are staged, and the bytes of their bodies; those of open commits included."""
+    """Return the number of staged messages of the project and the bytes of their bodies, including open commits."""
     prefix = layout.project_prefix(project)
     found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.after(prefix))]
     begun = COMMIT + prefix
@@ -202,7 +201,7 @@ def usage(store: Store, project: str) -> tuple[int, int]:
 
 
 def work_names(store: Store, project: str, work: Work, now: int) -> set[str]:
-    """The names of the project's fences, or of its living stages or producers."""
+    """Return the names of the project's fences, live stages or live producers."""
     prefix = layout.project_prefix(project)
     keys = [key[len(prefix) :] for key, _ in store.scan(work.value, prefix, layout.after(prefix))]
     if work is not Work.FENCE:
@@ -211,7 +210,7 @@ def work_names(store: Store, project: str, work: Work, now: int) -> set[str]:
 
 
 def reserved_sequences(store: Store) -> dict[int, set[int]]:
-    """The sequences that open commits have reserved, by the numbers of their queues."""
+    """Return the sequences that open commits have reserved, by queue number."""
     found: defaultdict[int, set[int]] = defaultdict(set)
     for _, value in every_commit(store):
         for part in decode_commit(value).reserved:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens when a store is opened: its version and the machine's clock are checked, and the start is counted.
+"""Checks and counters of a store's start: version, clock, and boot epoch.
 
-Expiry destroys data for good, so a clock that stands days ahead of what the store last saw is not taken at its word;
-neither is one that fell back, since moments in the store would lie in the future. A small step back is waited out.
-A clock that leaps ahead while the store is in use is believed once that has lasted (decision 0055).
+Expiry destroys data, so a clock that is days ahead of the store's last use is not trusted. A clock that was set back is
+not trusted either, because times in the store would be in the future; a small step back is waited out. A clock that
+jumps ahead while the store is in use is trusted after some time (decision 0006).
 
-Starts are counted on disk, as the boot epoch, so that no sequence is ever given twice. After a power cut the last
-writes may be gone, and with them sequences that a reader has already seen as a marker. So a counter is larger by
-``EPOCH_STRIDE`` for each start since the one that wrote it, whether or not the starts between wrote anything that
-lasted: above all that they gave out, unless more than that many of one counter were lost in all.
+Starts are counted on disk, as the boot epoch, so that no sequence is assigned twice. A power failure may lose the last
+writes, and with them sequences that a reader already uses as a marker. A counter therefore grows by ``EPOCH_STRIDE``
+per start since it was last written. It exceeds all assigned numbers unless more than ``EPOCH_STRIDE`` of them were
+lost.
 """
 
 import logging
@@ -36,7 +36,7 @@ BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def uptime() -> float:
-    """Seconds since the machine started, those in which it slept too; nobody can set this clock."""
+    """Return the seconds since the machine started, including suspension. This clock cannot be set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -49,18 +49,18 @@ class StorageClock:
         self._leapt = 0.0
         self.seen: Seconds = 0.0
         self.latest: Seconds = 0.0
-        """The largest moment that was given out: what the store has to remember."""
+        """The largest time that was returned, which the store must record."""
         self.doubted: Seconds = 0.0
         """Seconds that the machine's clock is ahead of this one while it is not believed."""
         self._offset: Seconds | None = None
 
     @property
     def offset(self) -> Seconds:
-        """What is believed to be the time at which the machine started."""
+        """The trusted time at which the machine started."""
         return self._offset or 0.0
 
     def believe(self, offset: Seconds) -> None:
-        """Go on from an offset that was known before this clock was looked at."""
+        """Continue with an offset that was recorded before this clock was read."""
         with self._lock:
             self._offset, self.latest = offset, 0.0
 
@@ -157,22 +157,24 @@ def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
 
 
 def boot() -> bytes:
-    """Which start of the machine this is; b"" if the system does not tell."""
+    """Return an id of the machine's current boot, or b"" if the system provides none."""
     with suppress(OSError):
         return BOOT.read_bytes().strip()
     return b""
 
 
 def _recall(store: Store, clock: StorageClock) -> None:
-    """A clock that has leapt since the store was in use, at the same start of the machine, is doubted from here on, by
-    a server that was started anew too."""
+    """Distrust a clock that has jumped ahead since the store was in use during the same boot.
+
+    This also applies to a restarted server.
+    """
     known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
     if known and known == boot() and clock.offset - int(believed) / 1000 > LEAP:
         clock.believe(int(believed) / 1000)
 
 
 def last_seen(store: Store) -> int:
-    """The largest moment recorded, in ms; 0 for a new store."""
+    """Return the largest recorded time in milliseconds, or 0 for a new store."""
     return int.from_bytes(store.get("default", b"clock") or b"")
 
 
@@ -188,7 +190,7 @@ STARTS: Final = b"starts"
 
 
 def count_start(store: Store) -> int:
-    """The number of this start, from 1; it is on disk, in every sync mode. Raises ``Unavailable``."""
+    """Count this start durably in every sync mode; return its number, from 1 on. Raises ``Unavailable``."""
     start = int.from_bytes(store.get("default", STARTS) or b"") + 1
     store.write([("default", STARTS, layout.number.pack(start))])
     store.wait_durable(always=True)
@@ -196,10 +198,10 @@ def count_start(store: Store) -> int:
 
 
 def skipped(before: int, start: int) -> int:
-    """How much larger a counter is at this start than the one before left it."""
+    """Return the number by which a counter grows between two starts."""
     return EPOCH_STRIDE * (start - before)
 
 
 def origin(start: int) -> int:
-    """Where a new counter begins: above those of the same name that earlier starts made and lost."""
+    """Return the first number of a new counter, above those that earlier starts assigned and lost."""
     return skipped(1, start)

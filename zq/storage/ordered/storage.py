@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage of the engine: its controllers, clock, upkeep and figures, over one store."""
+"""The storage of the ordered engine: controllers, clock, maintenance and metrics over one store."""
 
 import threading
 from collections import Counter
@@ -43,8 +43,16 @@ class OrderedStorage:
         housekeeping: Housekeeping | None = None,
         max_clock_jump: int = 0,
     ) -> None:
-        """``open_store`` is called again when a store has failed. ``max_clock_jump``: seconds that the clock may be
-        ahead of the store's last use; 0 = any. Raises ``StartRefused`` and ``Unavailable``."""
+        """Open the storage.
+
+        Args:
+            open_store: Opens the store; called again after the store has failed.
+            max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0 = no limit.
+
+        Raises:
+            StartRefused: The store has another version, or the clock is too far ahead.
+            Unavailable: The store cannot be opened.
+        """
         self._housekeeping = housekeeping or Housekeeping()
         self._clock = StorageClock()
 
@@ -112,7 +120,7 @@ class OrderedStorage:
         return self._figures.depth(queue, layout.ms(now), most)
 
     def locate(self, project: str, message: str, now: Seconds) -> Located | None:
-        for _ in range(MAX_LOOKS):  # it may move meanwhile
+        for _ in range(MAX_LOOKS):  # the message may move in between
             with self._handle as (store, registry):
                 place = store.get("ids", layout.id_key(layout.project_prefix(project), message))
                 state = registry.by_number(layout.pair.unpack(place)[0]) if place else None
@@ -155,25 +163,28 @@ class OrderedStorage:
         self.now()
         with self._handle as (store, _):
             if probing and store.contended:
-                return  # it has been asked, and may take its time for what is written
+                return  # the store responds but is busy with writes
             startup.record_clock(store, self._clock)
             store.wait_durable()
 
     def _allow_destruction(self) -> None:
-        """What destroys expired values by itself goes by the machine's clock, whatever is thought of it here."""
+        """Allow the store to drop expired values only while the machine's clock is trusted.
+
+        The store drops them by the machine's clock, without regard to ``StorageClock``.
+        """
         with self._configuring:
             doubted = self._clock.doubted > 0
-            with suppress(Unavailable), self._handle:  # tried again at the next reading
+            with suppress(Unavailable), self._handle:  # repeated at the next reading of the clock
                 self._housekeeping.allow_destruction(not doubted)
                 self._doubted = doubted
 
 
-# Expired messages counted at the most.
+# Maximum number of expired messages that are counted.
 MOST_WAITING: Final = 100_000
 
 
 class Figures:
-    """Read from the store and from those who give its space back."""
+    """The metrics of the store, read from the store and from active and lazy expiry."""
 
     def __init__(self, handle: StoreHandle, active_expiry: ActiveExpiry, lazy_expiry: LazyExpiry) -> None:
         self._handle = handle
@@ -181,7 +192,7 @@ class Figures:
         self._lazy_expiry = lazy_expiry
 
     def depths(self, now: int, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """As ``zq.storage.api.Storage.depths``."""
+        """Return the message counts of the first ``queues`` queues."""
         with self._handle as session:
             keys = [key for key, _ in islice(session.store.scan("queues", b"", layout.END, spare=True), queues)]
             states = [state for key in keys if (state := session.registry.find(layout.queue_ref(key))) is not None]
@@ -193,20 +204,20 @@ class Figures:
             ]
 
     def depth(self, queue: QueueRef, now: int, most: int) -> Depth:
-        """What is in one queue; its expired messages are not counted, but taken for many."""
+        """Return the message counts of one queue, without its expired messages, which are assumed to be many."""
         with self._handle as session:
             state = session.registry.find(queue)
             return Depth() if state is None else replace(_depth(session.store, state, most, now, most), expired=0)
 
     def measures(self, now: int) -> list[Measure]:
-        """As ``zq.storage.api.Storage.measures``."""
+        """Return the metrics of the store; metrics that damage hides are left out."""
         with self._handle as session:
             own = self._handle.context.housekeeping.measures()
             parts = self._expiry(session, now), _messages(session.store), own
             return [figure for part in parts for figure in _readable(part)]
 
     def _due(self, store: Store, now: int) -> Iterator[bytes]:
-        """Entries of the expiry index that are due."""
+        """Yield the due entries of the expiry index."""
         return (
             key
             for key, _ in store.scan("expiry", self._active_expiry.position, layout.number.pack(now + 1), spare=True)
@@ -227,7 +238,7 @@ class Figures:
 
 
 def _readable(figures: Iterator[Measure]) -> Iterator[Measure]:
-    """These, up to the first one that damage hides."""
+    """Yield metrics up to the first one that fails because of damage."""
     with suppress(StoreDamaged):
         yield from figures
 
@@ -238,7 +249,10 @@ def _messages(store: Store) -> Iterator[Measure]:
 
 
 def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
-    """Of one queue. What is ready is what is nothing else, unless something else is more than is counted."""
+    """Return the message counts of one queue.
+
+    Ready messages are derived from the total unless the other states exceed the counting limit.
+    """
     if state.grouping:
         return groups.depth(store, state, expired, now, most)
     claimed, all_claims = _claimed(store, state, now, most)
@@ -261,7 +275,7 @@ def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -
 
 
 def _claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
-    """How many messages live claims hold, of ``most`` that some claim holds; whether that was all of them."""
+    """Count the messages of live claims among the first ``most`` claimed ones; return whether that was all."""
     claimed = met = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.group_of(value)
@@ -274,7 +288,7 @@ def _claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int,
 
 
 def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:
-    """How many of the next messages that will be available are not claimed; for a queue with many claimed ones."""
+    """Count delayed messages among the next ``most`` ones, for a queue with many claimed messages."""
     entries = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
     values = store.get_many("messages", [key[:8] + key[16:] for key, _ in islice(entries, most)])
     records = (layout.decode_record(value) for value in values if value is not None)
@@ -282,6 +296,6 @@ def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:
 
 
 def _count(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
-    """How many of the entries have a moment after now, in ``most`` steps; whether that was all of them."""
+    """Count entries with a time after ``now`` among the first ``most``; return also whether that was all of them."""
     ends = [layout.number.unpack(value)[0] > now for _, value in islice(entries, most)]
     return sum(ends), len(ends) < most

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine needs of an ordered key-value store. No vendor is known here.
+"""The protocol of an ordered key-value store for the engine, independent of vendors.
 
-A new store implements ``Store``: six methods. ``zq/storage/memory.py`` is the shortest example. Keys are compared as
-bytes; families (``layout.FAMILIES``) are separate spaces of keys.
+A new store implements the six methods of ``Store``; ``zq/storage/memory.py`` is the shortest example. Keys are compared
+as bytes. Families (``layout.FAMILIES``) are separate key spaces.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ from zq.model import Seconds
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure, Snapshot
 
-UNREADABLE: Final = "The store is damaged where this request reads. Trying again does not help: it must be salvaged."
+UNREADABLE: Final = "The data for this request is damaged. Retries do not help: the store must be salvaged."
 # Above every key.
 TOP: Final = b"\xff" * 256
 
@@ -31,7 +31,7 @@ class Readable(Protocol):
     """A store that is only read, as a check does it."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """The value of one key."""
+        """Return the value of a key, or None."""
         ...
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -40,39 +40,41 @@ class Readable(Protocol):
 
 
 class Store(Protocol):
-    """An open store, safe for any number of threads. Every method may raise ``Unavailable``.
+    """An open store. All methods are thread-safe and may raise ``Unavailable``.
 
-    ``spare`` matters where files can be damaged: what cannot be read raises ``StoreDamaged``, but for callers that
-    spare it.
+    ``spare`` matters only for stores with files that can be damaged: an unreadable value raises ``StoreDamaged`` unless
+    ``spare`` is set.
     """
 
     # The first write error of a store that refuses all writes from then on: the engine closes it and opens it anew.
     # A store whose failed writes leave no trace never sets it.
     failure: Exception | None = None
-    # Whether another process may take the store over, so that ``prove`` is to be asked when a verb begins and ends.
+    # Set if another process may take over the store; ``prove`` is then called when a verb begins and ends.
     contended: bool = False
 
     @property
     def prompt(self) -> bool:
-        """Whether short verbs may run on the event loop's thread now: no method waits for more than memory, and
-        ``wait_durable`` leaves its wait to ``zq.storage.inline.current()``."""
+        """Return whether short verbs may run on the event loop's thread.
+
+        Methods must then wait for memory only, and ``wait_durable`` leaves its wait to ``zq.storage.inline.current()``.
+        """
         return False
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """The value of one key."""
+        """Return the value of a key, or None."""
         ...
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """The values of several keys, in their order; ``spare``: ``b""`` for a damaged one instead of an error."""
+        """Return the values of several keys, in order; with ``spare``, a damaged value is ``b""``, not an error."""
         ...
 
     def scan(
         self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Items with ``lower <= key < upper`` in key order, or ``backwards``.
+        """Yield items with ``lower <= key < upper`` in key order, or in reverse order with ``backwards``.
 
-        What is written while the scan is under way may be among them or not; callers often leave a scan early.
-        ``spare``: a scan that meets damage ends there instead of an error.
+        Concurrent writes may or may not be included. Callers often end a scan early. With ``spare``, a scan that finds
+        damage ends there instead of raising an error.
         """
         ...
 
@@ -103,8 +105,10 @@ class Store(Protocol):
 def binary_search(
     store: Store, family: str, owner: int, low: int, high: int, is_before: Callable[[bytes], bool]
 ) -> int:
-    """The number behind the last entry that ``is_before``; ``low`` if none is. Those from ``low`` to ``high`` are
-    searched; their keys are ``owner`` and number, both of 8 bytes."""
+    """Return the number after the last entry that satisfies ``is_before``, or ``low`` if none does.
+
+    The keys of the searched entries consist of ``owner`` and a number from ``low`` to ``high``, each of 8 bytes.
+    """
     prefix = owner.to_bytes(8)
     while low < high:
         middle = (low + high) // 2
@@ -117,25 +121,27 @@ def binary_search(
 
 
 class Housekeeping:
-    """What a store may do besides, outlasting stores that are opened anew: here nothing, for stores without needs.
+    """Optional maintenance of a store, which survives a reopening. The methods of this class do nothing.
 
-    The engine calls all but ``check`` within a verb, so that the store is open.
+    The engine calls all methods except ``check`` within a verb, while the store is open.
     """
 
     def allow_destruction(self, allowed: bool) -> None:
-        """Whether the store may by itself destroy values that have expired by the machine's clock: not before the
-        clock has been checked, nor while it is doubted. A store that does so begins without."""
+        """Allow or forbid the store to drop expired values by the machine's clock.
+
+        This is forbidden until the clock has been checked and while it is not trusted. A store begins without
+        permission.
+        """
 
     def configure(self, expiry: Expiry) -> bool:
-        """Give space back by these options; whether the store must be opened anew for them."""
+        """Apply new expiry options; return whether the store must be reopened for them."""
         return False
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Called every few seconds. ``trimmed``: large ranges that were removed; each is given once."""
+        """Run maintenance; called every few seconds. ``trimmed`` yields each large removed range once."""
 
     def bound_memory(self) -> None:
-        """Called after each slice of a large commit: bounds what memory holds of what was written. May raise
-        ``Unavailable``."""
+        """Limit the memory held by writes; called after each slice of a large commit. Raises ``Unavailable``."""
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
         """See ``capabilities.Snapshots``; called within a verb, which its context may outlast."""
@@ -146,4 +152,4 @@ class Housekeeping:
         return iter(())
 
     def check(self) -> None:
-        """Raises ``StoreDamaged`` once something was met that cannot be read."""
+        """Raise ``StoreDamaged`` once damage has been found."""

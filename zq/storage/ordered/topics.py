@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics: publishing, subscribing, and reading along a log or along the batches of one topic, without a lock.
+"""Topics: publishing, subscribing, and lock-free reads of a log or of one topic's batches.
 
-What the log's view says is read before the scan begins and ``dropped`` once more behind it: so a reader whose batches
-were trimmed meanwhile learns that they were. What was removed in front is crossed once: see ``Log.head``.
+A reader reads the log's view before its scan and ``dropped`` after it, so it notices if its batches were trimmed in
+between. ``Log.head`` lets readers skip removed batches.
 """
 
 import threading
@@ -87,10 +87,10 @@ class TopicController:
 
 
 class Feed:
-    """Notifies the listeners of a project of batches, in order, once they are durable.
+    """The notifications of a project's listeners about durable batches, in order.
 
-    A batch is enqueued in the step in which it is published. A publisher whose own batch is durable notifies of all up
-    to it: what lies before it in the log was written before it, and so is durable too.
+    A batch is enqueued in the step that publishes it. A publisher whose own batch is durable sends the notifications up
+    to that batch, because all earlier batches were written before it and are durable too.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ Walk = Iterator[tuple[int, Batch | None]]
 
 
 def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -> LogSlice:
-    """As ``TopicController.read``."""
+    """Read a page of the log; see ``TopicController.read``."""
     view = log.view
     last = view.record.last
     found: list[Batch] = []
@@ -200,7 +200,7 @@ def _stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats | None:
 
 
 def newest(store: Store, log: Log, topic: str) -> int | None:
-    """The last sequence of a topic; None if nothing of it is left."""
+    """Return the last sequence of a topic, or None if it has no batches left."""
     prefix, last = logs.key_of(log.history, topic), log.view.record.last
     lower, upper = (prefix + layout.number.pack(at + 1) for at in (_head(log, log.view, topic), last))
     found = next(store.scan("topics", lower, upper, backwards=True), None)
@@ -257,7 +257,7 @@ def _head(log: Log, view: LogView, topic: str | None) -> int:
 
 
 def _sequence(key: bytes) -> int:
-    """The last sequence of the batch that an entry is about."""
+    """Return the last sequence of the batch in an index entry."""
     end: int = layout.number.unpack(key[-8:])[0]
     return end
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fences, stages and commits.
 
-A commit is one batch of a producer: decided in one write and, if it is small, done in the same; else done slice by
-slice. A slice is one write, which takes out of the open commit's entry what it does.
+A commit is one batch of a producer. It is decided in one write. A small commit is completed in the same write, a large
+one slice by slice: each slice is one write, which also removes its work from the open commit's entry.
 """
 
 from collections import defaultdict
@@ -152,7 +152,7 @@ T = TypeVar("T")
 
 
 class CommitAttempt:
-    """One batch of a producer; ``run`` is called while ``locks`` are held."""
+    """An attempt to commit one batch of a producer; ``run`` needs the ``locks``."""
 
     def __init__(self, session: Session, commit: Commit, now: int, bounds: Bounds) -> None:
         self._session = session
@@ -168,7 +168,7 @@ class CommitAttempt:
         self._former: list[Write] = []
 
     def locks(self) -> list[bytes]:
-        """What to lock meanwhile: the producer, the stages and the fence."""
+        """Return the names of the locks: producer, stages and fence."""
         commit = self._commit
         names = [stages.name(stages.prefix(commit.project, stage)) for stage in (*commit.publish, *commit.beside)]
         return [_producer_lock(self._producer), *names, *stages.fence_names(commit.project, commit.fence)]
@@ -223,7 +223,7 @@ class CommitAttempt:
         return structs.replace(committed, open=True)
 
     def _decision(self, committed: Committed, reserved: list[Reserved]) -> list[Write]:
-        """The entry with all that is to be done of a batch; the stages belong to it from now on."""
+        """Return the writes that decide a commit: its entry takes over the stages."""
         rests = [StageRest(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
         decided = OpenCommit(committed.batch, committed.published, committed.deleted, reserved, rests)
         taken = (write for key, _ in self._stages for write in due.traces("stages", key, due.end_of(key)))
@@ -250,7 +250,7 @@ class CommitAttempt:
     def _carry_out(
         self, states: dict[QueueRef, QueueState], staged: Sequence[Staged], held: Sequence[list[Found]]
     ) -> Committed:
-        """The whole batch as one change."""
+        """Complete the whole batch in one change."""
         change = Change(self._session.store, self._now)
         for item in staged:
             change.post(states[QueueRef(self._commit.project, item.queue)], item.draft, self._now)
@@ -267,14 +267,14 @@ class CommitAttempt:
         return [write for stage in self._stages for write in stages.removal(*stage)]
 
     def _remembered(self, committed: Committed) -> list[Write]:
-        """The producer's last batch, until its time is up."""
+        """Return the write of the producer's last batch, which expires after the commit's TTL."""
         expires = self._now + self._commit.ttl * 1000
         value = Batch(committed.batch, committed.published, committed.deleted, self._now)
         return due.writes("producers", self._producer + layout.number.pack(expires), layout.encode(value), expires)
 
 
 def _held(held: list[T], claim: ClaimRef) -> list[T]:
-    """What the claim holds. Raises ``ClaimLapsed`` if that is nothing."""
+    """Return the claim's messages. Raises ``ClaimLapsed`` if there are none."""
     if not held:
         raise ClaimLapsed.of(claim.claim)
     return held
@@ -286,12 +286,12 @@ def _producer(project: str, producer: str) -> bytes:
 
 
 def _producer_lock(producer: bytes) -> bytes:
-    """What to lock while the producer's open commit is carried on."""
+    """Return the locks needed to continue the producer's open commit."""
     return b"producer " + producer
 
 
 def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | None:
-    """The producer's key and last batch, if it is known."""
+    """Return the producer's key and last batch, or None if it is unknown."""
     found = due.living(store, "producers", producer, now)
     if found is None:
         return None
@@ -299,7 +299,7 @@ def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | 
 
 
 def _unfinished(producer: bytes, value: bytes) -> Unfinished:
-    """An open commit, by its entry."""
+    """Return an open commit from its entry."""
     prefix = layout.prefix_of(producer)
     return Unfinished(layout.project_of(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}")
 
@@ -360,7 +360,7 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
 
 
 def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[bytes], Sequence[Staged]]:
-    """The next messages of a stage, and their keys."""
+    """Yield the next messages of a stage with their keys."""
     keys: list[bytes] = []
     items: list[Staged] = []
     size = 0

@@ -56,7 +56,7 @@ class PooledStorage:
         self.documents = catalogue.documents
 
     def pools(self) -> Mapping[str, Storage | None]:
-        """The stores of pools by their names; None for one that does not answer."""
+        """Return the stores of pools by name; None stands for an unavailable store."""
         return self._stores.by_name()
 
     def now(self) -> Seconds:
@@ -66,7 +66,7 @@ class PooledStorage:
         return self._catalogue.doubted()
 
     def ping(self) -> None:
-        """The catalogue alone: without another pool this server still serves."""
+        """Check the catalogue only, because the server still serves without the other stores."""
         self._catalogue.ping()
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
@@ -119,7 +119,7 @@ class PooledStorage:
         return browsing.latest_of(found)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """The sum of all stores', and of what is no sum, the largest."""
+        """Return the metrics summed over all stores, or their maximum if a sum has no meaning."""
         found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         for store in self._stores.every():
             for name, value, labels in (

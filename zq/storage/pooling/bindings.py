@@ -89,7 +89,7 @@ class Bindings:
         return pools
 
     def find(self, queue: QueueRef) -> str:
-        """The pool of a queue that is read: of one that nobody has bound, the default pool."""
+        """Return the pool to read a queue from: the default pool for an unbound queue."""
         known = self._remembered(queue)
         if known is not None:
             return known
@@ -103,10 +103,7 @@ class Bindings:
         return binding.pool
 
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
-        """The pool of a queue that is written to; one that has none gets one of ``flavor``'s, or ``beside``.
-
-        Raises ``Unavailable`` if there is none.
-        """
+        """Return the pool to write a queue to; bind an unbound queue to a pool of ``flavor``, or to ``beside``."""
         while True:
             known = self._remembered(queue)
             if known is not None:
@@ -141,7 +138,7 @@ class Bindings:
         return self._documents.get(flavor_ref(project, flavor), self._catalogue.now()) is not None
 
     def release(self, queue: QueueRef) -> None:
-        """The queue is about to be deleted: let its binding go later."""
+        """Schedule the removal of a queue's binding, because the queue is about to be deleted."""
         while (document := self._read(queue)) is not None:
             now, binding = self._catalogue.now(), read_binding(document)
             note = msgspec.json.encode(Unbound(queue.project, queue.name))
@@ -228,7 +225,7 @@ class Bindings:
         return weights
 
     def _revive(self, queue: QueueRef, document: Document) -> str | None:
-        """The pool of a binding that is live from now on; None if it has changed meanwhile."""
+        """Make a binding live and return its pool, or None if the binding has changed in between."""
         binding = read_binding(document)
         if binding.deleted is None:
             return binding.pool

@@ -66,7 +66,7 @@ class Controller:
         return self._stores.of(self._bindings.find(queue))
 
     def _home(self, queue: QueueRef, fence: Fence | None) -> Storage:
-        """The same. Raises ``PoolsApart`` for a fence that this store does not know."""
+        """Check a fence and delegate. Raises ``PoolsApart`` for a fence that is unknown in this store."""
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
             raise PoolsApart(

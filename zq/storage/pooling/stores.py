@@ -53,7 +53,7 @@ class Stores:
         """How stores give space back that are opened from now on; None: as they do by themselves."""
 
     def of(self, pool: str) -> Storage:
-        """The pool's store. Raises ``Unavailable`` if it does not answer, or there is no such pool."""
+        """Return the pool's store. Raises ``Unavailable`` if the pool does not exist or its store is unavailable."""
         if pool == DEFAULT_POOL:
             return self._catalogue
         uri = self._uri(pool)
@@ -69,14 +69,14 @@ class Stores:
             return opened.storage
 
     def every(self) -> Iterator[Storage]:
-        """The stores of all pools that answer, the catalogue's first."""
+        """Return the stores of all available pools, the catalogue first."""
         yield self._catalogue
         for store in self.by_name().values():
             if store is not None:
                 yield store
 
     def by_name(self) -> Mapping[str, Storage | None]:
-        """The stores of pools, the default pool not among them; None for one that does not answer."""
+        """Return the stores of pools except the default pool; None stands for an unavailable store."""
         found: dict[str, Storage | None] = {}
         for pool in self._bindings.pools():
             try:

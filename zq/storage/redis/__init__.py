@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Redis driver: any number of zq servers on one Redis or Valkey server, a master behind Sentinels, or a cluster.
+"""The Redis driver, for Redis or Valkey: one server, a master behind Sentinels, or a cluster.
 
-``layout`` is what lies in Redis, the scripts in ``lua`` are the verbs, ``client`` sends them, ``network`` knows where
-to, ``connections`` has the pools, ``address`` reads URIs, ``store`` is what the controllers share, ``maintenance`` is
-what servers do beside the verbs. What a server of Redis has to be is checked here, at start.
+- ``layout`` describes the keys; the scripts in ``lua`` implement the verbs.
+- ``client`` sends commands and scripts, ``network`` selects the server, and ``connections`` has the pools.
+- ``address`` parses URIs.
+- ``store`` is shared by the controllers.
+- ``maintenance`` has active expiry and metrics.
+
+This module checks the server's version and configuration at start.
 """
 
 import logging
@@ -80,7 +84,7 @@ class RedisStorage(Defaults):
         return self._active_expiry.sweep(layout.ms(now), pace or Steps()) if self._expiry.sweep else 0
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        """One round trip, however much there is."""
+        """Return the project's usage in one round trip, independent of its size."""
         key = layout.keys(layout.whole(project)).usage
         messages, size = self._client.command(key, b"HMGET", key, b"messages", b"bytes")
         return Usage(int(messages or 0), int(size or 0))
@@ -117,10 +121,15 @@ class RedisStorage(Defaults):
 
 
 def connect(uri: str, timeout: float = 5.0, wait_replicas: int = 0, expiry: Expiry = SWEPT) -> RedisStorage:
-    """Open a store (forms of the URI: see ``address``). Raises ``StartRefused`` or ``Unavailable`` with a sentence.
+    """Open the store at ``uri`` (``address`` documents the forms).
 
-    ``timeout``: seconds within which every verb answers. ``wait_replicas``: how many replicas must have a change before
-    it is acknowledged.
+    Args:
+        timeout: Maximum seconds of each verb.
+        wait_replicas: Number of replicas that must have a change before it is acknowledged.
+
+    Raises:
+        StartRefused: The URI or the server is unsuitable; retrying does not help.
+        Unavailable: The server is unavailable.
     """
     if timeout <= 0 or wait_replicas < 0:
         raise StartRefused("[storage:redis] timeout must be above 0, and wait_replicas 0 or more.")
@@ -139,7 +148,10 @@ OLDEST: Final = (7, 0)
 
 
 def _check(client: Client, address: Address, wait_replicas: int = 0) -> None:
-    """Raises ``StartRefused`` if waiting will not help, ``Unavailable`` if it may."""
+    """Check version, configuration, permissions and layout of the server.
+
+    Raises ``StartRefused`` if retrying does not help, ``Unavailable`` if it may.
+    """
     reply = _answer(lambda: client.command(layout.VERSION_KEY, b"INFO"), address)
     facts = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
     _check_server(facts, address)
@@ -156,7 +168,7 @@ def _check(client: Client, address: Address, wait_replicas: int = 0) -> None:
 
 
 def _check_layout(client: Client, address: Address) -> None:
-    """Refuse a store of another layout; one that is empty has no number yet."""
+    """Raise ``StartRefused`` if the store has another layout. An empty store has no layout number yet."""
     found = _answer(lambda: client.command(layout.VERSION_KEY, b"GET", layout.VERSION_KEY), address)
     if found not in (None, b"%d" % layout.VERSION):
         raise StartRefused(
@@ -170,26 +182,26 @@ def _check_server(facts: dict[str, str], address: Address) -> None:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if numbers < OLDEST:
         raise StartRefused(
-            f"The server at {address.name} is Redis {version or 'of an unknown version'}, this zq needs 7.0 or newer, "
-            "or any Valkey."
+            f"The server at {address.name} is Redis {version or 'of an unknown version'}, but zq needs Redis 7.0 or "
+            "newer, or Valkey."
         )
     if facts.get("cluster_enabled") == "1" and not address.cluster:
         raise StartRefused(f"The server at {address.name} belongs to a cluster: add ?cluster=true to the URI.")
     if facts.get("role") == "slave" and not address.cluster:
-        raise Unavailable(f"The server at {address.name} is a replica and takes no messages: name its master.")
+        raise Unavailable(f"The server at {address.name} is a read-only replica: name its master.")
 
 
 def _check_eviction(facts: dict[str, str], address: Address) -> None:
     policy = facts.get("maxmemory_policy", "noeviction")
     if facts.get("maxmemory", "0") != "0" and policy.startswith("allkeys"):
         raise StartRefused(
-            f"The server at {address.name} throws away data when its memory is full (maxmemory-policy {policy}), so "
-            "messages would be lost. Set maxmemory-policy noeviction there; a full store then refuses new messages."
+            f"The server at {address.name} evicts data when its memory is full (maxmemory-policy {policy}), so "
+            "messages would be lost. Set maxmemory-policy noeviction; a full store then rejects new messages."
         )
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """The answer, or a refusal that says what is wrong where."""
+    """Return the reply of ``ask``; convert errors to ``StartRefused`` or ``Unavailable`` with the server's name."""
     try:
         return ask()
     except Unavailable as unavailable:
@@ -205,30 +217,30 @@ def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
         if isinstance(cause, ResponseError) and ("db index" in text or "invalid database" in text):
             raise StartRefused(NO_DATABASE.format(address.name, address.db)) from cause
         if isinstance(cause, RedisClusterException) and "not enabled" in text:
-            raise StartRefused(f"The server at {address.name} is no cluster: leave cluster=true away.") from cause
-        raise Unavailable(f"The Redis server at {address.name} does not answer.") from cause
+            raise StartRefused(f"The server at {address.name} is not a cluster: remove cluster=true.") from cause
+        raise Unavailable(f"The Redis server at {address.name} is unavailable.") from cause
 
 
-# Redis tells this of itself where min-replicas-to-write is set.
+# Field of INFO that is present if min-replicas-to-write is set.
 BOUND: Final = "min_slaves_good_slaves"
 UNBOUND: Final = (
     "The master behind the Sentinels at %s has no min-replicas-to-write, and [storage:redis] wait_replicas is 0: a "
-    "failover may lose what was acknowledged and not yet replicated."
+    "failover may lose acknowledged changes that are not replicated yet."
 )
 ALONE: Final = (
-    "The Redis server at {} takes no changes: fewer replicas are connected than its option min-replicas-to-write wants."
+    "The Redis server at {} accepts no changes: fewer replicas are connected than min-replicas-to-write requires."
 )
-NO_DATABASE: Final = "The Redis server at {} has no database {}: its option databases says how many it has."
+NO_DATABASE: Final = "The Redis server at {} has no database {}: its option databases limits the number of databases."
 REFUSALS: Final[tuple[tuple[type[RedisError], str], ...]] = (
     (
         AuthenticationError,
-        "The Redis server at {} does not accept the user or password, or wants one: redis://user:password@host:client.",
+        "The Redis server at {} requires another user or password: redis://user:password@host:port.",
     ),
-    (AuthorizationError, "The Redis server at {} does not let this user in."),
+    (AuthorizationError, "The Redis server at {} does not authorize this user."),
     (
         NoPermissionError,
-        "The Redis server at {} does not allow this user what zq needs: keys and channels zq:*, all commands that read "
-        "and write, EVAL, EVALSHA, INFO, TIME, WAIT, PUBLISH, SUBSCRIBE, SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE.",
+        "The Redis server at {} denies this user permissions that zq needs: keys and channels zq:*, all commands that "
+        "read and write, EVAL, EVALSHA, INFO, TIME, WAIT, PUBLISH, SUBSCRIBE, SPUBLISH, SSUBSCRIBE and SUNSUBSCRIBE.",
     ),
-    (InvalidResponse, "What listens at {} does not speak the protocol of Redis."),
+    (InvalidResponse, "The server at {} does not speak the Redis protocol."),
 )

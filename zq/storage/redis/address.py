@@ -39,7 +39,10 @@ Host = tuple[str, int]
 
 
 class Address(Struct, frozen=True, kw_only=True):
-    """A store. ``path`` is a Unix socket's; ``master`` the name that Sentinels know, "" if they are none."""
+    """The address of a store.
+
+    ``path`` is set for a Unix socket. ``master`` is the master's name for the Sentinels, or "" without Sentinels.
+    """
 
     hosts: tuple[Host, ...]
     path: str
@@ -52,12 +55,12 @@ class Address(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """For sentences."""
+        """The address in error messages, without credentials."""
         return self.path or ", ".join(f"{host}:{port}" for host, port in self.hosts)
 
 
 def parse(uri: str) -> Address:
-    """Raises ``StartRefused`` with a sentence."""
+    """Parse a store URI. Raises ``StartRefused`` if it is invalid."""
     try:
         parts = store_uri.split(uri)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of published batches. ``topics.lua`` has the other half of this.
+"""The stored form of published batches; ``topics.lua`` has the other half.
 
-A batch's front: length of the topic's name, the name, its last sequence in 16 digits; number of messages, when it was
-published, the first and the last expiry of a message, messages and bytes of bodies published in the log before it. The
-front is the member of ``topics`` and ``fading``, and beside the messages (MessagePack) in the stream. In replies and on
-the channel the length of the messages goes before the front, and the messages follow it; on the channel the log's last
-sequence before the batch, in 16 digits, comes first.
+A batch's header: length of the topic's name, the name, its last sequence in 16 digits; number of messages, publication
+time, first and last expiry of a message, messages and bytes of bodies published in the log before the batch. The header
+is the member of ``topics`` and ``fading``, and it is stored together with the messages (MessagePack) in the stream. In
+replies and on the channel, the length of the messages precedes the header, and the messages follow it. On the channel,
+the log's last sequence before the batch comes first, in 16 digits.
 """
 
 from collections.abc import Iterator
@@ -20,12 +20,12 @@ from zq.model.topics import Batch, Entry
 from zq.storage.redis import layout
 from zq.storage.redis.layout import Block
 
-# Of the messages, and of the topic's name.
+# Length of the messages and length of the topic's name.
 LENGTHS: Final = Packing(">IH")
 DIGITS: Final = 16
-# Above all sequences of a log: Lua counts exactly up to there.
+# Upper bound of a log's sequences: Lua counts exactly up to this number.
 MAX_SEQUENCE: Final = 2**53 - 1
-# Sequences that a log goes on by in a millisecond, whether or not any are used; ``topics.lua`` says so too.
+# Sequences that a log advances per millisecond, used or not; ``topics.lua`` has the same number.
 PACE: Final = 512
 FRONT: Final = Packing(">IQQQQQ")
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
@@ -33,7 +33,7 @@ pack = msgspec.msgpack.Encoder().encode
 
 
 class Packed(NamedTuple):
-    """A batch whose messages have not been read yet."""
+    """A batch with encoded messages."""
 
     topic: str
     last: int
@@ -46,35 +46,35 @@ class Packed(NamedTuple):
         return self.last - self.number + 1
 
     def opened(self) -> Batch:
-        """May raise ``msgspec.DecodeError`` if it comes from a stranger."""
+        """Return the decoded batch. Raises ``msgspec.DecodeError`` for invalid content of another publisher."""
         return Batch(self.topic, self.first, self.created, ENTRIES.decode(self.messages))
 
 
 @lru_cache(maxsize=8192)
 def keys(project: str) -> Block:
-    """The keys of a project's log; the first one is that of the stream."""
+    """Return the keys of a project's log, the stream's key first."""
     return layout.own(project, *layout.LOG_KINDS)
 
 
 @lru_cache(maxsize=8192)
 def feed(project: str, database: int) -> bytes:
-    """The channel on which its batches are published."""
+    """Return the channel on which the project's batches are published."""
     return layout.own(project, f"feed:{database}")[0]
 
 
 @lru_cache(maxsize=8192)
 def documents(project: str) -> Block:
-    """The keys of a project's documents; the first one is that of the hash."""
+    """Return the keys of a project's documents, the hash's key first."""
     return layout.own(project, *layout.DOCUMENT_KINDS)
 
 
 def whole(project: str) -> list[Block]:
-    """All these keys."""
+    """Return the keys of a project's log and documents."""
     return [keys(project), documents(project)]
 
 
 def batches(blob: bytes, at: int) -> Iterator[Packed]:
-    """All batches of a reply, from ``at`` on."""
+    """Yield the batches of a reply from offset ``at``."""
     while at < len(blob):
         size, name = LENGTHS.unpack_from(blob, at)
         at += LENGTHS.size
@@ -85,12 +85,12 @@ def batches(blob: bytes, at: int) -> Iterator[Packed]:
 
 
 def edges(front: bytes) -> tuple[int, int, Seconds]:
-    """First and last sequence of a batch, and when it was published."""
+    """Return a batch's first sequence, last sequence and publication time."""
     last, created, count, _ = _front(front, 2 + int.from_bytes(front[:2]))
     return last - count + 1, last, created
 
 
 def _front(blob: bytes, at: int) -> tuple[int, Seconds, int, int]:
-    """Last sequence, moment and number of messages, of a front whose name ends at ``at``; where it ends."""
+    """Return last sequence, publication time, message count and end offset of a header whose name ends at ``at``."""
     count, created, *_ = FRONT.unpack_from(blob, at + DIGITS)
     return int(blob[at : at + DIGITS]), created / 1000, count, at + DIGITS + FRONT.size

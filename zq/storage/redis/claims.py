@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in Redis. A claim is what its messages' states say of it, and a list of these messages."""
+"""Claims in Redis: the states of their messages, and a list of these messages per claim."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -30,16 +30,16 @@ from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.client import Question
 from zq.storage.redis.store import Store, checked, plan_moves, schedule_arrivals, unpack_settled
 
-# Outcomes of a claim, as its script returns them.
+# Outcomes of the claim script.
 CLAIMED, AGAIN, EXISTING, OTHER = range(4)
-# Front of a claim's reply: outcome, how many messages had lapsed, how many expired ones went, length of the spent ids.
+# Header of a claim reply: outcome, number of lapsed messages, number of expired messages, length of the spent ids.
 FRONT: Final = Packing(">BIII")
 NO_FENCE: Final = Fence("", 0)
-# What a byte of the script ``handle`` says.
+# Outcomes of the ``handle`` script by reply byte.
 HANDLED: Final = (Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED, Handled.TOO_LONG)
-# Queues that one page of a project's claims looks at.
+# Maximum number of queues per page of a project's claims.
 QUEUES: Final = 1000
-# Of these, how many it asks what is claimed: of some all has lapsed.
+# Maximum number of these queues whose claims are read; in some, all claims have lapsed.
 MOST_ASKED: Final = 100
 
 
@@ -73,8 +73,10 @@ class ClaimController:
         return structs.replace(_read(blob[begin:], claim, moment), holder=holder)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """By the names of queues, then by ids; ``next`` is ``queue/id``, or the next name that there could be and a
-        slash."""
+        """List claims by queue name, then by claim id.
+
+        ``next`` is ``queue/id``, or a lower bound of the next queue name and a slash.
+        """
         first, _, claim = after.rpartition("/")
         names, last = ([queue], None) if queue else self._names(project, first)
         found: list[ClaimSummary] = []
@@ -89,7 +91,7 @@ class ClaimController:
         return Page(found, last)
 
     def _names(self, project: str, first: str) -> tuple[Sequence[str], str | None]:
-        """Queues of the project from that name on, and where the next page begins."""
+        """Return the project's queue names from ``first`` on, and the start of the next page."""
         keys = layout.keys(QueueRef(project, ""))
         start = b"[" + layout.text(first)
         limit = b"BYLEX", b"LIMIT", b"0", b"%d" % QUEUES
@@ -98,7 +100,7 @@ class ClaimController:
         return names, f"{names[-1]}\0/" if len(names) == QUEUES else None
 
     def _claimed(self, project: str, names: Sequence[str]) -> Sequence[str]:
-        """Those of the queues in which there are claims."""
+        """Return the queues that have claims."""
         keys = [layout.keys(QueueRef(project, name)).claims for name in names]
         counts = self._store.client.each([Question(key, (b"EXISTS", key)) for key in keys])
         return [name for name, count in zip(names, counts, strict=True) if count]
@@ -145,7 +147,7 @@ class ClaimController:
 
 
 def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[bytes]:
-    """What the claim script reads."""
+    """Return the arguments of the claim script."""
     lease, most = request.lease, -1 if request.max_claims is None else request.max_claims
     numbers = request.limit, request.most_bytes, lease.ttl
     terms = [b"%d" % moment, layout.text(lease.claim), *(b"%d" % number for number in numbers)]
@@ -181,7 +183,7 @@ def _delay(delay: int | None) -> bytes:
 
 
 def _named(settlement: Settlement, targets: int) -> list[bytes]:
-    """What a settlement names, but for its moves."""
+    """Return the arguments of a settlement except its moves."""
     counts = len(settlement.delete), len(settlement.release), targets
     terms = [b"%d" % number for number in (settlement.history, settlement.rest, *counts)]
     terms += [layout.packed(id) for id in settlement.delete]
@@ -191,6 +193,6 @@ def _named(settlement: Settlement, targets: int) -> list[bytes]:
 
 
 def _read(blob: bytes, claim: str, moment: int, lapsed: int = 0) -> Claim:
-    """The claim of this id whose messages stand in a reply. They do not name it if it has ended already."""
+    """Return the claim with the messages of a reply, even if the claim has ended and the messages no longer name it."""
     _, lease, start, _ = replies.message(blob, 0, moment)
     return Claim(claim, lease, start / 1000, replies.messages(blob, 0, moment), lapsed)

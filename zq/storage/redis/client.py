@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way to Redis: one command, one round trip, within one bounded time.
+"""The Redis client: one command per round trip, with one deadline.
 
-Commands go over connections of redis-py, past its client object, which would cost as much as the command itself.
-Nothing is ever sent twice, unless the server said that it did nothing with it: a command whose answer is lost
-may have worked, and only the caller knows whether it may be repeated.
+Commands use redis-py's connections directly, because its client object costs as much as the command itself. A command
+is repeated only if the server reports that it had no effect. If the reply to a command is lost, the command may have
+been executed, and only the caller knows whether it may be repeated.
 """
 
 import time
@@ -36,13 +36,13 @@ from zq.storage.redis.scripts import Script
 
 T = TypeVar("T")
 Command = Sequence[bytes]
-"""Name and arguments."""
+"""The name and arguments of a command."""
 ASKING: Final = [(b"ASKING",)]
-# Questions in one round trip.
+# Maximum number of commands per server and round trip.
 TOGETHER: Final = 500
-# How often a command follows a key that moved to another server of a cluster.
+# Maximum number of redirects that a command follows in a cluster.
 MOVES: Final = 3
-# Seconds before a command that a server has put off is sent again, at first and at most.
+# First and maximum pause in seconds before a deferred command is repeated.
 FIRST_PAUSE: Final = 0.001
 LONGEST_PAUSE: Final = 0.05
 FULL: Final = "The store is full. Messages can be taken from it, but none added."
@@ -53,7 +53,7 @@ UNCONFIRMED: Final = "Too few replicas of the store confirmed the change in time
 
 
 class Question(NamedTuple):
-    """A command that only reads, or such a script on ``keys``, for ``each``; ``key`` tells where."""
+    """A read-only command or script for ``Client.each``; ``key`` selects the server."""
 
     key: bytes
     arguments: Sequence[bytes]
@@ -61,14 +61,14 @@ class Question(NamedTuple):
     keys: Block = ()
 
     def command(self, known: bool) -> Command:
-        """Return the command for a server that knows the script, or does not."""
+        """Return the command; ``known`` says whether the server has the script already."""
         if self.script is None:
             return self.arguments
         return _call(self.script.call if known else self.script.load, self.keys, self.arguments)
 
 
 class Client:
-    """Runs scripts and commands. Every method raises ``Unavailable`` within ``timeout`` seconds, and nothing else."""
+    """A client that runs scripts and commands. Each method raises only ``Unavailable``, within ``timeout`` seconds."""
 
     def __init__(self, network: Network, timeout: float, wait_replicas: int = 0) -> None:
         self.network = network
@@ -85,18 +85,18 @@ class Client:
                 return self._ask(keys[0], _call(script.load, keys, arguments), script.confirmed)
 
     def command(self, key: bytes, *arguments: bytes) -> Reply:
-        """A command that only reads; ``key`` tells where."""
+        """Run a read-only command on the server of ``key``."""
         with translated():
             return self._ask(key, arguments, False)
 
     def try_channel(self, channel: bytes) -> None:
-        """Subscribe to a sharded channel, and no more."""
+        """Check that subscribing to a sharded channel is permitted."""
         with translated(), PubSub(self.network.pool(channel)) as pubsub:
             pubsub.ssubscribe(channel)
             pubsub.get_message(timeout=self._timeout)
 
     def each(self, asked: Sequence[Question]) -> list[Reply]:
-        """Return the answers to the questions, in order. One round trip to a server has up to ``TOGETHER``."""
+        """Return the replies in order of the questions, with up to ``TOGETHER`` questions per server and round trip."""
         with translated():
             return _retried(partial(self._each, asked), time.monotonic() + self._timeout)
 
@@ -111,7 +111,7 @@ class Client:
         return replies
 
     def one_of_each(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Of the keys one for each server that has any."""
+        """Return one key per server."""
         with translated():
             return [keys[places[0]] for _, places in self._servers(keys).values()]
 
@@ -119,7 +119,7 @@ class Client:
         self.network.close()
 
     def _servers(self, keys: Sequence[bytes]) -> dict[int, tuple[Pool, list[int]]]:
-        """The servers that have the keys, and the places of those that they have."""
+        """Return the pools of the keys' servers, each with the indexes of its keys."""
         servers: dict[int, tuple[Pool, list[int]]] = {}
         for at, key in enumerate(keys):
             pool = self.network.pool(key)
@@ -134,14 +134,14 @@ class Client:
             seen: set[Script | None] = set()
             out = []
             for question in questions:
-                # The first of a script brings it along: the server may not know it.
+                # The first use of a script sends its source, because the server may not know it.
                 out.append(question.command(question.script in seen))
                 seen.add(question.script)
             connection.send_packed_command(connection.pack_commands(out), check_health=False)
             for _ in questions:
                 try:
                     replies.append(self._read(connection, deadline))
-                except ResponseError as error:  # all answers are read, so that the connection stands
+                except ResponseError as error:  # all replies are read, so that the connection stays usable
                     failures.append(error)
         finally:
             pool.release(connection)
@@ -158,7 +158,7 @@ class Client:
             raise
 
     def _follow(self, key: bytes, command: Command, confirm: bool, deadline: float) -> Reply:
-        """Return the answer of the server that has the key, wherever it moved to."""
+        """Return the reply of the key's server, following redirects."""
         pool, asking = self.network.pool(key), False
         for _ in range(MOVES):
             try:
@@ -168,7 +168,7 @@ class Client:
                 pool, asking = self.network.pool(key), False
             except AskError as error:
                 pool, asking = self.network.asked(error), True
-        raise ConnectionError("The key moves too often.")
+        raise ConnectionError("The key was redirected too often.")
 
     def _exchange(self, pool: Pool, command: Command, confirm: bool, asking: bool, deadline: float) -> Reply:
         connection = pool.get_connection()
@@ -191,22 +191,25 @@ class Client:
         return reply
 
     def _read(self, connection: Any, deadline: float) -> Reply:
-        """The next answer. It mostly comes within the connection's own timeout, and to name another one takes two
-        system calls: so that is done only afterwards."""
+        """Read the next reply before the deadline.
+
+        A reply usually arrives within the connection's own timeout. Another timeout costs two system calls, so it is
+        set only afterwards.
+        """
         with suppress(TimeoutError):
             if time.monotonic() + self._timeout / 4 < deadline:
                 return _read_once(connection)
         left = deadline - time.monotonic()
         if left <= 0:
             connection.disconnect()
-            raise TimeoutError("No time is left to wait for the answer.")
+            raise TimeoutError("The deadline has passed.")
         return connection.read_response(disable_decoding=True, timeout=left)
 
 
 def _retried(ask: Callable[[float], T], deadline: float) -> T:
-    """Return the answer to a request, which is repeated until the deadline while a slot of the cluster moves.
+    """Repeat a request until the deadline while a cluster slot is moving; return the reply.
 
-    A server that answers so has done nothing: some of a script's keys are missing, or already at the other server.
+    The server has executed nothing in this case: some keys are missing or already on the other server.
     """
     pause = FIRST_PAUSE
     while True:
@@ -220,7 +223,7 @@ def _retried(ask: Callable[[float], T], deadline: float) -> T:
 
 
 def _read_once(connection: Any) -> Reply:
-    """The same; after a timeout the connection stands, as it does after a refusal."""
+    """Read a reply within the connection's own timeout. The connection stays open after a timeout or an error reply."""
     try:
         return connection.read_response(disable_decoding=True, disconnect_on_error=False)
     except (TimeoutError, ResponseError):
@@ -232,7 +235,7 @@ def _read_once(connection: Any) -> Reply:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise ``Unavailable`` in place of redis-py's errors."""
+    """Convert redis-py's errors to ``Unavailable``."""
     try:
         yield
     except TryAgainError as error:
@@ -244,7 +247,7 @@ def translated() -> Iterator[None]:
 
 
 def lacks_replicas(error: BaseException | None) -> bool:
-    """Whether a server refuses changes by its option min-replicas-to-write."""
+    """Return whether the server rejected a change because of min-replicas-to-write."""
     return isinstance(error, ResponseError) and str(error).startswith("NOREPLICAS")
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools of connections of redis-py, one for each server.
+"""Connection pools of redis-py, one per server.
 
-A verb has ``timeout`` seconds: a quarter each for a free connection, for the TCP connection and for the handshake's
-answers; whatever is left of the whole is for its own answer. redis-py's own repeats are off.
+A verb has ``timeout`` seconds: a quarter each for a free connection, for the TCP connection and for the handshake. Its
+reply gets the rest. redis-py's own retries are off.
 """
 
 import contextlib
@@ -21,41 +21,41 @@ from redis.retry import Retry
 
 from zq.storage.redis.address import Address, Host
 
-# Connections to one server.
+# Maximum number of connections per server.
 CONNECTIONS: Final = 256
-# Seconds after its release within which a connection is used again without a look: that takes a system call.
+# Seconds for which a released connection is reused without a check, because the check is a system call.
 FRESH: Final = 0.02
-RETIRED: Final = "Another server is the master meanwhile, or is about to be."
-# Everything that redis-py raises on purpose.
+RETIRED: Final = "The server is no longer the master, or will not be for long."
+# All deliberate errors of redis-py.
 VENDOR: Final = (RedisError, RedisClusterException, OSError)
 
 Reply = Any
 
 
 class Pool(BlockingConnectionPool):
-    """Connections to one server. A retired pool gives none out any more.
+    """The connections to one server; a retired pool provides no connections.
 
-    ``retire`` closes idle connections at once and the others when they are released. redis-py's ``disconnect`` would
-    close them under threads that use them, which is no way to end a TLS connection.
+    ``retire`` closes idle connections at once and others when they are released. redis-py's ``disconnect`` would close
+    them while threads use them, which breaks TLS connections.
 
-    redis-py's queue holds what was never opened or stands no more; connections that stand wait beside it, without a
-    lock and the last one first: by that queue a small command would cost a tenth more.
+    redis-py's queue contains slots of closed or unopened connections. Open idle connections are kept in a separate
+    stack without a lock, because redis-py's queue would make a small command 10 % slower.
     """
 
     def __init__(self, **options: Any) -> None:
         self.retired = False
         self._idle: list[tuple[Any, float]] = []
-        """Connections, and when each was released."""
+        """Idle connections with their release times."""
         self._waiting = 0
         self._count_lock = threading.Lock()
         super().__init__(**options)
 
     def get_connection(self, command_name: str | None = None, *_keys: Any, **_options: Any) -> Any:
-        """A connection that stands: one that the server has closed meanwhile is opened anew before anything is sent."""
+        """Return an open connection; one that the server has closed is reopened first."""
         connection = self._take()
         if connection is None:
             with self._counted():
-                # One may have been released before this thread was counted among those that wait.
+                # A connection may have been released before this thread was counted as waiting.
                 connection = self._take() or super().get_connection()
         if self.retired:
             self.release(connection)
@@ -70,7 +70,7 @@ class Pool(BlockingConnectionPool):
             self.retire()
 
     def retire(self) -> None:
-        """Give out no connection any more. Verbs under way still get their answers."""
+        """Stop providing connections. Running verbs still get their replies."""
         self.retired = True
         while self._requeue():
             pass
@@ -81,7 +81,7 @@ class Pool(BlockingConnectionPool):
                     connection.disconnect()
 
     def _take(self) -> Any:
-        """An idle connection that stands, or None."""
+        """Return an open idle connection, or None."""
         with contextlib.suppress(IndexError):
             connection, released = self._idle.pop()
             if _stands(connection, released):
@@ -90,7 +90,7 @@ class Pool(BlockingConnectionPool):
         return None
 
     def _requeue(self) -> bool:
-        """Give an idle connection to redis-py's queue, for one that waits there; False: none is idle."""
+        """Move an idle connection to redis-py's queue, for a waiting thread. Return False if none is idle."""
         with contextlib.suppress(IndexError):
             self.pool.put_nowait(self._idle.pop()[0])
             return True
@@ -98,7 +98,7 @@ class Pool(BlockingConnectionPool):
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
-        """Count this thread among those that may wait for a connection."""
+        """Count this thread as waiting for a connection."""
         with self._count_lock:
             self._waiting += 1
         try:
@@ -109,10 +109,10 @@ class Pool(BlockingConnectionPool):
 
 
 class TimedByKernel(socket.socket):
-    """A socket whose time limits are the kernel's.
+    """A socket with kernel timeouts.
 
-    Python keeps its own by asking, before each call, whether the call would wait. That is a second system call, and
-    Python's lock given up a second time, for which a busy process pays with a change of threads.
+    Python implements timeouts by polling before each call. That is a second system call and a second release of the
+    interpreter lock, which costs a busy process a thread switch.
     """
 
     def settimeout(self, value: float | None) -> None:
@@ -143,7 +143,7 @@ class PlainConnection(Connection):
 
 
 class UnixConnection(UnixDomainSocketConnection):
-    """A connection to a Unix socket."""
+    """A Unix socket connection."""
 
     def _connect(self) -> socket.socket:
         return _timed_by_kernel(super()._connect(), self.socket_timeout)
@@ -156,7 +156,7 @@ def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.
 
 
 def _stands(connection: Any, released: float) -> bool:
-    """Whether the connection is open, and the server has left nothing on it that nobody asked for."""
+    """Return whether the connection is open and has no unexpected input."""
     try:
         return connection.is_connected and (time.monotonic() - released < FRESH or not connection.can_read())
     except VENDOR:
@@ -164,7 +164,7 @@ def _stands(connection: Any, released: float) -> bool:
 
 
 def connection_options(timeout: float) -> dict[str, Any]:
-    """What all connections have in common."""
+    """Return the options of every connection."""
     return {
         "socket_timeout": timeout / 4,
         "socket_connect_timeout": timeout / 4,
@@ -176,7 +176,7 @@ def connection_options(timeout: float) -> dict[str, Any]:
 
 
 def pool_to(address: Address, host: Host | None, options: dict[str, Any]) -> Pool:
-    """A pool to a server of an address, None for its Unix socket. Nothing is sent yet."""
+    """Return a pool for a server of ``address``, or for its Unix socket if ``host`` is None. Nothing is sent yet."""
     limits = {"max_connections": CONNECTIONS, "timeout": options["socket_timeout"]}
     if host is None:
         path = options | {"path": address.path}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents in Redis. ``documents.lua`` has the other half of this.
+"""Documents in Redis; ``documents.lua`` has the other half.
 
-A document's title: length of the kind, the kind, the name. What is kept of it: when it expires (ms; 0: never), length
-of the version, the version, the value.
+A document's title: length of the kind, the kind, the name. Its value: expiry in milliseconds (0: never), length of the
+version, the version, the content.
 """
 
 import os
@@ -17,9 +17,9 @@ from zq.storage.redis.store import Store
 
 KIND: Final = Packing(">H")
 DOCUMENT: Final = Packing(">QH")
-# Behind every name: no text holds it.
+# Sorts after every name, because no text contains this byte.
 BEHIND: Final = b"\xff"
-# Titles looked at in one round trip.
+# Maximum number of titles read per round trip.
 MOST: Final = 1000
 
 

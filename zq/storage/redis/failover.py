@@ -1,18 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master that Sentinels watch: verbs reach it while nobody replaces it, and wait while somebody does.
+"""A master behind Sentinels: verbs wait during a failover.
 
-Between the promotion of a replica and the moment when the old master is told, 11 seconds later, both take writes, and
-those of the old one are lost. So verbs stop at the Sentinels' first word of a failover, which comes before the
-promotion, until the Sentinels agree on a master and it says that it is one. A verb under way at that word is answered
-with ``Unavailable``, since nobody knows whether the replica has its change. All connections are made anew after a
-pause: those of one process never lead to two masters.
+After a replica is promoted, the old master still accepts writes for up to 11 seconds, and these writes are lost. Verbs
+therefore stop at a Sentinel's first announcement of a failover, which precedes the promotion. They resume when the
+Sentinels agree on a master and it confirms its role. A verb in progress at the announcement fails with ``Unavailable``,
+because its change may not be replicated. After a pause all connections are reopened, so that connections of one process
+never lead to two masters.
 
-Words can be missed, so every Sentinel is asked once a second besides. A process that stood still for longer asks before
-it goes on. Where no Sentinel answers, the last known master is used: without Sentinels nobody replaces it.
+Announcements can be lost, so every Sentinel is also polled once a second. A process that was suspended for longer polls
+before it resumes. If no Sentinel answers, the last known master stays in use, because no failover is possible without
+Sentinels.
 
-Measured with Redis 7.0 and Valkey 9.1, in seconds after an order to fail over: 0.00 ``+try-failover`` at the Sentinel
-that leads, and at no other; 0.19 the replica is a master; 1.10 ``+promoted-slave`` and ``+failover-end``, and 1.15
-``+switch-master``, at the leader; 1.16 ``+switch-master`` at the others; 11.3 the old master is told to be a replica.
+Measured with Redis 7.0 and Valkey 9.1, in seconds after the order to fail over:
+
+- 0.00: ``+try-failover`` at the leading Sentinel only
+- 0.19: the replica is promoted
+- 1.10: ``+promoted-slave`` and ``+failover-end`` at the leader, 1.15 ``+switch-master``
+- 1.16: ``+switch-master`` at the others
+- 11.3: the old master becomes a replica
 """
 
 import contextlib
@@ -28,22 +33,25 @@ from zq.storage.redis.address import Host
 from zq.storage.redis.connections import VENDOR, Pool, Reply
 from zq.storage.redis.subscriber import Connection, Notice, Subscriber
 
-# Seconds for which a Sentinel that did not answer is not asked again.
+# Seconds for which a Sentinel that did not answer is not polled.
 REST: Final = 3.0
-# Seconds to read an answer even if others have taken all the time: it may be there already.
+# Minimum seconds to read a reply, even after the deadline: the reply may have arrived.
 LEAST_WAIT: Final = 0.02
 QUESTIONS: Final = (b"GET-MASTER-ADDR-BY-NAME", b"MASTER", b"SENTINELS")
 PATTERNS: Final = (b"*failover*", b"+promoted-*", b"+switch-master")
 FIRST_WORD: Final = b"+try-failover"
 IN_PROGRESS: Final = b"failover_in_progress"
 
-# Seconds after which a thread that hears a Sentinel looks whether it is closed.
+# Seconds between two checks of a Sentinel's subscriber whether it is closed.
 LOOK: Final = 0.1
 
 
 class MasterReport(NamedTuple):
-    """What a Sentinel knows of the master. ``epoch``: whose is larger knows better. ``failing_over``: the Sentinel
-    leads a failover in which no replica has been promoted yet."""
+    """A Sentinel's report about the master.
+
+    The report with the largest ``epoch`` is the latest one. ``failing_over`` means that the Sentinel leads a failover
+    without a promoted replica so far.
+    """
 
     address: Host
     epoch: int
@@ -52,7 +60,7 @@ class MasterReport(NamedTuple):
 
 
 class Sentinel:
-    """Asked on one connection, by one thread."""
+    """A Sentinel, polled on one connection by one thread."""
 
     def __init__(self, pool: Pool, host: Host, name: str) -> None:
         self.host = host
@@ -61,7 +69,7 @@ class Sentinel:
         self._commands = [(b"SENTINEL", question, name.encode()) for question in QUESTIONS]
 
     def send(self) -> bool:
-        """Ask, and do not wait; whether it could be asked."""
+        """Send a poll without waiting for its reply; return whether it could be sent."""
         if time.monotonic() < self._rest_until:
             return False
         try:
@@ -74,11 +82,16 @@ class Sentinel:
         return True
 
     def receive(self, deadline: float) -> MasterReport | None:
-        """What it says to that; None if it says nothing of use by the deadline."""
+        """Return the report that answers the last poll, or None if there is no valid report by the deadline."""
         try:
             address, state = self._read(deadline), self._read(deadline)
             return _report(address, state, self._peers(deadline))
-        except (*VENDOR, ValueError, KeyError, TypeError):  # a Sentinel that does not know the name answers an error
+        except (
+            *VENDOR,
+            ValueError,
+            KeyError,
+            TypeError,
+        ):  # a Sentinel that does not know the name replies with an error
             self._fail()
             return None
 
@@ -102,7 +115,7 @@ class Sentinel:
 
 def _report(address: Any, state: Any, peers: Any) -> MasterReport:
     facts = _pairs(state)
-    # The first question is answered with the promoted replica already while the second one still has its master.
+    # During a promotion, the first reply already has the new master's address while the second one has the old master.
     failing_over = IN_PROGRESS in facts[b"flags"].split(b",") and [facts[b"ip"], facts[b"port"]] == address
     return MasterReport(_host(*address), int(facts[b"config-epoch"]), failing_over, [_peer(peer) for peer in peers])
 
@@ -121,7 +134,7 @@ def _host(name: bytes, port: bytes) -> Host:
 
 
 class Announcements(Subscriber):
-    """Notifies ``listener`` of announcements about this master, and whether one is the first of a failover."""
+    """A subscriber that notifies ``listener`` of announcements about the master and whether they begin a failover."""
 
     def __init__(self, pool: Pool, host: Host, name: str, listener: Callable[[Host, bool], None]) -> None:
         super().__init__("zq-redis-sentinel", LOOK, 0)
@@ -144,33 +157,33 @@ class Announcements(Subscriber):
                 self._listener(self._host, about[1] == FIRST_WORD)
             elif kind == b"psubscribe" and not self._subscribed:
                 self._subscribed = True
-                self._listener(self._host, False)  # what was announced while it was not heard is asked for
+                self._listener(self._host, False)  # earlier announcements may be lost, so the listener must poll
 
 
 LOG = logging.getLogger(__name__)
-# Seconds between two rounds of questions.
+# Seconds between two polls.
 EVERY: Final = 1.0
-# The same while verbs wait.
+# Seconds between two polls while verbs wait.
 SOON: Final = 0.1
-# Seconds between two rounds, whoever wants one.
+# Minimum seconds between two polls.
 LEAST: Final = 0.02
-# Seconds after a round for which its answer holds; then verbs wait for the next round.
+# Seconds for which a poll is valid; afterwards verbs wait for the next poll.
 SURE: Final = 2.0
-# Seconds that all connections of a round may take at most, and the same for all answers: with ``EVERY`` less than
-# ``SURE``, or a Sentinel that hangs would have verbs wait.
+# Maximum seconds of a poll for all connections, and again for all replies. With ``EVERY`` it must be less than
+# ``SURE``, because otherwise a hanging Sentinel would make verbs wait.
 QUICK: Final = 0.4
-# Seconds after which verbs go on with the master that Sentinels name, whatever has become of the failover.
+# Seconds after which verbs resume with the master that the Sentinels report, even if the failover has not ended.
 LONGEST_PAUSE: Final = 10.0
 MOST_SENTINELS: Final = 16
-PAUSED: Final = "Writes wait: the Sentinels of %s replace the master."
-RESUMED: Final = "The master of %s is %s:%d; writes go on after %.2f seconds."
-STALLED: Final = "The Sentinels of %s have not replaced the master in %.0f seconds, so writes go on as before."
+PAUSED: Final = "Writes are paused: the Sentinels of %s are replacing the master."
+RESUMED: Final = "The master of %s is %s:%d; writes resume after %.2f seconds."
+STALLED: Final = "The Sentinels of %s have not replaced the master within %.0f seconds; writes resume."
 UNKNOWN: Final = "No Sentinel knows the master."
 AWAITED: Final = "The Sentinels are replacing the master."
 
 
 class Watched:
-    """The ``Network`` of a master behind Sentinels. ``to_sentinel`` and ``to_master`` make pools."""
+    """The ``Network`` of a master behind Sentinels. ``to_sentinel`` and ``to_master`` create pools."""
 
     def __init__(
         self,
@@ -186,15 +199,15 @@ class Watched:
         self._patience, self._quick = timeout * 3 / 4, min(timeout / 8, QUICK)
         self._hosts = list(dict.fromkeys(hosts))
         self._changed = threading.Condition()
-        """Guards what follows; it is never held while a server is asked."""
+        """Guards the following attributes; never held during a round trip."""
         self._pool: Pool | None = None
-        """Connections to the master; None while there is none, or it is being replaced."""
+        """The pool of the master; None without a master and during a failover."""
         self._address: Host | None = None
         self._paused = 0.0
         self._speakers: set[Host] = set()
-        """Sentinels that said the first word of a failover; they have to say that it has ended."""
+        """Sentinels that announced a failover; each must report that it has ended."""
         self._words = self._answered = 0
-        """First words that were heard, and those of them that were heard before the last round's questions."""
+        """Number of failover announcements, in total and before the last poll."""
         self._gave_up = False
         self._sure_until = 0.0
         self._rounds = 0
@@ -239,13 +252,13 @@ class Watched:
             pool.retire()
 
     def on_announcement(self, host: Host, first_word: bool) -> None:
-        """A Sentinel has announced something about the master."""
+        """Handle a Sentinel's announcement about the master."""
         if first_word:
             self._pause(host)
         self._wanted.set()
 
     def _wait(self) -> Pool:
-        """The connections, once there is a master of which the Sentinels were asked lately."""
+        """Return the pool once there is a recently confirmed master. Raises ``RedisError`` if that takes too long."""
         deadline = time.monotonic() + self._patience
         with self._changed:
             if self._thread is None and not self._closed:
@@ -261,7 +274,7 @@ class Watched:
                     raise TimeoutError(AWAITED)
 
     def _pause(self, speaker: Host | None = None) -> None:
-        """Let nobody write from now on, and believe nobody's answer who does."""
+        """Pause writes from now on; replies to running writes are discarded."""
         with self._changed:
             if speaker is not None:
                 self._speakers.add(speaker)
@@ -275,7 +288,7 @@ class Watched:
             pool.retire()
 
     def _open(self, address: Host, pool: Pool) -> None:
-        """Let verbs go on, over these connections; not if one said a first word since the questions were asked."""
+        """Resume verbs with this pool, unless a failover was announced after the last poll began."""
         with self._changed:
             if self._closed or self._words > self._answered:
                 return
@@ -294,8 +307,8 @@ class Watched:
             began, self._answered = time.monotonic(), self._words
             try:
                 self._judge(self._ask(began), began)
-            except Exception:  # the edge of this thread, without which nobody would write any more
-                LOG.critical("Asking the Sentinels of %s failed for a reason nobody foresaw.", self.name, exc_info=True)
+            except Exception:  # the thread must survive, because no verb could write without it
+                LOG.critical("Unexpected error while polling the Sentinels of %s.", self.name, exc_info=True)
             with self._changed:
                 self._sure_until = time.monotonic() + SURE
                 self._rounds += 1
@@ -309,7 +322,7 @@ class Watched:
             sentinel.close()
 
     def _ask(self, began: float) -> Mapping[Host, MasterReport]:
-        """What the Sentinels say, those that are known and those that they know."""
+        """Poll the Sentinels and their peers; return the reports by host."""
         for host in self._hosts:
             self._know(host)
         sent = [sentinel for sentinel in self._sentinels.values() if sentinel.send()]
@@ -326,7 +339,7 @@ class Watched:
             self._announcements.append(Announcements(pool, host, self._master, self.on_announcement))
 
     def _judge(self, reports: Mapping[Host, MasterReport], began: float) -> None:
-        """Pause, go on, or go on elsewhere, as what was said since ``began`` demands."""
+        """Pause verbs, resume them, or switch to another master, according to the reports."""
         if not reports:
             if self._paused and self._is_overdue() and self._address is not None:
                 self._go_on(self._address)
@@ -340,13 +353,13 @@ class Watched:
             self._await_end(best.address)
         else:
             self._gave_up = False
-            # A word that came while the questions were under way is not answered by them.
+            # An announcement during the poll is not covered by its reports.
             ended = self._paused < began and self._speakers <= reports.keys()
             if self._paused and (ended or self._is_overdue()):
                 self._go_on(best.address)
 
     def _await_end(self, address: Host) -> None:
-        """A Sentinel leads a failover, and the master is still the old one."""
+        """Wait for the end of a failover while the master is still the old one."""
         if not self._gave_up and self._pool is not None:
             self._pause()
         if self._paused and self._is_overdue():
@@ -355,7 +368,7 @@ class Watched:
             self._go_on(address)
 
     def _take_over(self, address: Host) -> None:
-        """Go on with a new master, once it says that it is one; or when that lasts too long."""
+        """Switch to a new master once it confirms its role, or after the maximum pause."""
         pool = self._to_master(address)
         with contextlib.suppress(*VENDOR):
             pool.release(pool.get_connection())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of finished messages in Redis."""
+"""History entries in Redis."""
 
 from collections.abc import Sequence
 
@@ -39,8 +39,10 @@ class HistoryController:
     def _pages(
         self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
     ) -> "Records":
-        """One page of so many records and bytes of bodies; a script goes on where one before has stepped over enough
-        that expired."""
+        """Return one page with up to ``limit`` entries and ``most_bytes`` bytes of bodies.
+
+        A script stops early if it skips many expired entries; the next one continues there.
+        """
         limit, most_bytes = most
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
         found: Records = []

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in Redis. {t} = a project's hash tag, so that a project's keys share a cluster slot; moments in ms.
+"""The layout of data in Redis.
+
+``{t}`` is a project's hash tag, so that a project's keys share a cluster slot. Times are in milliseconds.
 
 ======================= ============ ==========================================================================
 key                     type         what it holds
@@ -89,12 +91,12 @@ VERSION: Final = 4
 VERSION_KEY: Final = b"zq:version"
 CLOCK_KEY: Final = b"zq:clock"
 OPEN_KEY: Final = b"zq:open"
-# Channel on which scripts tell the full names of queues that messages came to.
+# Channel on which scripts publish the full names of queues with new messages.
 READY: Final = b"zq:ready"
-# Channel on which nobody listens: whoever may publish there may publish batches.
+# A channel without messages. Permission for it implies permission for the channels of batches.
 FEED: Final = b"zq:feed"
 BUCKETS: Final = 64
-# Above all moments, in ms: where the expiry schedule names projects.
+# A score above all times in milliseconds, which the expiry schedule uses for projects.
 FAR: Final = 10**15
 PROJECT_KINDS: Final = ("names", "queues", "floor", "usage")
 QUEUE_KINDS: Final = ("state", "avail", "stream", "expiry", "claimed", "states", "bodies", "ids", "claims", "line")
@@ -105,9 +107,9 @@ TRANSACTION_KINDS: Final = (
 LOG_KINDS: Final = ("log", "counts", "topics", "fading", "purged")
 DOCUMENT_KINDS: Final = ("documents", "titles", "ends")
 HISTORY_KINDS: Final = ("history", "past", "forget", "finished", "remains", "latest")
-# Above all sequences.
+# Upper bound of all sequences.
 MAX_SEQUENCE: Final = 10**14
-# Above all moments, in seconds.
+# Upper bound of all times, in seconds.
 MAX_MOMENT: Final = 1e12
 
 # A draft: available (0: at once), expires, ttl, bytes of the body, lengths of id, client and more, which follow; then
@@ -123,23 +125,23 @@ MORE: Final = Packing(">QIHHH")
 TAIL: Final = Packing(">QI")
 # A state: available, expires, ttl, ends, former, claimed, lease, count, first claimed; the claim follows.
 STATE: Final = Packing(">QQQQQQQIQ")
-# Front of a message in a reply: length of the state, which follows; then entry and body.
+# Header of a message in a reply: length of the state, followed by state, entry and body.
 FRONT: Final = Packing(">H")
-# When a claim began and ends, how many messages it holds.
+# Summary of a claim: start, end, and number of messages.
 SUMMARY: Final = Packing(">QQI")
 LENGTH: Final = Packing(">I")
 MOMENT: Final = Packing(">Q")
-# Front of a record of history: outcome, finished, position, end of its time; the message follows.
+# Header of a history entry: outcome, time of finishing, position, end of retention; the message follows.
 PAST: Final = Packing(">BQQQ")
 OUTCOMES: Final = (None, Outcome.DELETED, Outcome.POPPED, Outcome.MOVED, Outcome.DEAD_LETTERED)
 
 
 Block = tuple[bytes, ...]
-"""Keys that scripts take one behind the other."""
+"""Keys in the order in which a script expects them."""
 
 
 class Keys(NamedTuple):
-    """The keys of one queue and of its project."""
+    """The keys of one queue and its project."""
 
     name: bytes
     metadata: bytes
@@ -150,14 +152,14 @@ class Keys(NamedTuple):
     stream: bytes
     claims: bytes
     first: Block
-    """The keys that each script on queues begins with: those of the project, then the queue's own."""
+    """The first keys of every queue script: those of the project, then those of the queue."""
     queue: Block
-    """The queue's own keys."""
+    """Keys of the queue."""
     expiry: bytes
     by_expiry: list[bytes]
-    """That key and those of other sorted sets by expiry."""
+    """Keys of all sorted sets by expiry."""
     full: bytes
-    """The full name as scripts take it and the channel tells it."""
+    """The full name of the queue, as used by scripts and the channel."""
     stages: bytes
     staging: bytes
     producers: bytes
@@ -171,23 +173,23 @@ class Keys(NamedTuple):
 
 
 def ms(moment: Seconds) -> int:
-    """Seconds to stored milliseconds."""
+    """Convert seconds to milliseconds."""
     return round(moment * 1000)
 
 
 def text(value: str) -> bytes:
-    """Text as stored."""
+    """Encode text for storage."""
     return value.encode("utf-8", "surrogatepass")
 
 
 def string(value: bytes) -> str:
-    """Stored text."""
+    """Decode stored text."""
     return value.decode("utf-8", "surrogatepass")
 
 
 @lru_cache(maxsize=8192)
 def keys(ref: QueueRef) -> Keys:
-    """The keys of a queue; with the name "" those of its project alone."""
+    """Return the keys of a queue. For the name "", only the project's keys are valid."""
     names, metadata, floor, usage = own(ref.project, *PROJECT_KINDS)
     transactions = own(ref.project, *TRANSACTION_KINDS)
     fences, producers, producing, stages, staging, opened, phase, *_ = transactions
@@ -222,66 +224,66 @@ def keys(ref: QueueRef) -> Keys:
 
 
 def whole(project: str) -> QueueRef:
-    """All of a project where a queue is expected: in the expiry schedule, and in front of a script's keys."""
+    """Return the reference that stands for a whole project in the expiry schedule and in scripts."""
     return QueueRef(project, "")
 
 
 def content(project: str, stage: str) -> Block:
-    """The key of a stage's messages."""
+    """Return the key of a stage's messages."""
     return own(project, "stage:" + stage)
 
 
 def opened(project: str, producer: str, number: int) -> Block:
-    """The key of a list of an open commit."""
+    """Return the key of a list of an open commit."""
     return own(project, f"open:{number}:{producer}")
 
 
 def own(project: str, *kinds: str) -> Block:
-    """Keys of a project."""
+    """Return keys of a project, which share a hash tag."""
     tag = blake2b(text(project), digest_size=16).hexdigest().encode()
     return tuple(b"zq:{%b}:%b" % (tag, text(kind)) for kind in kinds)
 
 
 def bucket(number: int) -> bytes:
-    """Key of a bucket of the expiry schedule."""
+    """Return the key of a bucket of the expiry schedule."""
     return b"zq:{%d}:due" % number
 
 
 def bucket_lease(number: int) -> bytes:
-    """Key of the lease of a bucket: who works on it."""
+    """Return the key of a bucket's lease."""
     return b"zq:{%d}:sweeper" % number
 
 
 def bucket_of(ref: QueueRef) -> bytes:
-    """Key of the bucket that a queue's entries are in."""
+    """Return the key of the bucket with the queue's entries."""
     return bucket(crc32(text(ref.name), crc32(text(ref.project))) % BUCKETS)
 
 
 def schedule_entry(ref: QueueRef, moment: int) -> bytes:
-    """An entry of the expiry schedule."""
+    """Return an entry of the expiry schedule."""
     return MOMENT.pack(moment) + full(ref)
 
 
 def full(ref: QueueRef) -> bytes:
-    """A queue's full name: the length of the project, the project, and then the queue."""
+    """Return a queue's full name: length of the project, project, queue name."""
     project = text(ref.project)
     return LENGTH.pack(len(project)) + project + text(ref.name)
 
 
 def queue_of(full_name: bytes) -> QueueRef:
-    """The queue of a full name."""
+    """Parse the full name of a queue."""
     end = LENGTH.size + LENGTH.unpack_from(full_name)[0]
     return QueueRef(string(full_name[LENGTH.size : end]), string(full_name[end:]))
 
 
-# What an id, packed, begins with: as text, of 32 hex digits, or as a UUID is written. The latter two follow as bytes.
+# First byte of a packed id: text, 32 hex digits, or a UUID. Hex digits and UUIDs are stored as 16 bytes.
 TEXT: Final = b"t"
 HEX: Final = b"h"
 UUID: Final = b"u"
 
 
 def packed(id: str) -> bytes:
-    """An id as stored, in few bytes where it is one of digits."""
+    """Encode an id for storage; hex digits and UUIDs are compressed."""
     if len(id) == HEX_DIGITS or len(id) == HEX_DIGITS + 4:
         kind = HEX if len(id) == HEX_DIGITS else UUID
         try:
@@ -297,7 +299,7 @@ HEX_DIGITS: Final = 32
 
 
 def unpacked(value: bytes) -> str:
-    """An id as it was given."""
+    """Decode a stored id."""
     kind = value[:1]
     if kind == TEXT:
         return string(value[1:])
@@ -312,7 +314,7 @@ unpacked_client: Final = lru_cache(maxsize=1024)(unpacked)
 
 
 def ids(blob: bytes) -> list[str]:
-    """The ids that a reply names."""
+    """Decode the ids in a reply."""
     found, at = [], 0
     while at < len(blob):
         end = at + 2 + int.from_bytes(blob[at : at + 2])
@@ -322,7 +324,7 @@ def ids(blob: bytes) -> list[str]:
 
 
 def draft(new: Draft, now: int) -> bytes:
-    """A new message, whose moments count from ``now``."""
+    """Encode a new message, with times relative to ``now``."""
     id, client, checksum, more = packed(new.id), packed_client(new.client), text(new.checksum), b""
     extra, group = new.extra, new.group
     if checksum or extra or group:

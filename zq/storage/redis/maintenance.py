@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What servers do and ask beside the verbs: active expiry, and the figures of a store.
+"""Active expiry and store metrics.
 
-Active expiry gives back the memory of what has expired, queue by queue as the expiry schedule says, together with other
-servers.
-
-A round costs what there is to remove and what the schedule has due, not what lives. Of the rounds of several servers
-one works on a bucket at a time, the others go on to the next one; a bucket whose server died is free again after
-``LEASE``. An entry is removed only after its queue was looked at and the next expiry of that queue is entered, so an
-interrupted round loses nothing.
+Active expiry reclaims the memory of expired data, queue by queue according to the expiry schedule, together with other
+servers. The cost of a round depends on the amount of expired data and of due schedule entries, not of live data. Rounds
+of several servers lease buckets: one round works on a bucket at a time, others continue with the next bucket. A lease
+of a dead server ends after ``LEASE`` seconds. A schedule entry is removed only after its queue was swept and the
+queue's next expiry was scheduled, so an interrupted round loses nothing.
 """
 
 import random
@@ -26,23 +24,23 @@ from zq.storage.redis import batches, layout, scripts
 from zq.storage.redis.client import Question
 from zq.storage.redis.store import Store
 
-# Things that one script removes: it holds up the server for 3 to 4 ms.
+# Maximum number of entries that one script removes; it blocks the server for 3 to 4 ms.
 MOST: Final = 300
-# Entries read from a bucket at a time.
+# Number of schedule entries read from a bucket at a time.
 QUEUES: Final = 100
-# Seconds for which a round has a bucket, from its last word on.
+# Seconds for which a round leases a bucket after its last renewal.
 LEASE: Final = 5.0
 
 
 class ActiveExpiry:
-    """The rounds of one server."""
+    """The sweep rounds of one server."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._first = random.randrange(layout.BUCKETS)
 
     def sweep(self, now: int, pace: Pace) -> int:
-        """One round over all buckets; how many expired messages went."""
+        """Run one round over all buckets; return the number of removed messages."""
         sweep = Round(self._store, now, pace)
         for step in range(layout.BUCKETS):
             number = (self._first + step) % layout.BUCKETS
@@ -54,7 +52,7 @@ class ActiveExpiry:
 
 
 class Round:
-    """One round. ``over``: the pace ended it."""
+    """One sweep round; ``over`` means that the pace has ended it."""
 
     def __init__(self, store: Store, now: int, pace: Pace) -> None:
         self._store = store
@@ -66,7 +64,7 @@ class Round:
         self.over = False
 
     def clear(self, number: int) -> None:
-        """Look at every queue that the bucket has due, unless another round is at it."""
+        """Sweep every due queue of a bucket, unless another round has leased the bucket."""
         due = self._due(number, QUEUES)
         if not due:
             return
@@ -78,10 +76,10 @@ class Round:
             self._store.client.run(scripts.DUE_DONE, (key,), self._name)
 
     def _look(self, number: int, member: bytes) -> bool:
-        """Remove what has expired in a queue; whether this round goes on with the bucket."""
+        """Remove a queue's expired data; return whether this round continues with the bucket."""
         queue = layout.queue_of(member[layout.MOMENT.size :])
         while size := min(self._pace.step(), MOST):
-            # The pace may have slept for so long that the bucket is another round's.
+            # The lease may have ended during a long pause.
             if time.monotonic() - self._heard > LEASE / 2 and not self._due(number, 1):
                 return False
             messages, others, following = self._remove(queue, size)
@@ -98,7 +96,7 @@ class Round:
         return False
 
     def _due(self, number: int, limit: int) -> list[bytes]:
-        """What the bucket has due, which is this round's alone from now on; nothing if it is another one's."""
+        """Lease the bucket and return its due entries, or nothing if another round has leased it."""
         keys = layout.bucket(number), layout.bucket_lease(number)
         terms = b"%d" % self._now, b"%d" % limit, self._name, b"%d" % (LEASE * 1000)
         asked = time.monotonic()
@@ -107,7 +105,11 @@ class Round:
         return found
 
     def _remove(self, queue: QueueRef, size: int) -> tuple[int, int, int]:
-        """How many messages went, how much else, and when there is something to do again (0: never)."""
+        """Remove up to ``size`` expired entries.
+
+        Return the number of removed messages, the number of other removed entries, and the time of the next expiry (0:
+        none).
+        """
         terms, keys = [b"%d" % self._now, b"%d" % size], layout.keys(queue)
         script, more = scripts.SWEEP, [keys.answers, keys.history]
         if queue == layout.whole(queue.project):
@@ -123,11 +125,11 @@ class Round:
         return messages, others, following
 
 
-# Projects whose queues are asked for together.
+# Number of projects whose queues are listed together.
 PROJECTS: Final = 100
-# Queues whose messages are counted for ``store_messages``: all of them, then.
+# Maximum number of queues for which ``store_messages`` is reported.
 COUNTED: Final = 5000
-# Queues of each bucket that are looked at for what waits.
+# Number of queues per bucket that are checked for expired data.
 DUE: Final = 16
 MOST_WAITING: Final = 100_000
 # Kinds of a project's sorted sets by expiry.
@@ -136,28 +138,28 @@ BUCKETS: Final = [layout.bucket(number) for number in range(layout.BUCKETS)]
 
 
 class StoreStats:
-    """The figures of one store."""
+    """The metrics of one store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._client = store.client
 
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
-        """The first queues, in the order of buckets and names, and what is in each."""
+        """Return the message counts of the first queues, in order of buckets and names."""
         named = self._queues(queues)
         terms = b"%d" % now, b"%d" % most
         replies = self._client.each([self._store.question(scripts.DEPTH, queue, *terms) for queue in named])
         return [(queue, _depth(*figures)) for queue, figures in zip(named, replies, strict=True)]
 
     def depth(self, queue: QueueRef, now: int, most: int) -> Depth:
-        """What is in one queue."""
+        """Return the message counts of one queue."""
         return _depth(*self._store.run(scripts.DEPTH, queue, b"%d" % now, b"%d" % most))
 
     def measures(self, now: int) -> list[Measure]:
         return [*self._store.removals.measures(), *self._memory(), *self._messages(), *self._waiting(now)]
 
     def _queues(self, most: int) -> list[QueueRef]:
-        """The first queues of the store. The expiry schedule names all projects that have any."""
+        """Return the first queues of the store, from the projects in the expiry schedule."""
         far = b"%d" % layout.FAR
         bounds = far, far, b"BYSCORE", b"LIMIT", b"0", b"%d" % most
         named = self._client.each([Question(key, (b"ZRANGE", key, *bounds)) for key in BUCKETS])
@@ -175,7 +177,7 @@ class StoreStats:
         return found[:most]
 
     def _memory(self) -> list[Measure]:
-        """Of all servers together; nothing where the user must not ask."""
+        """Return memory usage and limit, summed over all servers; nothing if the user may not call INFO."""
         keys = self._client.one_of_each(BUCKETS)
         try:
             replies = self._client.each([Question(key, (b"INFO", b"memory")) for key in keys])
@@ -188,7 +190,7 @@ class StoreStats:
         return [Measure("store_bytes", used, (("part", "memory"),)), Measure("store_limit_bytes", limit)]
 
     def _messages(self) -> list[Measure]:
-        """How many messages there are; nothing where there are too many queues to count them."""
+        """Return the number of messages; nothing if there are more than ``COUNTED`` queues."""
         queues = self._queues(COUNTED + 1)
         if len(queues) > COUNTED:
             return []
@@ -196,7 +198,7 @@ class StoreStats:
         return [Measure("store_messages", sum(self._client.each([Question(key, (b"XLEN", key)) for key in keys])))]
 
     def _waiting(self, now: int) -> list[Measure]:
-        """What has expired and is there still: only queues that the expiry schedule has due can have such."""
+        """Return the amount of expired data that is not removed, in queues that are due in the expiry schedule."""
         bounds = b"-inf", b"%d" % now, b"BYSCORE", b"LIMIT", b"0"
         due = self._client.each([Question(key, (b"ZRANGE", key, *bounds, b"%d" % DUE)) for key in BUCKETS])
         queues = dict.fromkeys(layout.queue_of(member[layout.MOMENT.size :]) for members in due for member in members)
@@ -216,5 +218,5 @@ def _depth(ready: int, delayed: int, claimed: int, expired: int, since: int) -> 
 
 
 def _by_expiry(queue: QueueRef) -> Sequence[bytes]:
-    """The keys of sorted sets by expiry, of a queue or of a whole project."""
+    """Return the keys of all sorted sets by expiry, of a queue or of a whole project."""
     return layout.keys(queue).by_expiry if queue.name else layout.own(queue.project, *BY_EXPIRY)

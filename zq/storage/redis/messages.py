@@ -30,9 +30,9 @@ from zq.storage import browsing
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store, checked, packed_posted, plan_moves, raise_repeated, schedule_arrivals
 
-# Front of a pop's reply: whether to look again, how many expired messages went.
+# Header of a pop reply: whether to retry, and the number of removed expired messages.
 POPPED: Final = Packing(">BI")
-# Front of a page of one state: whether to look again, and the position to go on behind.
+# Header of a page of one state: whether to retry, and the position to continue from.
 BROWSED: Final = Packing(">BQQQ")
 
 
@@ -76,7 +76,7 @@ class MessageController:
         return metadata or None
 
     def _expire(self, queue: QueueRef, drafts: Sequence[Draft], moment: int) -> None:
-        """Have the queue looked at when the first of the drafts expires."""
+        """Schedule active expiry of the queue for the first expiry of the drafts."""
         self._store.schedule_expiry(queue, moment + min(draft.ttl for draft in drafts) * 1000, moment)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
@@ -174,18 +174,18 @@ class MessageController:
 def _keys(
     drafts: Sequence[Draft], idempotency_key: IdempotencyKey | None
 ) -> Sequence[tuple[int, IdempotencyKey, Sequence[Draft]]]:
-    """All keys of a post: of which draft each is, from 1 on; 0: of all together."""
+    """Return the idempotency keys of a post, each with its draft's number from 1 on; 0 stands for the whole post."""
     own = [(at, draft.once, [draft]) for at, draft in enumerate(drafts, 1) if draft.once is not None]
     return own if idempotency_key is None else [(0, idempotency_key, drafts), *own]
 
 
 def _within(position: Position) -> Sequence[int]:
-    """The position, or one behind which nothing is either, in numbers that scripts keep exactly."""
+    """Return the position, limited to numbers that Lua keeps exactly."""
     return [min(number, layout.FAR) for number in position]
 
 
 def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> Located | None:
-    """In which of the queues a message lives. Each has its own ids; many are asked in one round trip."""
+    """Find the queue with a live message, with one round trip for many queues."""
     asked = [store.question(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
     for queue, blob in zip(queues, store.client.each(asked), strict=True):
         for found in replies.messages(blob, 0, now):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three kinds of Redis: one server, a master that Sentinels know, a cluster."""
+"""Server selection for the three kinds of Redis: one server, a master behind Sentinels, a cluster."""
 
 import contextlib
 import random
@@ -14,38 +14,40 @@ from zq.storage.redis.connections import VENDOR, Pool, connection_options, pool_
 from zq.storage.redis.failover import QUICK, Watched
 
 Node: Any = ClusterNode
-"""redis-py leaves it without types."""
+"""Untyped, because redis-py has no types for it."""
 
 
 class Network(Protocol):
-    """Which server a key is on: one server, a master that Sentinels know, or a cluster."""
+    """The servers of a store, and the mapping from keys to servers."""
 
     name: str
-    """For sentences: host and port, never a password."""
+    """Host and port for error messages, without credentials."""
 
     def pool(self, key: bytes) -> Pool:
-        """Connections to the server that has the key. May raise ``RedisError``."""
+        """Return the pool of the key's server. Raises ``RedisError``."""
         ...
 
     def any_pool(self) -> Pool:
-        """Connections to any of the servers. May raise ``RedisError``."""
+        """Return the pool of any server. Raises ``RedisError``."""
         ...
 
     def relearn(self) -> None:
-        """Find out anew where keys are. May raise ``RedisError``."""
+        """Reload the mapping from keys to servers. Raises ``RedisError``."""
         ...
 
     def doubt(self) -> None:
-        """The same, in the background: somebody did not answer."""
+        """Reload the mapping in the background, after a server did not answer."""
         ...
 
     def still(self, pool: Pool) -> bool:
-        """Whether what was written over these connections is with the server that others write to. May raise
-        ``RedisError`` if that cannot be found out in time."""
+        """Return whether writes over this pool reached the current master.
+
+        Raises ``RedisError`` if that cannot be determined in time.
+        """
         ...
 
     def asked(self, error: AskError) -> Pool:
-        """The server that a migrating key was said to be on."""
+        """Return the pool of the server to which an ASK redirection leads."""
         ...
 
     def close(self) -> None: ...
@@ -65,10 +67,10 @@ class Single:
         return self._pool
 
     def relearn(self) -> None:
-        """Nothing to learn."""
+        """Do nothing: there is only one server."""
 
     def doubt(self) -> None:
-        """As little."""
+        """Do nothing: there is only one server."""
 
     def still(self, pool: Pool) -> bool:
         return True
@@ -81,7 +83,7 @@ class Single:
 
 
 class Cluster:
-    """Many servers; the slot of a key tells which. redis-py's client knows the slots."""
+    """A cluster. redis-py's client maps slots to servers."""
 
     def __init__(self, address: Address, options: dict[str, Any]) -> None:
         self.name = address.name
@@ -94,14 +96,14 @@ class Cluster:
     def pool(self, key: bytes) -> Pool:
         node = self._connected().get_node_from_key(key)
         if node is None:
-            raise ConnectionError("Nobody serves the slot of the key.")
+            raise ConnectionError("No server owns the slot of the key.")
         return self._pool_to(node)
 
     def any_pool(self) -> Pool:
         return self._pool_to(random.choice(self._connected().get_primaries()))
 
     def relearn(self) -> None:
-        # A failure now is no news: the next verb asks again, and tells.
+        # Ignore failures: the next verb reloads again and reports them.
         with self._learning, contextlib.suppress(*VENDOR):
             self._connected().nodes_manager.initialize()
 
@@ -143,7 +145,7 @@ class Cluster:
 
 
 def reach(address: Address, timeout: float) -> Network:
-    """The network behind an address. Nothing is sent yet."""
+    """Return the network of an address. Nothing is sent yet."""
     options = connection_options(timeout)
     own = options | address.credentials
     if address.cluster:
@@ -156,7 +158,7 @@ def reach(address: Address, timeout: float) -> Network:
 
 
 def watched(address: Address, options: dict[str, Any], own: dict[str, Any], timeout: float) -> Watched:
-    """The network of a master behind Sentinels."""
+    """Return the network of a master behind Sentinels."""
     quick = min(timeout / 8, QUICK) / len(address.hosts)
     sentinels = options | address.sentinel_credentials
     sentinels |= {"socket_timeout": quick, "socket_connect_timeout": quick}
@@ -172,9 +174,9 @@ def watched(address: Address, options: dict[str, Any], own: dict[str, Any], time
 
 
 def greet_master(connection: Any) -> None:
-    """Whoever is taken for the master must say that it is one. The user may call INFO, but maybe not ROLE."""
+    """Check a new connection's server for the master role, with INFO because ROLE may be denied."""
     connection.on_connect()
     connection.send_command("INFO", "replication")
     with contextlib.suppress(NoPermissionError):
         if b"role:master" not in connection.read_response(disable_decoding=True).splitlines():
-            raise ConnectionError("The server that the Sentinels name is no master.")
+            raise ConnectionError("The server that the Sentinels report is not a master.")

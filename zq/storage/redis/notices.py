@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices: queues that messages came to, and batches of topics, as scripts publish them, for listeners of this process.
+"""Notices of new messages and published batches, from scripts to listeners in this process.
 
-The script that appends a batch publishes it too, on the sharded channel of its project. One thread for each server
-has subscribed to the channels of the followed projects that are there. XREAD would not do: in a cluster one command may
-wait for the streams of one slot only, and it would have to name all streams again for each batch.
+The script that appends a batch also publishes it, on the sharded channel of the project. One thread per server
+subscribes to the channels of followed projects on that server. XREAD is not suitable: in a cluster a command can wait
+for streams of one slot only, and it would have to name all streams again after each batch.
 """
 
 import contextlib
@@ -24,22 +24,22 @@ from zq.storage.redis.connections import Pool
 from zq.storage.redis.network import Network
 from zq.storage.redis.subscriber import Connection, Notice, Subscriber
 
-# Seconds for which a subscriber waits at most for the server's confirmation.
+# Maximum seconds for which a subscriber waits for the server's confirmation.
 PATIENCE: Final = 1.0
-# Seconds after which the thread that is notified of queues looks whether it is closed.
+# Seconds after which the queue subscriber checks whether it is closed.
 QUEUES_LOOK: Final = 0.1
-# Seconds in which it reads nothing after it has read: each time that it wakes up costs a post 50 us.
+# Seconds of pause after each read of queue notices, because each wake-up costs a post 50 µs.
 QUEUES_PAUSE: Final = 0.005
-# Seconds after which a thread that is notified of batches looks whether there is a project to follow, or one less.
+# Seconds after which a log reader checks for changed subscriptions.
 LOG_LOOK: Final = 0.01
-# Seconds in which it reads nothing after it has read: each time that it wakes up costs a publisher 50 us.
+# Seconds of pause after each read of batches, because each wake-up costs a publisher 50 µs.
 LOG_PAUSE: Final = 0.001
 
 
 class QueueSubscriber(Subscriber):
-    """A thread that notifies a listener of queues until it is closed.
+    """A thread that notifies a listener of queues with new messages.
 
-    Notices that are published while there is no connection are lost.
+    Notices published while there is no connection are lost.
     """
 
     def __init__(self, network: Network, listener: Callable[[QueueRef], None]) -> None:
@@ -50,7 +50,7 @@ class QueueSubscriber(Subscriber):
         self._subscribed.wait(PATIENCE)
 
     def notify_instead(self, listener: Callable[[QueueRef], None]) -> None:
-        """Notify this listener from now on."""
+        """Replace the listener."""
         self._listener = listener
 
     def pool(self) -> Pool:
@@ -62,12 +62,17 @@ class QueueSubscriber(Subscriber):
     def on_notices(self, notices: list[Notice]) -> None:
         self._subscribed.set()
         for name in dict.fromkeys(notice[2] for notice in notices if notice[0] == b"message"):
-            with contextlib.suppress(struct.error, UnicodeDecodeError):  # others may publish here what they like
+            with contextlib.suppress(
+                struct.error, UnicodeDecodeError
+            ):  # other clients may publish invalid content here
                 self._listener(layout.queue_of(name))
 
 
 class Followed:
-    """A followed project. ``confirmed``: by the server. ``late``: the subscriber no longer waits for that."""
+    """A followed project.
+
+    ``confirmed`` is set by the server's confirmation. ``late`` means that the subscriber has stopped waiting for it.
+    """
 
     def __init__(self, reader: "LogReader") -> None:
         self.listeners: tuple[Listener, ...] = ()
@@ -76,19 +81,19 @@ class Followed:
         self.late = False
 
     def notify(self, batch: Batch | None, before: int = 0) -> None:
-        """Notify the listeners of a batch; None: they must forget the cached part of the log."""
+        """Notify the listeners of a batch. None means that the cached part of the log must be dropped."""
         for listener in self.listeners:
             listener(batch, before)
 
 
 class LogSubscriber:
-    """Notifies the listeners of followed projects; idle until a project is followed."""
+    """The subscriptions to project logs; idle until a project is followed."""
 
     def __init__(self, network: Network, database: int) -> None:
         self.network, self._database = network, database
         self.lock = threading.Lock()
         self.followed: dict[bytes, Followed] = {}
-        """By channel."""
+        """Followed projects by channel."""
         self._readers: dict[int, LogReader] = {}
 
     def channel(self, project: str) -> bytes:
@@ -96,8 +101,10 @@ class LogSubscriber:
         return batches.feed(project, self._database)
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
-        """Notify the listener of what is published once this has returned; or that something was lost, if it lasts
-        too long."""
+        """Notify the listener of batches published after this call; return a function that ends the subscription.
+
+        If the confirmation takes longer than ``PATIENCE``, the listener is later notified of a possible loss.
+        """
         channel = self.channel(project)
         with translated():
             pool = self.network.pool(channel)
@@ -127,7 +134,7 @@ class LogSubscriber:
             reader.close()
 
     def reader(self, pool: Pool) -> "LogReader":
-        """Return the reader of a server; call it under the lock."""
+        """Return the reader for a server. Call it with the lock held."""
         found = self._readers.get(id(pool))
         if found is None:
             found = LogReader(self, pool)
@@ -136,12 +143,15 @@ class LogSubscriber:
         return found
 
     def forget(self, reader: "LogReader") -> None:
-        """Forget a reader that has ended; call it under the lock."""
+        """Remove a reader that has ended. Call it with the lock held."""
         del self._readers[id(reader.server)]
 
 
 class LogReader(Subscriber):
-    """The reader of one server's notices. ``changes``: channels to subscribe to (True) or to leave, in order."""
+    """The reader of one server's notices.
+
+    ``changes`` has the pending subscriptions (True) and unsubscriptions (False) by channel, in order.
+    """
 
     def __init__(self, follower: LogSubscriber, server: Pool) -> None:
         super().__init__("zq-redis-follower", LOG_LOOK, LOG_PAUSE)
@@ -151,7 +161,7 @@ class LogReader(Subscriber):
         self._tried = False
 
     def pool(self) -> Pool | None:
-        """Before the second attempt and each later one it finds out which projects still are on this server."""
+        """Return the pool; before each retry, move projects that are now on other servers to their readers."""
         if self._tried:
             self._sort()
         self._tried = True
@@ -165,7 +175,7 @@ class LogReader(Subscriber):
         with self._follower.lock:
             self.changes.clear()
             channels = self._channels()
-        for channel in channels:  # one by one: those of a command must be of one slot
+        for channel in channels:  # one command per channel, because the channels of one command must share a slot
             connection.send_command("SSUBSCRIBE", channel)
 
     def send(self, connection: Connection) -> bool:
@@ -195,7 +205,7 @@ class LogReader(Subscriber):
             raise ConnectionError("The channel's slot has moved to another server.")
 
     def _sort(self) -> None:
-        """Hand what has moved to other servers' readers. May raise ``RedisError``."""
+        """Move projects that are now on other servers to their readers. Raises ``RedisError``."""
         network, lock = self._follower.network, self._follower.lock
         network.relearn()
         with lock:
@@ -209,12 +219,12 @@ class LogReader(Subscriber):
                     known.reader.changes.append((True, channel))
 
     def _channels(self) -> list[bytes]:
-        """Return the channels of this reader's projects; call it under the lock."""
+        """Return the channels of this reader's projects. Call it with the lock held."""
         return [channel for channel, known in self._follower.followed.items() if known.reader is self]
 
 
 def _notify_batches(known: Followed, content: bytes) -> None:
-    # Others may publish here what they like.
+    # Other clients may publish invalid content here.
     with contextlib.suppress(struct.error, ValueError, msgspec.MsgspecError):
         if not content:
             known.notify(None)

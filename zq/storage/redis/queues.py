@@ -7,9 +7,9 @@ from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stat
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store
 
-# Kinds of messages of grouped queues, as their entries have them.
+# Kinds of messages in grouped queues, as stored in their entries.
 KINDS: Final = {Grouping.ORDERED: 2, Grouping.FAIR: 3}
-# In front of a queue's name: the field that says what groups are to it.
+# Prefix of a queue name in the field that has the queue's grouping.
 GROUPING: Final = b"\0"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages and records of history as scripts return them: their bytes are laid out as ``layout`` says."""
+"""Decoding of messages and history entries in script replies, according to ``layout``."""
 
 from zq.model import HistoryEntry, Message, Messages
 from zq.storage.redis.layout import (
@@ -17,7 +17,10 @@ from zq.storage.redis.layout import (
 
 
 def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
-    """The message of a reply that begins at ``at``, as it stands at ``now``; its claim's lease and start; the end."""
+    """Decode the message at offset ``at`` with its state as of ``now``.
+
+    Return the message, the lease and start of its claim, and the end offset.
+    """
     length = FRONT.unpack_from(blob, at)[0]
     first = at + FRONT.size
     entry = first + length
@@ -32,7 +35,7 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     end = body + size
     if more:
         created, origin_count, checksum, origin, reason, former, extra, group = _more(blob[third:body], created)
-    found = Message(  # by position: so many names would cost three times as much
+    found = Message(  # positional, because keywords would cost three times as much
         unpacked(blob[second - id : second]),
         blob[body : end - extra],
         ttl,
@@ -55,8 +58,7 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
 
 
 def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int, str]:
-    """When a message was created, its claim count in the origin, checksum, origin and reason; when it was claimed first
-    there; the length of its extra; its group."""
+    """Decode the optional part of an entry: see ``layout.MORE`` and ``layout.TAIL``."""
     told, count, checksum, origin, reason = MORE.unpack_from(more)
     second = MORE.size + checksum
     third = second + origin
@@ -77,7 +79,7 @@ def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int,
 
 
 def messages(blob: bytes, at: int, now: int) -> Messages:
-    """All messages of a reply, from ``at`` on."""
+    """Decode the messages from offset ``at`` on."""
     found = []
     while at < len(blob):
         item, _, _, at = message(blob, at, now)
@@ -86,7 +88,7 @@ def messages(blob: bytes, at: int, now: int) -> Messages:
 
 
 def finished(blob: bytes, at: int, now: int) -> list[HistoryEntry]:
-    """All records of history of a reply, and living messages among them, from ``at`` on."""
+    """Decode the history entries and live messages from offset ``at`` on."""
     found = []
     while at < len(blob):
         outcome, moment, position, _ = PAST.unpack_from(blob, at)

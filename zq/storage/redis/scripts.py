@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Lua scripts, one per verb.
 
-A file of them holds sections: parts, which several scripts need, and scripts. A section begins with a line
-``---- part name`` or ``---- script name: flags``.
+A file consists of sections: parts, which several scripts share, and scripts. A section begins with the line ``---- part
+name`` or ``---- script name: flags``.
 """
 
 import re
@@ -14,13 +14,13 @@ from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import OVERHEAD
 
 FOLDER: Final = files("zq.storage.redis") / "lua"
-# Constants in front of what is shared.
+# Constants defined before the shared part.
 CONSTANTS: Final = f"local FALSE_FUTURE, OVERHEAD = {FALSE_FUTURE * 1000}, {OVERHEAD}\n"
 SECTION: Final = re.compile(r"^---- (?:part|script) (\w+)(?:: (.+))?\n", re.MULTILINE)
 
 
 def read_sections() -> dict[str, tuple[str, str]]:
-    """Flags and text of each section, by name."""
+    """Return flags and text of each section by name."""
     found = {}
     for file in FOLDER.iterdir():
         if file.name.endswith(".lua"):
@@ -34,27 +34,29 @@ SECTIONS: Final = read_sections()
 
 
 def part(name: str) -> str:
-    """The text of a part."""
+    """Return the text of a part."""
     return SECTIONS[name][1]
 
 
 class Script:
-    """A script of the name. What it needs of others goes in front: ``shared``, unless it stands ``alone``, and then
-    ``parts``."""
+    """A script with the parts that it needs.
+
+    The part ``shared`` comes first unless the script is ``alone``, followed by ``parts``.
+    """
 
     def __init__(self, name: str, *parts: str, alone: bool = False, confirmed: bool = True) -> None:
         self.name = name
         self.parts = parts if alone else ("shared", *parts)
         flags, text = SECTIONS[name]
         constants = "" if alone else CONSTANTS
-        # Redis reads the flags from the first line only.
+        # Redis reads the flags only from the first line.
         source = "".join([f"#!lua{flags and ' flags='}{flags}\n", constants, *map(part, self.parts), text])
         self.confirmed = confirmed and "no-writes" not in flags
-        """Whether replicas are to have what it writes, where that is asked for."""
+        """Wait for replicas after a write if ``wait_replicas`` is set."""
         self.call = b"EVALSHA", sha1(source.encode(), usedforsecurity=False).hexdigest().encode()
-        """The front of the command for a server that knows the script."""
+        """First arguments of the command for a server that has the script."""
         self.load = b"EVAL", source.encode()
-        """The same for one that does not; it knows it then."""
+        """First arguments of the command for a server that lacks the script; the command also loads it."""
 
 
 LINED: Final = ("lines", "entries")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the controllers share: scripts run on a queue, what they refuse as errors, moves, and the expiry schedule."""
+"""Shared parts of the controllers: queue scripts, script errors, moves, and the expiry schedule."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -35,24 +35,23 @@ from zq.storage.redis.connections import Reply
 from zq.storage.redis.layout import Block
 from zq.storage.redis.scripts import Script
 
-# Milliseconds to which moments of the expiry schedule are rounded down, so that servers enter the same ones.
+# Milliseconds to which times in the expiry schedule are rounded down, so that servers create equal entries.
 GRID: Final = 15_000
-# Milliseconds before an entry's moment from which no new message relies on it: whoever comes at that moment may be
-# done before the message has arrived.
+# Milliseconds before an entry is due from which no new message relies on it, because the sweep may finish before the
+# message is stored.
 MARGIN: Final = 30_000
-# Milliseconds after which a queue is looked at to which messages move whose expiry is known only afterwards, in case a
-# server dies between moving and saying so.
+# Milliseconds after which the target queue of a move is swept, in case the server dies before it schedules the exact
+# expiry of the moved messages.
 BURIAL: Final = 60_000
-# Queues, and projects, that a server remembers to have entered; a ``FIFOCache`` is read without a lock.
+# Maximum number of queues and projects whose schedule entries are cached. A ``FIFOCache`` is read without a lock.
 MOST_KNOWN: Final = 100_000
 
 
 class Store:
-    """Runs scripts, and keeps the expiry schedule.
+    """The context that runs scripts on queues and maintains the expiry schedule.
 
-    The expiry schedule says when a queue has to be looked at because something may have expired. It lies in another
-    cluster slot than the queue, so an entry is made before the message that needs it; one entry serves all that expire
-    later.
+    A schedule entry says when a queue may have expired data. It is in another cluster slot than the queue, so the entry
+    is created before the message that needs it. One entry covers all later expiries.
     """
 
     def __init__(self, client: Client) -> None:
@@ -63,31 +62,31 @@ class Store:
         self._lock = threading.Lock()
 
     def run(self, script: Script, queue: QueueRef, *arguments: bytes, more: Iterable[Block] = ()) -> Reply:
-        """Run a script on a queue, with more keys of the same project."""
+        """Run a script on a queue, with additional keys of the same project."""
         return self.client.run(script, (*layout.keys(queue).first, *chain.from_iterable(more)), *arguments)
 
     def question(self, script: Script, queue: QueueRef, *arguments: bytes) -> Question:
-        """The same for ``Client.each``, of a script that only reads."""
+        """Return a read-only script on a queue for ``Client.each``."""
         keys = layout.keys(queue).first
         return Question(keys[0], arguments, script, keys)
 
     def history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
-        """The keys of a queue's history, none for 0 seconds. The expiry schedule has entries made at ``now``, in ms."""
+        """Return the keys of a queue's history and schedule its expiry; return nothing for 0 seconds."""
         if not seconds:
             return []
         self.schedule_expiry(queue, now + seconds * 1000, now)
         return [layout.keys(queue).history]
 
     def answers(self, queue: QueueRef, idempotency_key: IdempotencyKey, now: int) -> tuple[Block, list[bytes]]:
-        """The keys for requests that a queue knows; key, digest and last moment of this one, as scripts take them."""
+        """Return the keys of remembered requests, and this request's key, digest and expiry as script arguments."""
         expires = now + idempotency_key.window * 1000
         self.schedule_expiry(queue, expires, now)
         return layout.keys(queue).answers, [layout.text(idempotency_key.key), idempotency_key.digest, b"%d" % expires]
 
     def schedule_expiry(self, queue: QueueRef, expires: int, now: int) -> None:
-        """Have the queue looked at by ``expires``, in ms: to be called before a message is stored that expires then."""
+        """Schedule a sweep of the queue at ``expires`` (milliseconds). Call it before the message is stored."""
         try:
-            entered = self._scheduled[queue]  # in one step: another thread may evict it
+            entered = self._scheduled[queue]  # in one step, because another thread may evict the entry
         except KeyError:
             entered = 0
         if entered <= expires and now < entered - MARGIN:
@@ -99,27 +98,27 @@ class Store:
             self._scheduled[queue] = moment
 
     def register_project(self, project: str) -> None:
-        """Have the project known as one that has queues: to be called before the first one is made."""
+        """Register a project in the expiry schedule. Call it before the project's first queue is created."""
         if project not in self._registered:
             self.schedule(layout.whole(project), layout.FAR)
             with self._lock:
                 self._registered[project] = True
 
     def schedule(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
-        """Add an entry of this moment (0: none) to the queue's bucket and remove ``done``."""
+        """Add an entry of this time (0: none) to the queue's bucket and remove the entry ``done``."""
         key = layout.bucket_of(queue)
         member = layout.schedule_entry(queue, moment)
         self.client.run(scripts.SCHEDULE, (key,), b"%d" % moment, member, done, b"")
 
 
-# Front of what a queue knows of a key: until when, and the length of the digest, which follows; then the answer.
+# Header of a remembered request: expiry and length of the digest; digest and answer follow.
 KNOWN: Final = Packing(">QH")
-# As MessagePack begins two values, and a number of 8 bytes.
+# First byte of a MessagePack array of two values, and of an 8-byte number.
 PAIR: Final = b"\x92"
 NUMBER: Final = b"\xcf"
-# Front of what a settlement did: how many were deleted, released, moved, buried; the ids that were lost follow.
+# Header of a settlement's result: deleted, released, moved and buried messages; the lost ids follow.
 SETTLED: Final = Packing(">IIII")
-# What a script that refuses returns first, where that is all there is.
+# Errors of scripts that reply with a code only.
 ERRORS: Final[dict[bytes, type[ZqError]]] = {
     b"claimed": MessageClaimed,
     b"unheld": ClaimNotHeld,
@@ -134,8 +133,10 @@ ERRORS: Final[dict[bytes, type[ZqError]]] = {
 def checked(
     reply: Reply, idempotency_key: IdempotencyKey | None = None, answer: Callable[[bytes], Any] | None = None
 ) -> Reply:
-    """The reply of a script that did its work. ``answer`` reads the answer to a repeat of ``idempotency_key``; None: it
-    is a post's."""
+    """Return a successful reply, or raise the error in it.
+
+    ``answer`` decodes the remembered answer to ``idempotency_key``; None stands for a post's answer.
+    """
     if not isinstance(reply, list):
         return reply
     if idempotency_key is None or reply[0] != b"known":
@@ -145,19 +146,19 @@ def checked(
 
 
 def raise_repeated(reply: Reply, drafts: Sequence[Draft]) -> None:
-    """Raise what a post is told of drafts whose keys are known, if that is its reply."""
+    """Raise ``DraftsRepeated`` if the reply reports drafts with known keys."""
     if not isinstance(reply, list) or reply[0] != b"repeated":
         return
     first: dict[str, Repeated] = {}
     for of, known in zip(reply[1::2], reply[2::2], strict=True):
         draft = drafts[of - 1]
-        assert draft.once is not None, "the script was told of its key"
+        assert draft.once is not None, "the script was called with the key"
         first[draft.id] = unpack_posted(_answered(known, draft.once))
     raise DraftsRepeated(first)
 
 
 def _answered(known: bytes, idempotency_key: IdempotencyKey) -> bytes:
-    """The answer in what is known of the key. Raises ``KeyReused``."""
+    """Return the remembered answer. Raises ``KeyReused`` if the digest differs."""
     end = KNOWN.size + KNOWN.unpack_from(known)[1]
     if known[KNOWN.size : end] != idempotency_key.digest:
         raise KeyReused
@@ -179,33 +180,36 @@ def _error(reply: Sequence[bytes]) -> ZqError:
 
 
 def unpack_settled(packed: bytes) -> Settled:
-    """What a settlement did, as the script returns and keeps it."""
+    """Decode the result of a settlement."""
     deleted, released, moved, buried = SETTLED.unpack_from(packed)
     return Settled(deleted, released, moved, buried, layout.ids(packed[SETTLED.size :]))
 
 
 def packed_ids(drafts: Sequence[Draft]) -> bytes:
-    """The answer to a repeated post into a stage."""
+    """Encode the answer to a repeated post into a stage."""
     return msgspec.msgpack.encode([draft.id for draft in drafts])
 
 
 def packed_posted(drafts: Sequence[Draft]) -> bytes:
-    """The answer to a repeated post, but for the last sequence: the script adds its 8 bytes."""
+    """Encode the answer to a repeated post, except the last sequence, whose 8 bytes the script appends."""
     return PAIR + packed_ids(drafts) + NUMBER
 
 
 def unpack_posted(answer: bytes) -> Repeated:
-    """What a post was answered. It may be one into a stage, or of an earlier version: then there are ids alone."""
+    """Decode the answer to a repeated post.
+
+    A post into a stage, or of an earlier version, has only ids.
+    """
     told = msgspec.msgpack.decode(answer)
     return Repeated(*told) if told and isinstance(told[0], list) else Repeated(told)
 
 
 class MovePlan(NamedTuple):
-    """Where messages go, as scripts read it."""
+    """The targets of moves and their arguments for scripts."""
 
     targets: list[QueueRef]
     terms: list[bytes]
-    """What ``read_targets`` and ``read_moves`` read."""
+    """Arguments for the script parts ``read_targets`` and ``read_moves``."""
 
     @property
     def blocks(self) -> list[Block]:
@@ -213,7 +217,7 @@ class MovePlan(NamedTuple):
 
 
 def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -> MovePlan:
-    """The plan of moves, whose arrivals are in the expiry schedule now: to be called before the messages move."""
+    """Plan moves and schedule the expiry of their messages. Call it before the messages move."""
     numbers: dict[str, int] = {}
     terms: list[bytes] = []
     expiries: dict[str, int] = {}
@@ -232,7 +236,7 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
-    """Put what has arrived into the expiry schedule, by the front of a reply; the rest of the reply."""
+    """Schedule the expiry of moved messages from the reply's header; return the rest of the reply."""
     at = 0
     for target in targets:
         earliest = layout.MOMENT.unpack_from(blob, at)[0]

@@ -19,19 +19,19 @@ from zq.storage.redis.notices import LogSubscriber
 from zq.storage.redis.scripts import Script
 from zq.storage.redis.store import Store, checked
 
-# Moments in the expiry schedule below this one have come.
+# Upper bound of times in the expiry schedule that are due at once.
 LONG_AGO: Final = 10**9
-# What a publish answers: the first sequence; whether more was trimmed now than was removed.
+# Reply of a publish: first sequence, and whether trimmed messages are left to remove.
 PUBLISHED: Final = Packing(">Q?")
 MOST_BYTES: Final = 1 << 20
-# Bytes that one reading carries, and batches that it looks at.
+# Maximum bytes of a read, and maximum number of batches that it examines.
 MOST_BATCHES: Final = 1000
-# Round trips of one reading by a pattern, each for ``GROWTH`` times as many messages as the one before.
+# Maximum round trips of a read by pattern; each requests ``GROWTH`` times as many messages as the one before.
 LOOKS: Final = 5
 GROWTH: Final = 4
-# Seconds by which a log may be ahead of the store's time.
+# Maximum seconds by which a log may be ahead of the store's time.
 AHEAD: Final = 60
-# Front of a reply: up to where it goes, the log's last sequence, the last dropped.
+# Header of a reply: position reached, last sequence of the log, last dropped sequence.
 STATE: Final = Packing(">QQQ")
 
 
@@ -71,7 +71,7 @@ class TopicController:
             reply = self._store.client.run(scripts.PUBLISH, keys, *terms)
         first, left = PUBLISHED.unpack(checked(reply, idempotency_key, int))
         if left:
-            with contextlib.suppress(Unavailable):  # what was published was
+            with contextlib.suppress(Unavailable):  # the batch itself has been published
                 self._sweep_soon(topic.project)
         return int(first)
 
@@ -115,20 +115,22 @@ class TopicController:
         return self._follower.subscribe(project, listener)
 
     def _highest(self, project: str) -> int:
-        """Above all sequences of the log, whatever of it was lost: they rise with the time of the store."""
+        """Return an upper bound of the log's sequences, even after data loss, derived from the store's time."""
         seconds, _ = self._store.client.command(batches.keys(project)[0], b"TIME")
         return (int(seconds) + AHEAD) * 1000 * batches.PACE
 
     def _trim(self, project: str, retention: Retention) -> bool:
-        """Trim what is over, in a store that is full; whether that made room."""
+        """Trim the log in a full store; return whether that freed memory."""
         gone, left = self._run(scripts.LOG_TRIM, project, b"%d" % retention.size, b"%d" % retention.messages)
         if left:
             self._sweep_soon(project)
         return bool(gone)
 
     def _sweep_soon(self, project: str) -> None:
-        """Have the next round look at the project. Each entry is one of its own, so that only a round that came after
-        it removes it."""
+        """Schedule a sweep of the project for the next round.
+
+        Each entry is unique, so that only a later round removes it.
+        """
         self._store.schedule(layout.whole(project), random.randrange(1, LONG_AGO))
 
     def _run(self, script: Script, project: str, *arguments: bytes) -> Reply:
@@ -136,7 +138,7 @@ class TopicController:
 
 
 class LogScan:
-    """A read of the log under way."""
+    """A read of the log in progress."""
 
     def __init__(self, after: int, limit: int, pattern: Pattern) -> None:
         self._after, self._limit, self._pattern = after, limit, pattern
@@ -148,12 +150,12 @@ class LogScan:
         self.done = False
 
     def terms(self) -> list[bytes]:
-        """What the script has to know next."""
+        """Return the arguments of the next script call."""
         numbers = self._position, self._ask, MOST_BYTES, MOST_BATCHES - self._seen
         return [*(b"%d" % number for number in numbers), layout.text(self._pattern.topic)]
 
     def take(self, blob: bytes) -> None:
-        """Keep of a reply what is wanted."""
+        """Add the matching batches of a reply."""
         reached, self._last, self._dropped = STATE.unpack_from(blob)
         for batch in batches.batches(blob, STATE.size):
             if self._pattern.matches(batch.topic):

@@ -48,7 +48,7 @@ PRODUCER: Final = Packing(">QQQ")
 
 
 def least_lives(stage: bytes) -> dict[str, int]:
-    """The queues that a stage holds messages for, and the least ttl of these, in ms."""
+    """Return the queues of a stage's messages, each with the minimum TTL of its messages in milliseconds."""
     at, found = STAGE.size, {}
     while at < len(stage):
         least, length = STAGED_QUEUE.unpack_from(stage, at)
@@ -68,17 +68,20 @@ def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False)
 
 # Bytes of bodies after which a step ends.
 CAPACITY: Final = 4 << 20
-# Open commits that are looked at in one go.
+# Number of open commits that are read together.
 MOST: Final = 100
-# Names that one script lists.
+# Maximum number of names that one script lists.
 NAMES: Final = 200
-# Milliseconds after which an entry counts as one of nothing: no verb takes that long.
+# Milliseconds after which an entry without an open commit is stale, because no verb takes that long.
 FORGOTTEN: Final = 60_000
 
 
 class Open(Struct, array_like=True, frozen=True):
-    """What is kept of an open commit: batch in digits; full name of each queue that claims are in, and the seconds of
-    its history; each stage as it was kept. A list belongs to each."""
+    """The stored form of an open commit, with one list per item of ``claims`` and ``stages``.
+
+    ``batch`` is in decimal digits. ``claims`` has the full name of each queue with settled claims and its history
+    retention in seconds. ``stages`` has the stored form of each stage.
+    """
 
     batch: bytes
     claims: list[tuple[bytes, int]]
@@ -86,7 +89,7 @@ class Open(Struct, array_like=True, frozen=True):
 
     @property
     def phases(self) -> int:
-        """How many lists there are."""
+        """The number of lists."""
         return len(self.claims) + len(self.stages)
 
     @property
@@ -95,7 +98,7 @@ class Open(Struct, array_like=True, frozen=True):
 
 
 class Entry(Struct, array_like=True, frozen=True):
-    """An entry at ``OPEN_KEY``."""
+    """An entry in the sorted set ``OPEN_KEY``."""
 
     project: bytes
     producer: bytes
@@ -107,13 +110,13 @@ unpack_entry = msgpack.Decoder(Entry).decode
 
 
 def announce(store: Store, commit: Commit, now: int) -> None:
-    """Have the commit found, if it becomes open."""
+    """Register a commit that may become open, so that other servers find it."""
     entry = Entry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
     _enter(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
 def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
-    """Open commits, of all projects. Removes entries that are of none."""
+    """Return the open commits of all projects. Removes stale entries."""
     bounds = OPEN_KEY, b"0", b"%d" % (MOST - 1), b"WITHSCORES"
     found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
     open_ones = []
@@ -126,13 +129,13 @@ def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
             left = store.client.each([Question(block, (b"LLEN", block)), Question(block, (b"LINDEX", block, b"0"))])
             progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
             open_ones.append(Unfinished(project, producer, progress))
-        elif float(score) < now - FORGOTTEN:  # unless it is announced anew between these lines
+        elif float(score) < now - FORGOTTEN:  # unless another server registers the commit again in between
             _enter(store, b"0", b"", member, b"%d" % (now - FORGOTTEN))
     return open_ones
 
 
 def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """One slice; whether anything is left."""
+    """Process one slice of a commit; return whether anything is left."""
     name, whole = layout.text(producer), layout.whole(project)
     packed, phase = _look(store, project, name)
     if packed is None:
@@ -145,8 +148,10 @@ def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> 
 
 
 def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
-    """The queues of these names; what comes there expires ``lives`` ms from now, as the expiry
-    schedule says then."""
+    """Return the queues of these names after scheduling expiries.
+
+    ``lives`` has the TTL of the first message to expire, in milliseconds, by queue.
+    """
     targets = [QueueRef(project, name) for name in lives]
     for target in targets:
         store.schedule_expiry(target, now + lives[target.name], now)
@@ -154,12 +159,12 @@ def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: 
 
 
 def _enter(store: Store, *terms: bytes) -> None:
-    """Change the schedule of open commits as the script says."""
+    """Change the schedule of open commits."""
     store.client.run(scripts.SCHEDULE, (OPEN_KEY,), *terms)
 
 
 def _list(store: Store, project: str, commit: Open, phase: int, now: int) -> tuple[list[Block], list[bytes]]:
-    """Keys and arguments for a slice of the list."""
+    """Return keys and arguments for a slice of a list."""
     if phase < len(commit.claims):
         full, history = commit.claims[phase]
         queue = layout.queue_of(full)
@@ -171,20 +176,20 @@ def _list(store: Store, project: str, commit: Open, phase: int, now: int) -> tup
 
 
 def _look(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
-    """What is kept of the producer's open commit, if there is one, and how many lists of it are done."""
+    """Return the producer's open commit, or None, and the number of its finished lists."""
     keys = layout.keys(layout.whole(project))
     packed, phase = store.client.each([Question(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
     return packed, int(phase or 0)
 
 
-# As the number of messages that a stage is to have: any, and they do not count.
+# Expected message count of a stage without a check; its messages do not count.
 UNCOUNTED: Final = -2
 RESTAGED: Final = [b"restaged"]
 LARGE: Final = [b"large"]
 
 
 class Attempt:
-    """A commit at its moment, in ms."""
+    """An attempt to commit at a time in milliseconds."""
 
     def __init__(self, store: Store, commit: Commit, moment: int, bounds: Bounds) -> None:
         self._store = store
@@ -194,12 +199,12 @@ class Attempt:
         self._whole = layout.whole(commit.project)
         self._held = list(dict.fromkeys(commit.settle))
         self._names = list(dict.fromkeys(commit.publish))
-        """Stages to publish; with those of ``beside`` that were found."""
+        """Stages to publish, including existing ones of ``beside``."""
         self._lists = list(dict.fromkeys((item.queue, item.history) for item in self._held))
-        """What is to be deleted: a list for each queue, and for each time that its history is kept."""
+        """Lists of messages to delete: one per queue and history retention."""
 
     def run(self) -> Committed:
-        """The commit, done or open. Raises as the verb does."""
+        """Commit and return the result, which may be an open commit. Raises the errors of ``commit``."""
         ends = self._moment + self._commit.ttl * 1000
         self._store.schedule_expiry(self._whole, ends, self._moment)
         may_open = False
@@ -241,7 +246,7 @@ class Attempt:
         return self._store.run(scripts.COMMIT, self._whole, *terms, more=more)
 
     def _open(self, packed: Sequence[bytes]) -> Open:
-        """What is to be kept of the commit, if it is decided only."""
+        """Return the stored form of the commit if it becomes open."""
         claims = [(layout.full(queue), history) for queue, history in self._lists]
         return Open(b"%d" % self._commit.batch, claims, list(packed))
 
@@ -249,7 +254,7 @@ class Attempt:
         return [layout.keys(queue).queue, *self._store.history(queue, history, self._moment)]
 
     def _staged(self) -> list[bytes]:
-        """What is kept of each stage; b"" for one that is not there."""
+        """Return the stored form of each stage, or b"" for a missing stage."""
         publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
         if not publish:
             return []
@@ -261,7 +266,7 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """The queues that the stages hold messages for; the expiry schedule has them by the expiry of these."""
+        """Return the queues of the stages' messages after scheduling their expiries."""
         lives: dict[str, int] = {}
         for stage in packed:
             for name, least in least_lives(stage).items():
@@ -351,7 +356,7 @@ class TransactionController:
         return Page(found, found[-1].name if found else None)
 
     def _known(self, project: str, work: Work, reply: Sequence[bytes]) -> Sequence[KnownWork]:
-        """What the script has of each."""
+        """Return the work items in a script reply."""
         names = [layout.string(name) for name in reply[::4]]
         rows = list(zip(names, reply[1::4], reply[2::4], reply[3::4], strict=True))
         if work is Work.FENCE:

@@ -37,11 +37,11 @@ from zq.storage.rocksdb.survey import Survey
 
 # Bytes that the write buffers hold at most between two slices of a large commit; RocksDB itself lets them have 256 MiB.
 MOST_BUFFERED: Final = 64 << 20
-# How folders in the store begin that hold a snapshot.
+# Name prefix of snapshot folders in the store.
 SNAPSHOT: Final = ".zq-snapshot-"
 # A file in the store whose time is that of the last whole backup.
 BACKED_UP: Final = ".zq-backed-up"
-# Seconds between two looks at what is to be compacted.
+# Seconds between two checks for due compactions.
 LOOK: Final = 60.0
 # Seconds of compacting after which no further range is compacted in the same look.
 LONGEST: Final = 1.0
@@ -137,7 +137,7 @@ def salvage(uri: str, to: str) -> Salvaged:
 
 @contextmanager
 def _replacement(path: Path, to: Path) -> Iterator[Path]:
-    """A folder for a new store called ``store``, which becomes ``to`` in the end, unless an error is raised."""
+    """Provide a folder for a new store, which is renamed to ``to`` unless an error is raised."""
     unfinished = to.with_name(f"{to.name}.unfinished")
     for target in (to, unfinished):
         if target.exists():
@@ -189,10 +189,10 @@ class Backups:
     def restore(
         folder: Path, uri: str, shift: Postpone | None, force_clock: bool, use: Callable[[Storage], int]
     ) -> Restored:
-        """Make a new store of a backup. ``shift``: what lived expires later by the time since; ``use`` is called with
-        the store, before it is in its place, and says how many tokens are in it.
+        """Restore a backup to a new store.
 
-        Raises ``StartRefused``; then there is no new store.
+        ``shift`` extends the expiry of live data by the time since the backup. ``use`` is called with the restored
+        store and returns its number of tokens. Raises ``StartRefused``, without creating a store.
         """
         path, manifest = path_of(uri), backups.read(folder)
         with made_in_place(path) as unfinished:
@@ -234,7 +234,7 @@ def _now() -> int:
 
 
 def path_of(uri: str) -> Path:
-    """The directory that a URI names."""
+    """Return the directory that a URI names."""
     parts = store_uri.split(uri)
     path = Path(unquote(parts.path))
     if parts.netloc or not parts.path or path == Path("/"):
@@ -258,8 +258,11 @@ class Directory(Housekeeping):
         stamped: str,
         trimmed: str,
     ) -> None:
-        """``sync``: see ``Store``. ``stamped``: the family for the compaction filter; ``trimmed``: the one of which
-        large ranges are removed."""
+        """Create the directory's housekeeping.
+
+        ``stamped`` is the family with the compaction filter; ``trimmed`` is the family from which large ranges are
+        removed.
+        """
         self._path = path
         self._families = families
         self._sync = sync
@@ -272,7 +275,7 @@ class Directory(Housekeeping):
         self._former: Counter[str] = Counter()
         self._store: Store | None = None
         self._pause = 0.0
-        """For how many seconds the last snapshot held up everything."""
+        """Seconds for which the last snapshot blocked all threads."""
 
     def open(self) -> Store:
         """Open the store. Raises ``StartRefused`` and ``Unavailable``."""
@@ -299,8 +302,11 @@ class Directory(Housekeeping):
         return former.compaction_filter != expiry.compaction_filter
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Once a minute have the values compacted that the filter has not seen for long (see ``tuning``), and the
-        ranges that were removed, whose entries are few and large: no file is full of them soon."""
+        """Once a minute, compact removed ranges and values that the filter has not seen for a long time.
+
+        ``tuning`` explains the filter. Removed ranges have few, large entries, so they would not trigger a compaction
+        soon.
+        """
         moment = time.monotonic()
         if moment - self._looked < LOOK:
             return

@@ -52,8 +52,14 @@ class File(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True, kw_only=True):
-    """What a backup is. ``version``: of zq; ``moment``: seconds, by the store's clock; ``sequence``: see ``Snapshot``;
-    ``checksum``: SHA-256 of the manifest with "" in its place."""
+    """The description of a backup.
+
+    Attributes:
+        version: Version of zq.
+        moment: Time in seconds by the store's clock.
+        sequence: See ``Snapshot``.
+        checksum: SHA-256 of the manifest with an empty checksum.
+    """
 
     version: str
     layout: str
@@ -72,9 +78,9 @@ class Made(NamedTuple):
 
 
 def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> Made:
-    """A new backup in the folder ``target``; then the oldest go, so that ``keep`` stay. None: all.
+    """Create a backup in the folder ``target``, then remove the oldest ones beyond ``keep`` (None: keep all).
 
-    Raises ``StartRefused`` with a sentence; then there is no new backup.
+    Raises ``StartRefused``, without creating a backup.
     """
     with _held(target):
         partial = target / f"{_name_of(snapshot.moment)}{PARTIAL}"
@@ -109,7 +115,7 @@ def check_target(target: Path, store: Path) -> None:
 
 
 def read(folder: Path) -> Manifest:
-    """What a whole backup is. Raises ``StartRefused`` for what is none."""
+    """Read the manifest of a complete backup. Raises ``StartRefused`` for anything else."""
     if os.path.realpath(folder).endswith(PARTIAL):
         raise StartRefused(f"{folder} is no whole backup: it was not finished.")
     try:
@@ -132,8 +138,10 @@ def read(folder: Path) -> Manifest:
 
 
 def damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str]:
-    """A sentence on each file that is missing or not as it was; what is right is copied ``to`` a folder, if one is
-    given. Raises ``OSError`` if it cannot be written there."""
+    """Return a sentence for each missing or changed file; copy intact files to the folder ``to``, if given.
+
+    Raises ``OSError`` if ``to`` is not writable.
+    """
     found = []
     for listed in manifest.files:
         try:
@@ -149,7 +157,7 @@ def damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str
 
 
 def whole(target: Path) -> list[Path]:
-    """The whole backups in a folder, the oldest first."""
+    """Return the complete backups in a folder, the oldest first."""
     found = (path for path in target.iterdir() if NAME.fullmatch(path.name) and not path.is_symlink())
     return sorted(path for path in found if (path / MANIFEST).is_file())
 
@@ -165,7 +173,7 @@ def sync(folder: Path) -> None:
 
 @contextmanager
 def _held(target: Path) -> Iterator[None]:
-    """No other process makes a backup in this folder; what killed ones left there is gone."""
+    """Lock the folder against other backups and remove the remains of killed ones."""
     with ExitStack() as kept:
         try:
             lock = kept.enter_context((target / LOCK).open("a"))
@@ -205,7 +213,7 @@ def _filled(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[st
 
 
 def _former(target: Path) -> dict[tuple[str, int, str], Path]:
-    """The files that backups have, by name, size and hash."""
+    """Return the files of existing backups by name, size and hash."""
     found: dict[tuple[str, int, str], Path] = {}
     for folder in whole(target):
         with suppress(StartRefused):
@@ -214,7 +222,7 @@ def _former(target: Path) -> dict[tuple[str, int, str], Path]:
 
 
 def _linked(former: Path | None, to: Path) -> bool:
-    """Whether a file of a former backup could be linked to, which is the same by its size at least."""
+    """Link a file of a former backup if possible; return whether it was linked and has at least the right size."""
     if former is None:
         return False
     with suppress(OSError):  # it is gone, or this file system has no links, or no more for this file
@@ -224,7 +232,7 @@ def _linked(former: Path | None, to: Path) -> bool:
 
 
 def _copied(source: BufferedReader, to: Path | None) -> tuple[int, str]:
-    """Size and hash of what was read, and written ``to`` the disk if that is given."""
+    """Copy a file to ``to``, if given; return its size and hash."""
     digest, size = hashlib.sha256(), 0
     with to.open("xb") if to is not None else open(os.devnull, "wb") as file:
         while chunk := source.read(CHUNK):
@@ -238,7 +246,7 @@ def _copied(source: BufferedReader, to: Path | None) -> tuple[int, str]:
 
 
 def _opened(path: Path) -> BufferedReader:
-    """A file for reading. Raises ``OSError`` for what is a link, or no file."""
+    """Open a regular file for reading. Raises ``OSError`` for links and other types."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -247,7 +255,7 @@ def _opened(path: Path) -> BufferedReader:
 
 
 def _remove(backup: Path) -> None:
-    """Whoever is killed meanwhile leaves no part of one that looks like a whole one."""
+    """Remove a backup; rename it first, so that an interrupted removal leaves no complete-looking backup."""
     gone = backup.with_name(f"{backup.name}{PARTIAL}")
     backup.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a RocksDB directory: its opening and closing, what is said when that fails, what is damaged."""
+"""The files of a RocksDB directory: opening, closing, errors and damage."""
 
 import fcntl
 import logging
@@ -28,7 +28,7 @@ SEEN: Final = (
 # The table file, and below it the offset of a block, that an error of RocksDB names.
 TABLE: Final = re.compile(r"([0-9]+)\.sst")
 OFFSET: Final = re.compile(r"\boffset ([0-9]+)")
-# How RocksDB ends an error about a table file that is not there, or that the disk does not give back.
+# Ends of RocksDB's error messages about a missing or unreadable table file.
 GONE: Final = ("No such file", "Input/output error")
 # The mode of a directory that is made here. Files in it have what the umask of the process leaves them.
 OWNER_ONLY: Final = 0o700
@@ -45,13 +45,13 @@ _opened: Final[set[Path]] = set()
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether RocksDB says that a file is corrupt, gone or cannot be read, by the text of its error."""
+    """Return whether an error of RocksDB reports a corrupt, missing or unreadable file."""
     text = str(error)
     return text.startswith("Corruption") or (TABLE.search(text) is not None and any(word in text for word in GONE))
 
 
 def place_of(error: Exception) -> tuple[int, int]:
-    """(number of the table file, offset of the block) that an error of RocksDB names; -1 for what it does not name."""
+    """Return table file number and block offset in an error of RocksDB; -1 for a missing one."""
     table, offset = TABLE.search(str(error)), OFFSET.search(str(error))
     return int(table[1]) if table else -1, int(offset[1]) if offset else -1
 
@@ -66,7 +66,7 @@ def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) ->
 
 
 class Damage:
-    """What was met of one store, by any number of threads; it outlives stores that are opened anew."""
+    """The damage found in one store. Thread-safe; it survives a reopening of the store."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -74,10 +74,10 @@ class Damage:
         self.families: frozenset[str] = frozenset()
         """Families of which something cannot be read: RocksDB must not compact them, or it would stop all writes."""
         self.count = 0
-        """How often something was met; the same block each time that it is read."""
+        """Number of failed reads; repeated reads of one block count repeatedly."""
 
     def meet(self, error: Exception, family: str, key: bytes | None = None) -> bool:
-        """Note what was met in a family, at or above ``key``, and log it once; whether it is the family's first."""
+        """Record and log damage in a family at or above ``key``; return whether it is the family's first."""
         place = place_of(error)
         with self._lock:
             self.count += 1
@@ -90,7 +90,7 @@ class Damage:
         return first
 
     def check(self) -> None:
-        """Raises ``StoreDamaged`` once something was met."""
+        """Raise ``StoreDamaged`` if damage has been found."""
         if self.count:
             raise StoreDamaged(SEEN)
 
@@ -111,7 +111,7 @@ def open_database(path: Path, options: Options, families: dict[str, Options]) ->
 
 
 def warn_of_others(path: Path) -> None:
-    """Say so if other users of this machine may look into a directory that is there already."""
+    """Log a warning if other users of this machine can access an existing directory."""
     with suppress(OSError):  # it is not there yet, or cannot be opened either, which is reported soon
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & ~OWNER_ONLY & 0o777:
@@ -151,8 +151,10 @@ def hold_lock(path: Path) -> IO[bytes]:
 
 @contextmanager
 def made_in_place(path: Path) -> Iterator[Path]:
-    """The name of a directory that becomes ``path``, unless an error is raised. Raises ``StartRefused`` if that is
-    there."""
+    """Provide the name of a new directory, which is renamed to ``path`` unless an error is raised.
+
+    Raises ``StartRefused`` if ``path`` exists.
+    """
     unfinished = path.with_name(f"{path.name}.unfinished")
     if os.path.lexists(path):
         raise StartRefused(f"{path} is there already: a store is restored into a new directory.")
@@ -174,10 +176,9 @@ def flush_all(views: Iterable[Rdict]) -> None:
 
 
 def link_files(database: Rdict, folder: Path) -> float:
-    """Link the database's files into a new folder, which is then a database as this one is now; the seconds it took.
+    """Link the database's files to a new folder, which is then a copy of the database; return the seconds it took.
 
-    All threads of the process stand still while what the families hold in memory is written, so that should be little:
-    see ``flush_all``. Raises ``Unavailable``.
+    All threads are blocked while memory is flushed to disk, so call ``flush_all`` before. Raises ``Unavailable``.
     """
     began = time.monotonic()
     try:
@@ -188,8 +189,10 @@ def link_files(database: Rdict, folder: Path) -> float:
 
 
 def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple[float, int]:
-    """The same once all families were flushed, again and again until that is quick: what came meanwhile is little then.
-    And the number of the last write of which it is known that it is there."""
+    """Flush all families until a flush is quick, then link the files.
+
+    Return the seconds that linking took and the last sequence number that the files are known to contain.
+    """
     for _ in range(MOST_FLUSHES):
         began = time.monotonic()
         flush_all(views)
@@ -216,12 +219,12 @@ def close_part(part: Rdict) -> None:
 
 
 def unavailable() -> Unavailable:
-    """What to raise where RocksDB refuses, with its error as the cause."""
+    """Return the error for a failed RocksDB call, which becomes its cause."""
     return Unavailable()
 
 
 def refusal(path: Path, error: BaseException) -> StartRefused:
-    """What to say of a directory that RocksDB does not open."""
+    """Return the error for a directory that RocksDB cannot open."""
     if is_locked(error):
         return in_use(path)
     sentence = f"The store {path} cannot be opened: {str(error).splitlines()[0].strip(' .')}."
@@ -233,12 +236,12 @@ def refusal(path: Path, error: BaseException) -> StartRefused:
 
 
 def is_locked(error: BaseException) -> bool:
-    """Whether another process, or this one, has the store open. RocksDB speaks of blocks too."""
+    """Return whether a process has the store open, according to RocksDB's error message."""
     return re.search(r"\block (file|hold)", str(error)) is not None
 
 
 def in_use(path: Path) -> StartRefused:
-    """The refusal of a store that another process has open."""
+    """Return the error for a store that another process has open."""
     return StartRefused(
         f"The store {path} is in use by another process: stop that one, or give this server a store of its own "
         "(--store rocksdb:///another/path). One process owns an embedded store."

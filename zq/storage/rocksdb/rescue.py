@@ -61,7 +61,7 @@ class Rescue:
     """The readable part of one store; ``workshop``: a directory for copies, which the caller removes."""
 
     def __init__(self, path: Path, workshop: Path, families: Iterable[str]) -> None:
-        """Raises ``StartRefused`` if the store is in use, or has nothing that could be read."""
+        """Open the store. Raises ``StartRefused`` if it is in use or has no readable data."""
         self._workshop = workshop
         self._rest: Survey | None = None
         notes: list[str] = []

@@ -70,8 +70,10 @@ class _Turn:
 
 
 class GroupSync:
-    """One leader flushes for all threads that wait: the one that finds no flush under way. A flush serves all that came
-    before it."""
+    """A group sync: one leader flushes for all waiting threads.
+
+    A thread becomes the leader if no flush is running. A flush covers all earlier writes.
+    """
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self._flush = flush
@@ -132,9 +134,14 @@ class Store(ordered.Store):
         damage: Damage | None = None,
         logged: bool = True,
     ) -> None:
-        """``filtered``: the family that carries the compaction filter, which works from ``let_filter`` on; see
-        ``tuning`` for what it must hold. ``damage``: what was met when the store was open before. ``logged``: False =
-        writes go to no log file, since they are made durable elsewhere."""
+        """Open the store.
+
+        Args:
+            filtered: The family with the compaction filter, which is enabled by ``let_filter``; see ``tuning`` for its
+                values.
+            damage: Damage found while the store was open before.
+            logged: False to write without a log file, because the writes are made durable elsewhere.
+        """
         self._damage = damage or Damage()
         self._path = path
         self._always = sync == "always"
@@ -173,7 +180,7 @@ class Store(ordered.Store):
         return time.monotonic() - self._stalled_at > STALL_MEMORY
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """The value of one key."""
+        """Return the value of a key, or None."""
         try:
             value: bytes | None = self._views[family].get(key)
         except Exception as error:
@@ -181,7 +188,7 @@ class Store(ordered.Store):
         return value
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """The values of several keys, in their order; ``spare``: ``b""`` for a damaged one instead of an error."""
+        """Return the values of several keys, in order; with ``spare``, a damaged value is ``b""``, not an error."""
         get = self._views[family].get
         try:
             # The binding's own multi-get is no faster for a page of keys, and lets go of the GIL while a lock is held.
@@ -220,10 +227,10 @@ class Store(ordered.Store):
                 raise refusal from error
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
-        """Apply all writes, and the removal of ranges that hold none of them, in one step: visible to every thread and
-        safe from a kill when this returns.
+        """Apply all writes and range removals in one step; the ranges contain none of the writes.
 
-        Raises ``Unavailable``; then none of them is applied. After a failure the store takes no further write.
+        When this method returns, the writes are visible to every thread and survive a kill of the process. Raises
+        ``Unavailable``; then nothing is applied, and the store accepts no further writes.
         """
         if self.failure is not None:
             raise unavailable()
@@ -258,8 +265,10 @@ class Store(ordered.Store):
             self._group_sync.wait()
 
     def let_filter(self, work: bool) -> None:
-        """Let the compaction filter work, which takes things for good, or hold its family's compactions back. Those
-        that are under way go on. Raises ``Unavailable``."""
+        """Enable the compaction filter, or pause its family's compactions.
+
+        The filter removes data permanently. Running compactions continue. Raises ``Unavailable``.
+        """
         if self.filtering:
             allowed = work and self.may_compact(self._filtered)
             self._set_options(self._filtered, tuning.GO if allowed else tuning.STOP)
@@ -276,8 +285,7 @@ class Store(ordered.Store):
         self._set_options(family, tuning.schedule(seconds))
 
     def flush_removals(self, family: str) -> None:
-        """Write what was removed of the family, if anything was, to its files: they are compacted only for what stands
-        in files. Raises ``Unavailable``."""
+        """Flush the removals of a family: compactions only consider removals in files. Raise ``Unavailable``."""
         try:
             if self.figure(family, "num-deletes-active-mem-table"):
                 self._views[family].flush()
@@ -285,8 +293,10 @@ class Store(ordered.Store):
             raise unavailable() from error
 
     def flush_beyond(self, most: int) -> None:
-        """Write what the write buffers of all families hold to their files, if that is more than so many bytes; returns
-        when that is done. A family that holds little keeps it. Raises ``Unavailable``."""
+        """Flush the write buffers if they hold more than ``most`` bytes in total.
+
+        A family with a small buffer is not flushed. Raises ``Unavailable``.
+        """
         sizes = {family: self.figure(family, "cur-size-active-mem-table") for family in self._views}
         if sum(sizes.values()) <= most:
             return
@@ -299,8 +309,11 @@ class Store(ordered.Store):
         tuning.trim_heap()
 
     def link(self, folder: Path) -> tuple[float, int]:
-        """Link the files with all that was written before into a new folder: for how many seconds every thread stood
-        still, and RocksDB's number of the last of these writes. Raises ``Unavailable``."""
+        """Link the files with all earlier writes to a new folder.
+
+        Return the seconds for which all threads were blocked, and the sequence number of the last included write.
+        Raises ``Unavailable``.
+        """
         return link_flushed(self._db, list(self._views.values()), folder)
 
     def compact_range(self, gone: Range) -> None:
@@ -325,7 +338,7 @@ class Store(ordered.Store):
         return int(self._views[family].property_int_value(f"rocksdb.{name}") or 0)
 
     def totals(self) -> Counter[str]:
-        """What has happened while the store was open: counts, bytes, and milliseconds of stalls."""
+        """Return counts, bytes and milliseconds of stalls since the store was opened."""
         if self._ended is not None:
             return self._ended
         lines = (line.split() for line in (self._options.get_statistics() or "").splitlines())
@@ -347,7 +360,7 @@ class Store(ordered.Store):
             self.let_go()
 
     def _unread(self, error: Exception, family: str, key: bytes) -> Unavailable:
-        """What to raise of a read that failed."""
+        """Return the error for a failed read."""
         if not is_damage(error):
             return unavailable()
         if self._damage.meet(error, family, key):
@@ -362,7 +375,7 @@ class Store(ordered.Store):
             return b""
 
     def _family_of(self, file: int) -> str:
-        """The family that a table file belongs to, "" if none does."""
+        """Return the family of a table file, or ""."""
         for name, view in self._views.items():
             if f" {file}:" in (view.property_value("rocksdb.sstables") or ""):
                 return name

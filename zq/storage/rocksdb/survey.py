@@ -48,8 +48,10 @@ class Table(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """``lower <= key < upper``: what a scan of a family cannot read. Of that the damaged ``table`` has its own range;
-    about so many ``entries`` of it are lost."""
+    """A key range ``lower <= key < upper`` of a family that a scan cannot read.
+
+    The damaged ``table`` has a range of its own; about ``entries`` entries of it are lost.
+    """
 
     family: str
     file: str
@@ -60,7 +62,7 @@ class Gap(NamedTuple):
     cause: str
 
     def hides(self, key: bytes) -> bool:
-        """Whether the damage may be in what the key has."""
+        """Return whether the damage may affect a key."""
         its = self.table
         return self.lower <= key < self.upper and (its is None or its.start <= key <= its.end)
 
@@ -83,10 +85,10 @@ class Survey:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises ``StartRefused`` if the store is in use, and RocksDB's own error if it cannot be opened at all."""
+        """Open the store read-only. Raises ``StartRefused`` if it is in use, or RocksDB's error."""
         self.notes: list[str] = []
         self.tear: Tear | None = None
-        """Where the write-ahead log stops being readable."""
+        """The place where the write-ahead log becomes unreadable."""
         self._gaps: dict[tuple[str, tuple[int, int]], Gap] = {}
         self._lock = hold_lock(path)
         try:
@@ -245,7 +247,7 @@ class _Cursor:
 
 
 def _first_not(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
-    """The smallest key, of the length of these or a little longer, for which ``fails`` is False; so it is for upper."""
+    """Return the smallest key of about this length for which ``fails`` is False, as it is for the upper bound."""
     width = max(len(lower), len(upper)) + SLACK
     low, high = (int.from_bytes(key.ljust(width, b"\0")) for key in (lower, upper))
     while high - low > 1:

@@ -48,7 +48,7 @@ class Tuning:
         self._cache = Cache(64 * MIB)
 
     def store(self) -> Options:
-        """The options of the store itself."""
+        """Return the options of the store."""
         options = self.family(Options(raw_mode=True))
         options.enable_statistics()
         options.create_if_missing(True)
@@ -61,7 +61,7 @@ class Tuning:
         return options
 
     def family(self, options: Options) -> Options:
-        """The same options, with what all families have in common."""
+        """Return the options of a family."""
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_bloom_filter(10, False)
@@ -142,7 +142,7 @@ def schedule(seconds: int) -> dict[str, str]:
 
 
 def _own_folder() -> str:
-    """A folder that goes when this process ends; those of processes that were killed go now."""
+    """Create a temporary folder that is removed at exit; remove those of killed processes now."""
     for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
         with suppress(OSError), owner.open("r+") as file:  # another user's, gone meanwhile, or a living process's
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 BLOCK: Final = 32 << 10
 # The types of records: whole, first, middle, last.
 WHOLE, FIRST, MIDDLE, LAST = range(1, 5)
-# What RocksDB adds to the type of a record in a file that may be recycled.
+# Added by RocksDB to the type of a record in a file that may be recycled.
 RECYCLABLE: Final = 4
 # Types of records without content that RocksDB may write at the beginning of a file.
 NOTES: Final = {9: 7, 10: 7, 11: 11, 130: 7, 131: 11}
@@ -85,9 +85,11 @@ class Batch(NamedTuple):
 
 
 class Tear(NamedTuple):
-    """Where a log stops being readable. ``dropped``: bytes that RocksDB drops when it opens the directory.
+    """The place where a log becomes unreadable.
 
-    ``has_records``: whole writes are among them, so the place is damaged rather than the log's torn end."""
+    ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. ``has_records`` means that they
+    include complete writes, so the log is damaged there, not torn.
+    """
 
     file: str
     offset: int
@@ -291,8 +293,7 @@ def _records(content: bytes, at: int) -> bytes:
 
 
 def missing(path: Path, least: int) -> list[str]:
-    """Return the names of log files that must exist and do not. ``least``: as in ``examine``; RocksDB has removed older
-    ones."""
+    """Return the names of missing log files. ``least`` is explained in ``examine``; RocksDB has removed older files."""
     try:
         listed = [int(word) for word in (path / LISTED).read_text("ascii").split()]
     except (OSError, ValueError):

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from zq.errors import Invalid
-from zq.model.addresses import Address, Network, carried, is_public
+from zq.model.addresses import Address, Network, embedded, is_public
 from zq.subscriptions.delivery.threads import Threads
 
 # The ports below 1024 that are always allowed.
@@ -42,7 +42,7 @@ class TargetPolicy(Struct, frozen=True):
             found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
             return False
-        if any((str(one), port) in self.stores for one in carried(found)):
+        if any((str(one), port) in self.stores for one in embedded(found)):
             return False
         if any(found in network for network in self.networks):
             return True
