@@ -131,7 +131,7 @@ HELD_BY = [
     ),
     ("api-ref/spark-jobs.md", "sh", "", JOBS),
     ("api-ref/spark.md", "python", "", SPARK),
-    ("api-ref/sqs-keys.md", "sh", "", "tests/sqs/test_page.py::test_the_commands_on_keys_work"),
+    ("api-ref/sqs.md", "sh", "zq-server sqs-key", "tests/sqs/test_page.py::test_the_commands_on_keys_work"),
     ("api-ref/sqs.md", "ini", "", SQS),
     ("api-ref/sqs.md", "python", "import boto3", SQS),
     ("api-ref/sqs.md", "python", "chosen =", SQS),
