@@ -108,7 +108,12 @@ HELD_BY = [
     ("api-ref/openstack-client.md", "yaml", "", OPENSTACK),
     ("api-ref/openstack-client.md", "python", "", SDK),
     ("api-ref/signed-urls.md", "json", "", "tests/unit/test_signatures.py::test_the_page_shows_the_vector"),
-    ("api-ref/tokens.md", "sh", "", "tests/campaign/faults/test_token_page.py::test_the_commands_of_the_page_work"),
+    (
+        "api-ref/authentication.md",
+        "sh",
+        "",
+        "tests/campaign/faults/test_token_page.py::test_the_commands_of_the_page_work",
+    ),
     (
         "api-ref/installing.md",
         "sh",
