@@ -131,7 +131,7 @@ HELD_BY = [
     (
         "api-ref/retries.md",
         "sh",
-        "",
+        "Z=http://localhost:8888/v2/queues/orders/messages",
         f"{CLIENTS}/test_retries_docs.py::test_the_lines_of_the_shell_post_each_order_once",
     ),
     ("api-ref/spark-jobs.md", "sh", "", JOBS),
