@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases for the administration of pools and flavors (contract 11, 12)."""
+"""Use cases for pools and flavors (contract 11, 12)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,18 +31,18 @@ from zq.model.documents import Document, DocumentRef
 from zq.model.pools import BOUND, FLAVOR, POOL, Pool, bound_prefix, each, flavor_ref, pool_ref, read_pool
 from zq.storage.api import DocumentController
 
-# The largest number of characters of the name of a pool or flavor, and of a pool's URI.
+# Maximum length of a pool or flavor name and of a pool URI, in characters.
 MAX_TEXT: Final = 255
 MAX_WEIGHT: Final = 2**32 - 1
-# The placeholder for the parts of a URI that are hidden in answers.
+# Placeholder for the hidden parts of a URI in responses.
 HIDDEN: Final = "***"
 # The capabilities of a store, as Zaqar names them, in the order of the contract.
 ALL: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
 VOLATILE: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
 # The schemes of embedded stores, which have no host.
 EMBEDDED: Final = ("memory", "rocksdb")
-# The options that the URI of a pool may have. An administrator of pools need not be an administrator of the server, so
-# no option may name a file of the server, a host outside the URI, or a source of the server's own credentials.
+# Allowed options in a pool URI. Pool administrators are not necessarily server administrators, so no option may refer
+# to a file on the server, to a host outside the URI, or to a source of the server's own credentials.
 _MONGODB: Final = frozenset(
     {
         *("appname", "authmechanism", "authsource", "compressors", "connecttimeoutms", "directconnection"),
@@ -316,7 +316,7 @@ class Pools:
 
 
 def capabilities(uri: str) -> list[str]:
-    """Return the capabilities of a store with this URI, as Zaqar names them."""
+    """Return the capabilities of the store with this URI, as named by Zaqar."""
     scheme = uri.partition(":")[0]
     return list(VOLATILE if scheme.startswith(("redis", "memory")) else ALL)
 
@@ -330,7 +330,7 @@ def shown_uri(uri: str) -> str:
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return the name of a pool or flavor. Raise ``Invalid`` if it is malformed."""
+    """Return the name of a pool or flavor if it is valid, else raise ``Invalid``."""
     if not 1 <= len(name) <= MAX_TEXT or not name.isprintable() or "{" in name or "}" in name:
         raise Invalid(f"The name of a {kind} must be 1 to {MAX_TEXT} printable characters, without braces.")
     return name
@@ -342,7 +342,7 @@ def _flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
 
 
 def _checked(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
-    """Return the fields of a body. Raise ``InvalidBody`` for the first invalid field."""
+    """Decode and validate a request body. Raises ``InvalidBody`` for the first invalid field."""
     if not raw:
         raise InvalidBody("The body is missing.")
     given = wire.json_object(raw)
