@@ -115,7 +115,7 @@ class Exchange:
     def publish(self, slot: int, drained: IntervalCounts, state: State, now: Seconds) -> None:
         """Write the record. ``drained``: the counts since the last call, which are published as the slot's.
 
-        Raise ``Unavailable``; the next call then writes these counts too.
+        Raises ``Unavailable``; the next call then writes these counts too.
         """
         seconds, self._published_at = max(1.0, now - self._published_at), now
         queues = [(*name, *figures) for name, figures in drained.queues.items()]
@@ -139,7 +139,7 @@ class Exchange:
         self._documents.put(self._ref, encode_record(server, self._spans), now, expires=now + RECORD_TTL)
 
     def read(self, now: Seconds, add: Callable[[int, Span], object]) -> None:
-        """Read all records, and call ``add`` with each interval not read before. Raise ``Unavailable``."""
+        """Read all records, and call ``add`` with each interval not read before. Raises ``Unavailable``."""
         page = self._documents.list("", KIND, "", "", MAX_PROCESSES, now)
         records = {document.ref.name: _decoder.decode(document.value) for document in page.items}
         for name, record in records.items():
@@ -152,7 +152,7 @@ class Exchange:
         self.servers = sorted((record.about for record in records.values()), key=lambda one: (one.server, one.process))
 
     def leave(self, now: Seconds) -> None:
-        """Delete the record, because this process ends. Raise ``Unavailable``."""
+        """Delete the record, because this process ends. Raises ``Unavailable``."""
         self._documents.delete(self._ref, now)
 
 

@@ -71,7 +71,7 @@ class Ranking:
     def page(
         self, project: str, figures: Callable[[], Mapping[str, float]], order: str, marker: str, limit: int
     ) -> RankedPage:
-        """Return a page of names, sorted by figure and then by name. Raise ``InvalidParameter``.
+        """Return a page of names, sorted by figure and then by name. Raises ``InvalidParameter``.
 
         ``order``: ``asc``, ``desc``, ``names`` (by name only) or ``-names`` (by name, descending).
         """

@@ -80,7 +80,7 @@ class Figures:
         """A snapshot, and the cached reports on it for callers that may see all queues."""
 
     def queues(self, project: str, query: RankingQuery) -> Json:
-        """Return a page of the project's queues; ``next`` is the next page's marker. Raise ``InvalidParameter``."""
+        """Return a page of the project's queues; ``next`` is the next page's marker. Raises ``InvalidParameter``."""
         self.sampler.look(project)
         if query.visible is not None or query.marker:
             return self._page(project, query)
@@ -96,7 +96,7 @@ class Figures:
         return view.about() | {"total": len(listed), "queues": rows, "next": page.next}
 
     def topics(self, project: str, query: RankingQuery) -> Json:
-        """Return a page of the project's topics with their publish rates. Raise ``InvalidParameter``."""
+        """Return a page of the project's topics with their publish rates. Raises ``InvalidParameter``."""
         self.sampler.look(project)
         rates, now = latest_rates(self.sampler), self._clock.now()
         names = list(self._topic_names(project, query))

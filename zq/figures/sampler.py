@@ -140,7 +140,7 @@ class Sampler:
             self._thread.join()
 
     def look(self, project: str) -> None:
-        """Register a viewer of a project, and refresh stale samples. Raise ``Unavailable`` if the store is down."""
+        """Register a viewer of a project, and refresh stale samples. Raises ``Unavailable`` if the store is down."""
         now = self._monotonic()
         awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now
         with self._lock:

@@ -126,17 +126,17 @@ class Pools:
         self._own = own
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Pool]]:
-        """Return a page of the pools by name, after ``marker``. Raise ``InvalidParameter``."""
+        """Return a page of the pools by name, after ``marker``. Raises ``InvalidParameter``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_pools_per_page)
         page = self._documents.list("", POOL, "", marker, size, self._clock.now())
         return Page([(document.ref.name, read_pool(document)) for document in page.items], page.next)
 
     def get(self, name: str) -> Pool:
-        """Return the pool. Raise ``PoolNotFound``."""
+        """Return the pool. Raises ``PoolNotFound``."""
         return read_pool(self._stored(name))
 
     def put(self, name: str, raw: bytes) -> None:
-        """Create or replace the pool. Raise ``InvalidBody``, ``PoolRefused``, ``PoolConflict``."""
+        """Create or replace the pool. Raises ``InvalidBody``, ``PoolRefused``, ``PoolConflict``."""
         checked_name("pool", name)
         given = _checked(raw, _new_pool)
         pool = Pool(given["uri"], given["weight"], given.get("flavor") or None, given.get("options", {}))
@@ -164,7 +164,7 @@ class Pools:
                 return pool
 
     def delete(self, name: str) -> None:
-        """Delete the pool, if it exists. Raise ``PoolInUse`` if it has queues or is the only pool of its flavor."""
+        """Delete the pool, if it exists. Raises ``PoolInUse`` if it has queues or is the only pool of its flavor."""
         stored = self._find(name)
         if stored is None:
             return
@@ -178,20 +178,20 @@ class Pools:
             self._refuse_queues(name)
 
     def list_flavors(self, project: str, marker: str, limit: int | None) -> Page[Flavor]:
-        """Return a page of the project's flavors by name, after ``marker``. Raise ``InvalidParameter``."""
+        """Return a page of the project's flavors by name, after ``marker``. Raises ``InvalidParameter``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_flavors_per_page)
         page = self._documents.list(project, FLAVOR, "", marker, size, self._clock.now())
         known = self._all()
         return Page([_flavor(document.ref.name, known) for document in page.items], page.next)
 
     def flavor(self, project: str, name: str) -> Flavor:
-        """Return the flavor. Raise ``FlavorNotFound``."""
+        """Return the flavor. Raises ``FlavorNotFound``."""
         if self._documents.get(flavor_ref(project, name), self._clock.now()) is None:
             raise FlavorNotFound(f"There is no flavor {name[:MAX_TEXT]} in the project.")
         return _flavor(name, self._all())
 
     def put_flavor(self, project: str, name: str, raw: bytes) -> None:
-        """Create the flavor if it is missing, and add pools to it. Raise ``InvalidBody``, ``FlavorRefused``."""
+        """Create the flavor if it is missing, and add pools to it. Raises ``InvalidBody``, ``FlavorRefused``."""
         checked_name("flavor", name)
         names = _checked(raw, _new_flavor)["pool_list"]
         self._check_pools([*self._of(name), *names], f"Flavor {name} could not be created, error:", FlavorRefused)
@@ -199,7 +199,7 @@ class Pools:
         self._tag(names, name)
 
     def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
-        """Replace the pools of the flavor. Raise ``InvalidBody``, ``FlavorUpdateRefused``, ``FlavorNotFound``."""
+        """Replace the pools of the flavor. Raises ``InvalidBody``, ``FlavorUpdateRefused``, ``FlavorNotFound``."""
         names = _checked(raw, _flavor_change)["pool_list"]
         before = self.flavor(project, name)
         self._check_pools(names, f"Flavor {name} could not be updated, error:", FlavorUpdateRefused)

@@ -23,7 +23,7 @@ from zq.sqs import errors
 
 # Names by which a consumer requests all attributes.
 EVERYTHING: Final = frozenset(("All", ".*", "*"))
-# Suffix by which a consumer requests all attributes with a prefix.
+# Suffix of a prefix by which a consumer requests attributes, as in "trace.*".
 WILDCARD: Final = ".*"
 # The only system attribute that a sender may set.
 TRACE: Final = "AWSTraceHeader"

@@ -28,7 +28,7 @@ NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
 MAX_FIELDS: Final = 1000
 # Maximum number of dots at which a field name is split.
 MAX_DOTS: Final = 8
-# Lists in requests: member of the operation, by the element name in forms.
+# Lists in requests, by element name in forms: the operation member.
 LISTS: Final = {
     "AttributeName": "AttributeNames",
     "MessageAttributeName": "MessageAttributeNames",
@@ -40,7 +40,7 @@ LISTS: Final = {
     "DeleteMessageBatchRequestEntry": "Entries",
     "ChangeMessageVisibilityBatchRequestEntry": "Entries",
 }
-# Maps in requests: member of the operation and the names of key and value, by the element name in forms.
+# Maps in requests, by element name in forms: the operation member, and the field names of key and value.
 MAPS: Final = {
     "Attribute": ("Attributes", "Name", "Value"),
     "MessageAttribute": ("MessageAttributes", "Name", "Value"),
