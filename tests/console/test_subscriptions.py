@@ -38,7 +38,7 @@ def test_a_subscriber_is_confirmed_tried_paused_and_deleted(
         expect(page.locator("tbody [data-name=State]")).to_have_text("has not confirmed")
         page.locator("tbody th a").click()
         test = page.get_by_role("button", name="Test delivery")
-        expect(test).to_have_attribute("title", "The subscriber has not agreed.")
+        expect(test).to_have_attribute("title", "The subscriber has not confirmed.")
         page.get_by_role("button", name="Confirm").click()
         expect(page.locator("tbody [data-name=State]")).to_have_text("is delivered to")
         test.click()

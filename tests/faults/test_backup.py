@@ -148,7 +148,7 @@ def test_every_backup_under_load_restores_with_all_that_was_acknowledged(
                 began = time.monotonic()
                 done = run("backup", target, "--store", uri)
                 assert done.code == 0, done
-                pauses.append(int(re.search(r"still for (\d+) ms", done.said)[1]) / 1000)
+                pauses.append(int(re.search(r"paused for (\d+) ms", done.said)[1]) / 1000)
                 made.append((began, time.monotonic()))
                 time.sleep(max(0.0, EVERY - (time.monotonic() - began)))
     # Beside a whole suite some of a few may wait for the processor: the long form has the machine for itself.
@@ -313,7 +313,7 @@ def test_a_server_with_pools_makes_none(uri: str, target: Path) -> None:
     """Its stores would be of different moments."""
     with ZqServer(uri, config="[DEFAULT]\npooling = true\n"):
         done = run("backup", target, "--store", uri)
-    assert (done.code, "as there are pools" in done.error) == (2, True), done
+    assert (done.code, "these pools" in done.error) == (2, True), done
 
 
 def test_a_target_that_takes_no_backup_is_refused(zq: ZqServer, uri: str, tmp_path: Path) -> None:
@@ -353,11 +353,11 @@ def test_a_store_without_a_server_or_without_backups_is_refused(uri: str, target
     """With the way that there is instead."""
     for store, sentence in (
         (uri, "The server creates the backup, so start it"),
-        ("memory:", "A store in memory has no backup"),
+        ("memory:", "A store in memory cannot be backed up"),
         ("s3://bucket/prefix", "zq-server restore --at"),
         ("swift://container/prefix", "zq-server restore --at"),
-        ("redis://127.0.0.1", "backed up by its own means"),
-        ("mongodb://127.0.0.1", "backed up by its own means"),
+        ("redis://127.0.0.1", "Use the tools of the store"),
+        ("mongodb://127.0.0.1", "Use the tools of the store"),
     ):
         done = run("backup", target, "--store", store)
         assert (done.code, sentence in done.error) == (2, True), done

@@ -91,8 +91,8 @@ def test_it_ends_while_a_subscriber_does_not_answer(store: RedisServer, tmp_path
 @pytest.mark.parametrize(
     ("options", "arguments", "said"),
     [
-        ({}, ["--store", "memory:"], "An embedded store is one process's"),
-        ({}, ["--store", "rocksdb:x"], "An embedded store is one process's"),
+        ({}, ["--store", "memory:"], "a store that several processes can open"),
+        ({}, ["--store", "rocksdb:x"], "a store that several processes can open"),
         ({"OS_STORAGE__URI": "redis://127.0.0.1:1"}, [], "[signed_url] secret_key"),
         ({}, ["--store", "redis://:secret@127.0.0.1"], "--store must not contain a password"),
     ],

@@ -48,7 +48,7 @@ def test_an_address_that_is_taken_stops_no_start_and_is_tried_again(engine: str,
         assert "Metrics are not served" not in first.output
         second = stack.enter_context(ZqServer(f"rocksdb://{tmp_path}/b", engine=engine, env=env))
         assert second.ready()
-        conflict = f"Metrics are not served: 127.0.0.1:{port} is the address of another program. Set [metrics] port."
+        conflict = f"Metrics are not served: 127.0.0.1:{port} is used by another program. Set [metrics] port."
         assert conflict in second.output
         assert announced not in second.output
         first.kill()
@@ -67,8 +67,8 @@ def test_metrics_and_probes_at_the_main_address_are_warned_of(engine: str, tmp_p
     with server:
         warnings = [line for line in server.output.splitlines() if "WARNING" in line]
         assert [line.partition(": ")[2] for line in warnings] == [
-            f"Probes are not served: 0.0.0.0:{port} is the address of the server. Set [probes] bind.",
-            f"Metrics are not served: 127.0.0.1:{port} is the address of the server. Set [metrics] port.",
+            f"Probes are not served: 0.0.0.0:{port} is used by the server. Set [probes] bind.",
+            f"Metrics are not served: 127.0.0.1:{port} is used by the server. Set [metrics] port.",
         ]
         assert ask(server.url, "GET", "/v2/queues").status == 200
         assert "Metrics: " not in server.output

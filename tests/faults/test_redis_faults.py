@@ -474,7 +474,7 @@ def test_a_user_without_rights_is_told(server: RedisServer, rights: str):
     with redis.Redis(port=server.port) as admin:
         every = {"keys": ["*"], "channels": ["*"], "reset": True}
         admin.acl_setuser("weak", enabled=True, passwords=["+geheim"], commands=rights.split(), **every)
-    assert "does not allow" in refused(server.uri.replace("redis://", "redis://weak:geheim@"))
+    assert "denies this user" in refused(server.uri.replace("redis://", "redis://weak:geheim@"))
 
 
 def test_a_missing_database_is_told(server: RedisServer):
@@ -526,7 +526,7 @@ def test_what_is_no_redis_is_told(greeting: bytes):
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
-        assert "protocol of Redis" in refused(f"redis://127.0.0.1:{listener.getsockname()[1]}")
+        assert "the Redis protocol" in refused(f"redis://127.0.0.1:{listener.getsockname()[1]}")
 
 
 def test_a_socket_serves_as_well(tmp_path):

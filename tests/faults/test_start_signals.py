@@ -86,7 +86,7 @@ def test_another_command_that_starts_outlives_sighup(store: RedisServer, tmp_pat
     config, log = tmp_path / "zq.conf", tmp_path / "log"
     config.write_text(CONFIG)
     arguments = ["--config", str(config), "--store", store.uri]
-    outlives_signals("zq.serving.deliver_command", arguments, log, lambda: "zq-deliver delivers." in log.read_text())
+    outlives_signals("zq.serving.deliver_command", arguments, log, lambda: "zq-deliver is running." in log.read_text())
 
 
 def test_a_reload_during_the_start_of_a_command_is_obeyed(store: RedisServer, tmp_path: Path) -> None:

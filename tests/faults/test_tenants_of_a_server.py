@@ -121,8 +121,8 @@ def test_a_server_does_not_start_with_a_wrong_policy(deployment: Deployment) -> 
     deployment.server.launch()
     assert deployment.server.wait(WITHIN) == 2
     assert deployment.server.stderr.strip().splitlines()[-1] == (
-        f"zq-server: [oslo_policy] policy_file {deployment.policy} cannot be used: 'queues:gat' is no rule; "
-        "api-ref/policy.md lists them."
+        f"zq-server: [oslo_policy] policy_file {deployment.policy} cannot be used: 'queues:gat' is not a rule; "
+        "api-ref/policy.md lists all rules."
     )
 
 

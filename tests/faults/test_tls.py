@@ -247,12 +247,12 @@ def _last(connection: socket.socket) -> bytes:
         ("[server]\ntls_client_ca = {0}/ca.pem\n", "[server] tls_client_ca needs tls_cert and tls_key."),
         (
             "[server]\ntls_cert = {0}/server.pem\ntls_key = {0}/second.key\n",
-            "[server] tls_cert and tls_key must be a certificate and its key, without a password: {0}/server.pem and "
-            "{0}/second.key are not.",
+            "[server] tls_cert and tls_key must be a certificate and its unencrypted key, but {0}/server.pem "
+            "and {0}/second.key are not.",
         ),
         (
             "[server]\ntls_cert = {0}/none.pem\ntls_key = {0}/server.key\n",
-            "[server] tls_cert cannot be read: {0}/none.pem.",
+            "[server] tls_cert is not readable: {0}/none.pem.",
         ),
         (
             "[server]\ntls_cert = {0}/server.pem\ntls_key = {0}/server.key\ntls_client_ca = {0}/ca.key\n",

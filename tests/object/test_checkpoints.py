@@ -169,7 +169,7 @@ def test_a_store_is_restored_while_it_is_served(store: tuple[Storage, float], ur
     assert found["then"] == numbers(15)
     assert found["early"] == numbers(len(found["early"]))
     assert 0 < len(found["early"]) < 6
-    assert "up to position 5" in done.said
+    assert "up to log position 5" in done.said
     post(storage, "undisturbed")
 
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_restored_is_refused(uri: str, tmp_path: Path) -> None:
     for options, sentence in (
         (["--position", "1000"], "The log ends at position"),
         (["--at", "yesterday"], "must be a time"),
-        (["--at", "2026-01-01T00:00:00Z", "--position", "3"], "give one of them"),
+        (["--at", "2026-01-01T00:00:00Z", "--position", "3"], "exclude each other"),
     ):
         done = run("restore", "--store", uri, "--to", to, *options)
         assert (done.code, sentence in done.error) == (2, True), done

@@ -82,7 +82,7 @@ def reload(configuration: Configuration, apply: Callable[[Settings], None] | Non
     set_level(configuration.current.log_level)
     if apply:
         apply(configuration.current)
-        LOG.info("Reloaded: %s", ", ".join(changes) or "Reloaded: %s")
+        LOG.info("Reloaded: %s", ", ".join(changes) or "no option has changed.")
     else:  # the parent of the processes logs them once
         for sentence in configuration.left:
             LOG.warning(sentence)

@@ -77,7 +77,7 @@ function Row({ item: one, open, address }) {
 }
 
 function state(one) {
-  return one.confirmed ? html`<span class="mark">is delivered to</span>` : html`<span class="mark delayed">has not agreed</span>`;
+  return one.confirmed ? html`<span class="mark">is delivered to</span>` : html`<span class="mark delayed">has not confirmed</span>`;
 }
 
 function One({ item: one, path, changed, away }) {
@@ -100,7 +100,7 @@ function Acts({ item: one, path, changed, away }) {
   const agree = () => agreed(path, true, "It is delivered to from now on.", changed).catch((fault) => announce(fault.message, true));
   const test = () => call("POST", `${path}/deliveries`, {}).then(() => announce('{"test": true} is on its way.'), (fault) => announce(fault.message, true));
   return html`${!one.confirmed && html`<${Act} rule="subscription:confirm" kind="main" onClick=${agree}>Confirm</${Act}>`}
-    <${Act} rule="subscription:update" when=${one.confirmed} why="The subscriber has not agreed." onClick=${test}>Test delivery</${Act}>
+    <${Act} rule="subscription:update" when=${one.confirmed} why="The subscriber has not confirmed." onClick=${test}>Test delivery</${Act}>
     ${one.confirmed && html`<${Act} rule="subscription:confirm" onClick=${() => askToPause(one, path, changed)}>Pause…</${Act}>`}
     <${Act} rule="subscription:delete" kind="danger" onClick=${() => askToEnd(one, path, changed, away)}>Delete…</${Act}>`;
 }
