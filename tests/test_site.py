@@ -64,7 +64,7 @@ def test_a_search_for_a_word_of_the_field_lands_in_the_glossary(site: Path) -> N
 
 def test_no_section_is_called_as_a_page_to_begin_with() -> None:
     """In a list of what was found they could not be told apart."""
-    begin = (REFERENCE / "index.md").read_text().partition("## Begin here")[2].partition("\n## ")[0]
+    begin = (REFERENCE / "index.md").read_text().partition("## Tutorials")[2].partition("\n## ")[0]
     titles = re.findall(r"^\| \[([^\]]+)\]", begin, re.MULTILINE)
     assert "Getting started" in titles
     headings = [

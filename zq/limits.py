@@ -2,7 +2,9 @@
 """All limits of zq and their checks (contract 6.1, 7, 8, 16). No other module defines a limit."""
 
 import re
-from collections.abc import Callable, Sequence
+from base64 import b64decode
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from typing import Final, TypeGuard
 
@@ -10,6 +12,7 @@ from msgspec import Struct
 
 from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
 from zq.model import QueueRef
+from zq.model.attributes import TRACE_NAMES, AttributeValue
 from zq.model.topics import PATTERN, Pattern, Retention, TopicRef
 
 # Minimum ttl or grace in seconds.
@@ -59,6 +62,14 @@ MAX_COMMITTED: Final = 1000
 MAX_FREE_NAME: Final = 128
 # Maximum length of the name of a message group.
 MAX_GROUP: Final = 128
+# Attributes that the sender of a message may choose, besides its trace context.
+MAX_ATTRIBUTES: Final = 10
+# Characters of the name or the type of an attribute.
+MAX_ATTRIBUTE_NAME: Final = 256
+# Digits of a number among attributes, and its range.
+MAX_DIGITS: Final = 38
+LEAST_NUMBER: Final = Decimal("-1e128")
+GREATEST_NUMBER: Final = Decimal("1e126")
 # Maximum number of stages, fences or producers per page.
 MAX_WORK_PAGE: Final = 100
 # Maximum configurable ttl, grace or delay in seconds (100 years).
@@ -83,6 +94,17 @@ QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 QUEUE_RULE: Final = f"must be a queue name, 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot"
 # The name of an existing queue, which may be too long for creation by REST.
 LONG_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}", re.ASCII)
+
+# The name of an attribute: parts of letters (also Latin letters with diacritics), digits, _ and -, with dots between.
+ATTRIBUTE_NAME: Final = re.compile(r"[\u00c0-\u017fA-Za-z0-9_-]+(?:\.[\u00c0-\u017fA-Za-z0-9_-]+)*")
+# Prefixes that no attribute's name may have, in lower case.
+RESERVED_PREFIXES: Final = ("aws.", "amazon.")
+# The type of an attribute, with an optional label.
+ATTRIBUTE_TYPE: Final = re.compile(r"(String|Number|Binary)(?:\..+)?", re.DOTALL)
+# The text of a number among attributes.
+ATTRIBUTE_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+# A character that no attribute may have, since XML has no form for it.
+FORBIDDEN_CHARACTER: Final = re.compile("[^\t\n\r\\x20-\\ud7ff\\ue000-\\ufffd\U00010000-\U0010ffff]")
 
 # Returns the queue, or ``None`` if it does not exist.
 Find = Callable[[QueueRef], object]
@@ -238,6 +260,62 @@ def group_name(name: str) -> str:
     if not 1 <= len(name) <= MAX_GROUP:
         raise Invalid(f"group must be 1 to {MAX_GROUP} characters; it has {len(name)}.")
     return name
+
+
+def check_attributes(values: Mapping[str, AttributeValue]) -> None:
+    """Refuse attributes of a message that break a rule or a bound; those of SQS are the same."""
+    if (count := sum(name not in TRACE_NAMES for name in values)) > MAX_ATTRIBUTES:
+        raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES} members; it has {count}.")
+    for name, value in values.items():
+        _check_attribute(f"attributes.{name}", name, value)
+
+
+def _check_attribute(field: str, name: str, value: AttributeValue) -> None:
+    if not 1 <= len(name) <= MAX_ATTRIBUTE_NAME:
+        raise Invalid(f"attributes: a name must be 1 to {MAX_ATTRIBUTE_NAME} characters; one has {len(name)}.")
+    if ATTRIBUTE_NAME.fullmatch(name) is None:
+        raise Invalid(f"{field}: a name must be letters, digits, _ - and single dots between them.")
+    if name.lower().startswith(RESERVED_PREFIXES):
+        raise Invalid(f"{field}: a name must not begin with AWS. or Amazon.")
+    matched = ATTRIBUTE_TYPE.fullmatch(value.data_type)
+    if matched is None:
+        raise Invalid(f"{field}.type must be String, Number or Binary, with an optional label behind a dot.")
+    if len(value.data_type) > MAX_ATTRIBUTE_NAME:
+        raise Invalid(f"{field}.type must be at most {MAX_ATTRIBUTE_NAME} characters; it has {len(value.data_type)}.")
+    content = value.binary_value if matched[1] == "Binary" else value.string_value
+    if not content:
+        raise Invalid(f"{field} must not be empty.")
+    if matched[1] == "Binary":
+        if not is_base64(content):
+            raise Invalid(f"{field}.value must be base64, since its type is Binary.")
+    elif not is_allowed_text(content):
+        raise Invalid(f"{field} must not have control characters other than tab, line feed and carriage return.")
+    elif matched[1] == "Number" and not is_attribute_number(content):
+        raise Invalid(
+            f"{field} must be a number from -10^128 to 10^126 with at most {MAX_DIGITS} digits, not {content[:40]}."
+        )
+
+
+def is_allowed_text(text: str) -> bool:
+    """Return whether a text has no forbidden character. The faster check for printable texts comes first."""
+    return text.isprintable() or FORBIDDEN_CHARACTER.search(text) is None
+
+
+def is_attribute_number(text: str) -> bool:
+    """Return whether the text is a number within the bounds for attributes."""
+    if ATTRIBUTE_NUMBER.fullmatch(text) is None:
+        return False
+    digits = re.split("[eE]", text)[0].lstrip("+-0").replace(".", "").strip("0")
+    return len(digits) <= MAX_DIGITS and LEAST_NUMBER <= Decimal(text) <= GREATEST_NUMBER
+
+
+def is_base64(text: str) -> bool:
+    """Return whether the text is base64."""
+    try:
+        b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True
 
 
 def claim_name(name: str) -> str:

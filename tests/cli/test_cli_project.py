@@ -214,7 +214,12 @@ SET_MEMBERS: dict[str, Any] = {
     "body_bytes": 3,
     "attributes": {"retries": "3"},
     "group": "g",
+    "deduplication_id": "once",
+    "aws_trace_header": "Root=1",
 }
+
+LOST = {"claim_count", "origin", "origin_claim_count", "reason", "deduplication_id", "aws_trace_header"}
+"""Those that an import cannot restore."""
 
 
 def test_each_member_of_a_message_is_restored_renewed_or_named() -> None:
@@ -222,14 +227,15 @@ def test_each_member_of_a_message_is_restored_renewed_or_named() -> None:
     assert {*Message.__struct_fields__} == {*SET_MEMBERS}
     whole = Message(**SET_MEMBERS)
     assert {*Message.__struct_fields__} == RESTORED | RENEWED | {*lost_members(whole)}
-    assert lost_members(whole) == ["claim_count", "origin", "origin_claim_count", "reason", "attributes"]
+    assert {*lost_members(whole)} == LOST
     line = message_line("queue", "jobs", whole)
     assert (bytes(line.body), line.ttl, line.delay, line.group) == (b"[1]", 240, 120, "g")
+    assert line.attributes == {"retries": "3"}
 
 
 NOT_SHOWN = {"client", "first_claimed"}
 """Members of stored messages that no answer shows, so that an export cannot have them."""
-ANSWERED_AS = {"available": "available_at", "extra": "attributes", "claim": "href"}
+ANSWERED_AS = {"available": "available_at", "claim": "href"}
 
 
 def test_an_export_sees_each_member_that_a_stored_message_has() -> None:
@@ -344,3 +350,29 @@ def test_a_percentile_is_a_span_that_was_measured() -> None:
     assert [percentile(spans, part) for part in (0, 50, 99, 100)] == [1, 100, 198, 200]
     assert percentile([7.0], 50) == 7
     assert percentile([], 50) == 0
+
+
+def test_attributes_survive_export_and_import(zq: Zq, tmp_path: Path) -> None:
+    """Each with its type. A listing shows them, too."""
+    given = ["a=x", "b:Number=1.5", "c:Binary=AAEC", "d:String.uuid=7=f", "e:Number=0.10"]
+    zq("post", "jobs", '"body"', *(part for each in given for part in ("--attribute", each)))
+    expected = {
+        "a": "x",
+        "b": 1.5,
+        "c": {"type": "Binary", "value": "AAEC"},
+        "d": {"type": "String.uuid", "value": "7=f"},
+        "e": {"type": "Number", "value": "0.10"},
+    }
+    assert [one["attributes"] for one in zq("list", "jobs")] == [expected]
+    path = tmp_path / "export"
+    zq("export", "--to", str(path))
+    zq("pop", "jobs")
+    zq("import", str(path))
+    assert [one["attributes"] for one in zq("list", "jobs")] == [expected]
+
+
+@pytest.mark.parametrize("given", ["a", "=x", ":Number=5"])
+def test_an_attribute_without_a_name_or_a_value_is_refused(zq: Zq, given: str) -> None:
+    result = zq.run("post", "jobs", "1", "--attribute", given)
+    assert result.exit_code == 2
+    assert "NAME=VALUE" in result.stderr

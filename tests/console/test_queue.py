@@ -63,13 +63,17 @@ def open_first(page: Page) -> None:
 
 
 def test_what_strangers_wrote_is_text(client: Client, watch: Watch) -> None:
-    """Acceptance 5: a body, its keys, metadata and a reason; nothing runs, and what turns the writing is an escape."""
+    """Bodies, keys, attributes, metadata and reasons: nothing runs, and what turns the writing is an escape."""
     queue = client.queue("mail")
     queue.create({"_dead_letter_queue": "mail.dead", "note": HOSTILE, HOSTILE: 1})
-    queue.post({"text": HOSTILE, HOSTILE: [HOSTILE], "__proto__": {"html": HOSTILE}})
+    queue.post(
+        {"text": HOSTILE, HOSTILE: [HOSTILE], "__proto__": {"html": HOSTILE}}, attributes={"note": HOSTILE, "size": 7}
+    )
     page = watch.open(MAIL)
     expect(page.locator("td.start")).to_contain_text("<script>alert(1)</script>")
     open_first(page)
+    expect(page.locator(".facts")).to_contain_text("Attribute size7")
+    expect(page.locator(".facts")).to_contain_text("onerror=alert(2)")
     for summary in page.locator(".tree summary").all()[1:]:
         summary.click()
     expect(page.locator(".tree")).to_contain_text("\\u202egnp.exe")

@@ -22,7 +22,7 @@ from zq.model.stats import Salvaged
 from zq.model.topics import TopicRef
 from zq.storage import check, salvage
 from zq.storage.ordered import layout
-from zq.storage.ordered.integrity import INDEXES
+from zq.storage.ordered.entries import MESSAGE_OF
 from zq.storage.rocksdb import connect
 from zq.storage.rocksdb.store import Store
 from zq.storage.rocksdb.survey import Survey
@@ -157,7 +157,7 @@ def test_messages_whose_records_are_lost_come_back_without_claims_and_counts(pat
     told, new = salvaged(path)
     assert 3 < len(old["bodies"]) < len(old["messages"]) - 3
     assert new["messages"].keys() == old["bodies"].keys()
-    message_of = {name: INDEXES[name] for name in ("available", "expiry", "ids")}
+    message_of = {name: MESSAGE_OF[name] for name in ("available", "expiry", "ids")}
     for family, of in message_of.items():
         apart = {key for key, value in old[family].items() if of(key, value) in old["bodies"]}
         assert new[family].keys() == apart

@@ -11,6 +11,7 @@ from tests.http.api import Api, query_of
 from tests.tables import every_row
 from zq.clock import ManualClock
 from zq.model import Draft, QueueRef
+from zq.model.attributes import Attributes, AttributeValue, encode_attributes
 from zq.storage.api import Storage
 
 JOBS = "/v2/queues/jobs"
@@ -18,6 +19,8 @@ URL = f"{JOBS}/messages"
 DETAILS = {"sequence", "created", "expires", "available_at", "claim_count"}
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 BASE = {"id", "href", "ttl", "age", "body"}
+STORED = encode_attributes(Attributes({"n": AttributeValue("Number", "1.5")}, "once", "Root=1"))
+SHOWN = {"attributes": {"n": 1.5}, "deduplication_id": "once", "aws_trace_header": "Root=1"}
 
 
 def every_look(api: Api, suffix: str) -> dict[str, list[Any]]:
@@ -92,14 +95,14 @@ def test_a_dead_letter_shows_where_it_came_from(api: Api) -> None:
 def test_what_came_with_a_message_is_among_its_details(api: Api, storage: Storage, clock: ManualClock) -> None:
     """As it was posted, by every request; and a copy that is posted again has it too."""
     api.put(JOBS, 201, {"_history_ttl": 3600})
-    draft = Draft("0" * 32, b'"text"', 3600, 0, "alice", extra=b'{"n": {"a": 1.50}}')
+    draft = Draft("0" * 32, b'"text"', 3600, 0, "alice", attributes=STORED)
     storage.messages.post(QueueRef(api.project, "jobs"), [draft], clock.now())
     api.delete(f"{URL}?ids={draft.id}", 204)
     api.post(f"{JOBS}/history/replay", 200, {"limit": 1})
     for name, [message] in every_look(api, "detailed=true").items():
-        assert message["attributes"] == {"n": {"a": 1.5}}, name
+        assert message | SHOWN == message, name
     [record, _] = api.get(f"{JOBS}/history?detailed=true", 200).json["messages"]
-    assert record["attributes"] == {"n": {"a": 1.5}}
+    assert record["attributes"] == SHOWN["attributes"]
 
 
 def test_sequences_rise_and_are_the_markers_of_a_listing(api: Api) -> None:

@@ -490,3 +490,18 @@ def test_a_redrive_beyond_the_quota_leaves_the_notice_of_plain_bodies(
     (id,) = api.send("jobs", SECRET)
     store.replace(id, b'"forged"')
     assert api.get(f"{URL}/{id}", 503).headers["X-Zq-Error"] == "MessageUnreadable"
+
+
+def test_attributes_are_encrypted_with_the_body(api: Api, storage: Storage, clock: ManualClock) -> None:
+    """Those of the message and of the request; every answer shows them, also after a replay."""
+    parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    body = {"messages": [{"body": SECRET, "attributes": {"card": "4111 1111"}}]}
+    api.post(URL, 201, body, {"traceparent": parent})
+    [stored] = storage.messages.list(QueueRef(api.project, "jobs"), 0, 10, ListFilter(), clock.now()).items
+    assert stored.attributes.startswith(MARK)
+    assert b"4111" not in stored.attributes
+    attributes = {"card": "4111 1111", "traceparent": parent}
+    [popped] = api.delete(f"{URL}?pop=1&detailed=true", 200).json["messages"]
+    api.post("/v2/queues/jobs/history/replay", 200, {"limit": 1})
+    [copy] = api.get(f"{URL}?echo=true&detailed=true", 200).json["messages"]
+    assert popped["attributes"] == copy["attributes"] == attributes

@@ -38,7 +38,7 @@ class Entry:
         draft, claim = self.draft, self.claim if self.held(now) else ""
         seen = (self.created, self.expires, self.available, self.sequence, draft.client, claim, self.count)
         origin = (self.origin, self.origin_count, self.reason)
-        return Message(draft.id, draft.body, self.ttl, *seen, draft.checksum, *origin, draft.extra, self.first)
+        return Message(draft.id, draft.body, self.ttl, *seen, draft.checksum, *origin, draft.attributes, self.first)
 
     def give_back(self, now: float, delay: int | None) -> None:
         """After ``delay``; without one after the wait, and without that to the former place."""

@@ -114,9 +114,9 @@ class Pair(RuleBasedStateMachine):
         """Messages with fresh ids for a queue."""
         serials = self.serials[self.queues[at].project]
         drafts = [
-            Draft(f"{next(serials):032x}", b"%d" % index, ttl, delay, client, f"MD5:{index}" if delay else "", extra)
+            Draft(f"{next(serials):032x}", b"%d" % index, ttl, delay, client, f"MD5:{index}" if delay else "", kept)
             for index, (ttl, delay, client) in enumerate(batch)
-            for extra in [b'{"n": %d}' % index if client == "bob" else b""]
+            for kept in [b'{"n": %d}' % index if client == "bob" else b""]
         ]
         self.ids += [draft.id for draft in drafts]
         return drafts

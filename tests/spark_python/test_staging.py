@@ -6,14 +6,19 @@ from typing import Any
 
 import pytest
 
-from zq.client import Queue
+from zq.client import Queue, TypedValue
 from zq.errors import Invalid, StageNotFound
+from zq.wire.attributes import typed_value
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.types import StringType, StructField, StructType
+import pyarrow as pa
+from msgspec.structs import asdict
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import MapType, StringType, StructField, StructType
 
 from zq.spark.options import Given, sink_options
+from zq.spark.rows import ATTRIBUTES, Rows
 from zq.spark.staging import BatchWriter, Staged, StreamWriter
 
 SCHEMA = StructType([StructField("body", StringType())])
@@ -60,3 +65,35 @@ def test_stages_are_not_dropped_one_by_one_of_a_server_that_is_gone(project) -> 
     began = time.monotonic()
     writer.abort([Staged(f"stage{number}", "job", []) for number in range(1000)])
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "entries", "expected"),
+    [
+        (MapType(StringType(), StringType()), [("a", "x")], {"a": "x"}),
+        (ATTRIBUTES, [("a", {"type": "Number", "value": "7"})], {"a": 7}),
+        (ATTRIBUTES, [("a", {"type": "Binary", "value": "AAEC"})], {"a": TypedValue("Binary", "AAEC")}),
+        (ATTRIBUTES, None, {}),
+    ],
+)
+def test_a_column_holds_the_attributes_of_messages(client, options, kind, entries, expected) -> None:
+    """The column of a source is one that the sink takes."""
+    schema = StructType([StructField("body", StringType()), StructField("with", kind)])
+    given = Given({**options, "queue": "out", "attributesColumn": "with"})
+    writer = BatchWriter(sink_options(given, stream=False), schema, overwrite=False)
+    batch = pa.RecordBatch.from_pylist([{"body": "b", "with": entries}], schema=to_arrow_schema(schema))
+    writer._store("s", iter([batch]), set())
+    client.commit("p", 0, publish=[("s", 1)])
+    [message] = client.queue("out").list()
+    assert message.attributes == expected
+    [rows] = Rows(["attributes"], "string").of([message])
+    [read] = rows.column("attributes").to_pylist()
+    typed = {name: asdict(typed_value(value)) for name, value in expected.items()}
+    assert dict(read or []) == typed
+
+
+def test_a_column_of_another_type_is_refused(options) -> None:
+    schema = StructType([StructField("body", StringType()), StructField("with", StringType())])
+    given = sink_options(Given({**options, "queue": "out", "attributesColumn": "with"}), stream=False)
+    with pytest.raises(Invalid, match="attributesColumn needs a column of map<string,string>"):
+        BatchWriter(given, schema, overwrite=False)

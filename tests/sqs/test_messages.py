@@ -2,6 +2,7 @@
 """Messages of SQS on every store, as AWS's own client sends and receives them."""
 
 import json
+from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from tests.servers import ask
 from tests.sqs.conftest import Take
-from zq.client import Client
+from zq.client import Client, TypedValue
 from zq.clock import ManualClock
 
 pytestmark = pytest.mark.every_store
@@ -249,7 +250,7 @@ def test_both_interfaces_see_the_same_messages(
     page = ask(url, "GET", "/v2/queues/jobs/messages?echo=true&detailed=true", headers=headers).document
     [seen] = page["messages"]
     assert seen["body"] == '{"a": 1}'
-    assert seen["attributes"] == {"MessageAttributes": {"text": ATTRIBUTES["text"]}}
+    assert seen["attributes"] == {"text": "Grüße"}
     for body in ("plain", {"b": [1, None]}):
         rest.queue("jobs").post(body)
     assert sorted(message["Body"] for message in take()) == ["plain", '{"a": 1}', '{"b":[1,null]}']
@@ -264,3 +265,37 @@ def test_a_paused_queue_gives_and_takes_nothing(sqs: Any, queue: str, take: Take
     assert refusal(sqs.send_message, QueueUrl=queue, MessageBody="b")[0].endswith("UnsupportedOperation")
     jobs.resume()
     assert [message["Body"] for message in take()] == ["a"]
+
+
+def test_attributes_are_the_same_over_rest(sqs: Any, queue: str, take: Take, rest: Client) -> None:
+    """In both directions, each with its type; clients verify the sums of what they receive."""
+    sqs.send_message(QueueUrl=queue, MessageBody="b", MessageAttributes=ATTRIBUTES)
+    shown = {
+        "text": "Grüße",
+        "größe.1": TypedValue("Number.int", "7"),
+        "raw": TypedValue("Binary", b64encode(b"\x00\xff").decode()),
+    }
+    [message] = rest.queue("jobs").pop()
+    assert message.attributes == shown
+    rest.queue("jobs").post("b", attributes={**shown, "raw": b"\x00\xff", "count": 7})
+    [received] = take()
+    assert received["MessageAttributes"] == {**ATTRIBUTES, "count": {"DataType": "Number", "StringValue": "7"}}
+
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize("own", [{}, {"traceparent": {"DataType": "String", "StringValue": "own"}}])
+def test_a_send_keeps_the_trace_context_of_its_request(sqs: Any, queue: str, take: Take, own: Any) -> None:
+    """Unless the message has one of its own. It is not part of the sender's sum."""
+
+    def add(request: Any, **_: Any) -> None:
+        request.headers["traceparent"] = PARENT
+
+    sqs.meta.events.register("before-sign.sqs.SendMessage", add)
+    sent = sqs.send_message(QueueUrl=queue, MessageBody="b", MessageAttributes=own)
+    sqs.meta.events.unregister("before-sign.sqs.SendMessage", add)
+    assert ("MD5OfMessageAttributes" in sent) == bool(own)
+    [message] = take()
+    assert message["MessageAttributes"] == (own or {"traceparent": {"DataType": "String", "StringValue": PARENT}})
+    assert len(message["MessageAttributes"]) == 1

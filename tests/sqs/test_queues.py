@@ -343,18 +343,19 @@ def test_names_beyond_those_of_rest_are_taken_for_dead_letters(sqs: Any, account
     assert sqs.list_dead_letter_source_queues(QueueUrl=long)["queueUrls"] == [queue]
 
 
-def test_an_export_names_attributes_that_an_import_cannot_restore(
-    sqs: Any, url: str, account: str, tmp_path: Path
-) -> None:
-    """A consumer that routes by attributes would not find them in the copy."""
+def test_an_export_and_import_keep_attributes(sqs: Any, url: str, account: str, tmp_path: Path) -> None:
+    """A consumer that routes by attributes finds them in the copy."""
     queue = sqs.create_queue(QueueName="mail")["QueueUrl"]
     attributes = {"retries": {"DataType": "Number", "StringValue": "3"}}
     sqs.send_message(QueueUrl=queue, MessageBody="x", MessageAttributes=attributes)
     zq = Zq(url, tmp_path)
     zq.env["ZQ_PROJECT"] = account
-    result = zq.run("export", "--to", str(tmp_path / "project.ndjson"))
-    assert result.exit_code == 1
-    assert "1 messages of queue mail are without attributes." in result.stderr
+    path = str(tmp_path / "project.ndjson")
+    assert zq.run("export", "--to", path).exit_code == 0
+    sqs.purge_queue(QueueUrl=queue)
+    assert zq.run("import", path).exit_code == 0
+    [message] = sqs.receive_message(QueueUrl=queue, MessageAttributeNames=["All"])["Messages"]
+    assert message["MessageAttributes"] == attributes
 
 
 def test_encryption_is_shown_as_it_was_asked_for(sqs: Any) -> None:

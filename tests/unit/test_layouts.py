@@ -5,6 +5,7 @@ import hashlib
 import json
 import tarfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from msgspec import msgpack, structs
 from rocksdict import Options, Rdict
 
 from tests.data.make import NOW
+from tests.data.make_attributes import IDS, STORED
 from tests.dictionary import Dictionary
 from zq.errors import StartRefused
 from zq.model import ClaimRequest, Lease, QueueRef
+from zq.model.attributes import NO_ATTRIBUTES, decode_attributes
 from zq.storage import check, salvage
 from zq.storage import object as object_store
 from zq.storage.object import offline
@@ -32,8 +35,13 @@ TODAY = int(layout.VERSION)
 
 def unpacked(number: int, tmp_path: Path) -> Path:
     """Return a copy of the store of a layout."""
+    return extracted(STORES[number], tmp_path)
+
+
+def extracted(file: Path, tmp_path: Path) -> Path:
+    """Return a copy of the store of an archive."""
     path = tmp_path / "store"
-    with tarfile.open(STORES[number]) as archive:
+    with tarfile.open(file) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has no filters.
         archive.extractall(path)
     return path
@@ -90,6 +98,23 @@ def test_a_store_of_todays_layout_hands_out_its_messages(tmp_path: Path) -> None
             assert bodies == [*(f"{number}" for number in range(9)), "x" * 2000]
     finally:
         storage.close()
+
+
+def test_attributes_that_earlier_code_stored_are_read_as_they_were(tmp_path: Path) -> None:
+    """Of messages that are claimed, buried, deleted and ready."""
+    path, jobs = extracted(DATA / "attributes.tar.xz", tmp_path), QueueRef("acme", "jobs")
+    storage = connect(f"rocksdb://{path}", sync="never", max_clock_jump=0)
+    with closing(storage):
+        [deleted] = storage.history.get(jobs, [IDS[2]], NOW)
+        found = storage.messages.get(jobs, IDS, NOW) + storage.messages.get(QueueRef("acme", "dead"), IDS, NOW)
+    attributes = {message.id: decode_attributes(message.attributes) for message in [*found, deleted.message]}
+    assert attributes == dict.fromkeys(IDS[:4], decode_attributes(STORED)) | {IDS[4]: NO_ATTRIBUTES}
+    assert {message.id: (message.claim_count, message.reason) for message in found} == {
+        IDS[0]: (1, ""),
+        IDS[1]: (0, "no use"),
+        IDS[3]: (0, ""),
+        IDS[4]: (0, ""),
+    }
 
 
 @pytest.mark.parametrize("gone", ["lines", "due"])

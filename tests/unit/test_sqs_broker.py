@@ -101,11 +101,11 @@ def test_what_stands_beside_a_body_is_sealed_with_it(storage: Storage) -> None:
     assert id is not None
     [stored] = storage.messages.get(QUEUE, [id], storage.now())
     assert stored.body.startswith(MARK)
-    assert stored.extra.startswith(MARK)
+    assert stored.attributes.startswith(MARK)
     with pytest.raises(MessageUnreadable):
-        broker.sealing.open("acme", id, stored.extra)
+        broker.sealing.open("acme", id, stored.attributes)
     [message] = received(messaging)
-    assert (message.body, message.extra) == (LETTER.body, LETTER.extra)
+    assert (message.body, message.attributes) == (LETTER.body, LETTER.attributes)
     assert received(messaging_of(storage)) == []
 
 

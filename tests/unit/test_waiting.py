@@ -64,6 +64,7 @@ def poll(
     found: Callable[[Any], object],
     *,
     gone: Callable[[], bool] = lambda: False,
+    waits: Callable[[], object] = lambda: None,
     **options: Any,
 ) -> Polled[Any]:
     """Poll as a server without an event loop does: the thread waits."""
@@ -72,6 +73,7 @@ def poll(
         while (polled := visit.look(ask, found, gone)) is None:
             notified = threading.Event()
             visit.begin(notified.set)
+            waits()
             notified.wait(visit.left())
             visit.end()
         return polled
@@ -92,10 +94,11 @@ class Scene:
         self, *, takes: bool = True, queue: QueueRef = QUEUE, wait: int = LONG, gone: bool = False
     ) -> Future[Polled]:
         """A poll that has asked in vain and waits."""
-        asked = self.shelf.asked
+        waits = threading.Event()
         ask = self.shelf.take if takes else lambda: self.shelf.looks()
-        running = self.pool.submit(poll, self.waiters, queue, wait, ask, bool, takes=takes, gone=lambda: gone)
-        wait_for(lambda: self.shelf.asked > asked, SOON, "the poll has asked")
+        options = {"takes": takes, "gone": lambda: gone, "waits": waits.set}
+        running = self.pool.submit(poll, self.waiters, queue, wait, ask, bool, **options)
+        wait_for(lambda: waits.is_set() or running.done(), SOON, "the poll waits")
         return running
 
     def put(self, *items: str, told: int = 1) -> None:

@@ -13,8 +13,13 @@ def operations() -> Json:
         "/v2/admin/rekey": {
             "post": operation(
                 "rekey",
-                "Wrap all keys of encryption by the first master key, and encrypt by new ones",
-                {200: answer("How many projects have keys, and of how many some could not be opened.", "Rekeyed")},
+                "Rewrap all data keys with the first master key and create new data keys",
+                {
+                    200: answer(
+                        "The number of projects with keys, and of those with keys that could not be rewrapped.",
+                        "Rekeyed",
+                    )
+                },
                 errors=(409,),
             ),
         },
@@ -25,23 +30,23 @@ def _projects() -> Json:
     named = query("project", IDS, "The project.", required=True)
     one = {200: answer("The project.", "Project")}
     paging = [
-        query("marker", TEXT, "Marker of the page, from the link to it."),
-        query("limit", integer(1, 100, default=20), "Most projects of the page."),
+        query("marker", TEXT, "Marker of the page, from the link in the previous page."),
+        query("limit", integer(1, 100, default=20), "Maximum number of projects in the page."),
     ]
     return {
         "/v2/admin/projects": {
             "get": operation(
                 "list_projects",
-                "All projects that have made something, or of which something was said",
+                "List projects that have created something or have been configured",
                 {200: answer("A page.", "ProjectPage")},
                 parameters=paging,
             )
         },
         "/v2/admin/project": {
-            "get": operation("get_project", "What was said of a project, and what it has", one, parameters=[named]),
+            "get": operation("get_project", "Get a project's configuration and usage", one, parameters=[named]),
             "put": operation(
                 "update_project",
-                "Give a project values of its own, or another state",
+                "Change a project's quota or state",
                 one,
                 parameters=[named],
                 body=body("ProjectChange", required=True),
@@ -49,8 +54,8 @@ def _projects() -> Json:
             ),
             "delete": operation(
                 "delete_project",
-                "Remove all that is a project's, step by step",
-                {202: answer("Where that is.", "Project")},
+                "Delete all data of a project step by step",
+                {202: answer("The progress of the deletion.", "Project")},
                 parameters=[named],
                 errors=(409,),
             ),

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import click
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
 from zq.cli.failures import UNREADABLE, Failure, Unread
@@ -28,6 +28,7 @@ from zq.cli.uploads import BODY_OVERHEAD, MAX_BATCH
 from zq.client import Client, Draft, Listed, Message, Queue, Topic
 from zq.client.handles import visible_metadata
 from zq.errors import Conflict, Invalid, InvalidBody, QuotaExceeded
+from zq.wire.attributes import JsonValue
 
 # Minimum ttl of an exported message in seconds.
 MIN_TTL: Final = 60
@@ -38,7 +39,7 @@ RESTRICTIONS: Final = ("_paused", "_max_messages_post_size")
 # Errors of a batch after which the import continues.
 LEFT_OUT: Final = (Conflict, QuotaExceeded)
 # Members of a message that an import restores, or that each post sets again. All others are lost.
-RESTORED: Final = frozenset({"raw", "ttl", "age", "expires", "available_at", "group"})
+RESTORED: Final = frozenset({"raw", "ttl", "age", "expires", "available_at", "group", "attributes"})
 RENEWED: Final = frozenset({"id", "href", "checksum", "sequence", "created", "body_start", "body_bytes"})
 Kind = Literal["queue", "topic"]
 
@@ -66,6 +67,7 @@ class MessageLine(Struct, tag="message", tag_field="is"):
     ttl: int | None
     delay: int | None = 0
     group: str | None = None
+    attributes: dict[str, JsonValue] | UnsetType = UNSET
 
 
 Line = ResourceLine | MessageLine
@@ -191,7 +193,9 @@ def message_line(of: Kind, name: str, message: Message) -> MessageLine:
         now = message.created + timedelta(seconds=message.age)
         delay = max(0, int((message.available_at - now).total_seconds()))
     ttl = max(MIN_TTL, message.ttl - message.age)
-    return MessageLine(of, name, message.id, message.raw, ttl, delay, message.group or None)
+    return MessageLine(
+        of, name, message.id, message.raw, ttl, delay, message.group or None, message.attributes or UNSET
+    )
 
 
 @click.command("import", cls=Command)
@@ -249,6 +253,11 @@ class Lines:
                 raise InvalidBody(f"Line {number} does not belong to an export: {error}.") from error
 
 
+def draft(line: MessageLine) -> Draft:
+    """Return the message of a line, to be posted to a queue."""
+    return Draft(line.body, line.ttl, line.delay, line.group, line.attributes or None)
+
+
 def resource_of(client: Client, key: ResourceKey) -> Queue | Topic:
     """Return the queue or topic of a key."""
     return client.queue(key[1]) if key[0] == "queue" else client.topic(key[1])
@@ -299,6 +308,8 @@ def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
             yield line
             continue
         size = len(bytes(line.body)) + BODY_OVERHEAD
+        if line.attributes:
+            size += len(msgspec.json.encode(line.attributes))
         there = batch and (batch[0].of, batch[0].name) == key
         if batch and not (there and len(batch) < MAX_BATCH and filled + size <= bounds.get(key, BATCH_BYTES)):
             yield batch
@@ -366,7 +377,7 @@ class Importer:
         if isinstance(resource, Topic):
             resource.publish_batch([Draft(one.body, one.ttl) for one in batch], key=key)
             return
-        resource.post_batch([Draft(one.body, one.ttl, one.delay, one.group) for one in batch], key=key)
+        resource.post_batch([draft(one) for one in batch], key=key)
         delayed = sum(bool(one.delay) for one in batch)
         if delayed and self._ignores(resource):
             self._undelayed[name] += delayed

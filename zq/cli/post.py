@@ -25,6 +25,7 @@ from zq.client import Queue, Topic, posting
 from zq.client.handles import visible_metadata
 from zq.client.stopping import stop_on_signals
 from zq.errors import InvalidBody, ZqError
+from zq.wire.attributes import STRING, TypedValue
 
 
 class Delimiter(click.ParamType[str]):
@@ -38,6 +39,20 @@ class Delimiter(click.ParamType[str]):
         if len(found) != 1 or found in '"\r\n':
             self.fail(f"{value!r} must be a single character other than a quotation mark or line end.", param, ctx)
         return found
+
+
+class AttributeOption(click.ParamType[tuple[str, TypedValue]]):
+    """An attribute, ``NAME=VALUE`` or ``NAME:TYPE=VALUE``."""
+
+    name = "attribute"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, TypedValue]:
+        """Return the name and the value with its type."""
+        name, equals, text = str(value).partition("=")
+        name, _, kind = name.partition(":")
+        if not equals or not name:
+            self.fail(f"{value!r} is not NAME=VALUE or NAME:TYPE=VALUE.", param, ctx)
+        return name, TypedValue(kind or STRING, text)
 
 
 @click.command("post", cls=Command)
@@ -60,6 +75,14 @@ class Delimiter(click.ParamType[str]):
 )
 @click.option("--key", metavar="TEXT", help="Idempotency key of a single BODY.")
 @click.option("--group", metavar="NAME", help="Message group of a single BODY, in a queue with _grouped.")
+@click.option(
+    "--attribute",
+    "attributes",
+    multiple=True,
+    type=AttributeOption(),
+    metavar="NAME[:TYPE]=VALUE",
+    help="Attribute of a single BODY, of type String (default), Number or Binary (base64). Repeatable.",
+)
 @click.option("--concurrency", type=Count(1, 32), default=1, help="Concurrent batches; 1 keeps the order (default 1).")
 @click.option("--force", is_flag=True, help="Post with --delay even if the queue ignores delays.")
 @click.option("--restart", is_flag=True, help="Start again instead of resuming an interrupted post of the file.")
@@ -78,6 +101,8 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
         raise click.UsageError("--key requires a single BODY.")
     if options.group is not None and body in (None, "-"):
         raise click.UsageError("--group requires a single BODY.")
+    if options.attributes and body in (None, "-"):
+        raise click.UsageError("--attribute requires a single BODY.")
     form = form_of(path, options.text, options.rows, options.delimiter)
     if body is not None and body != "-":
         post_body(session, queue, body, form, options)
@@ -102,6 +127,7 @@ class PostOptions(Struct, frozen=True):
     delimiter: str | None
     key: str | None
     group: str | None
+    attributes: tuple[tuple[str, TypedValue], ...]
     concurrency: int
     restart: bool
     force: bool
@@ -124,8 +150,9 @@ def post_body(session: Session, queue: str, body: str, form: Form, options: Post
     if form.delimiter:
         raise click.UsageError("--csv requires --file or standard input.")
     content = as_json(body, never=options.text)
-    ttl, delay, group = options.ttl, options.delay, options.group
-    posted = session.queue(queue).post(content, ttl=ttl, delay=delay, key=options.key, group=group)
+    ttl, delay, group, attributes = options.ttl, options.delay, options.group, dict(options.attributes)
+    handle = session.queue(queue)
+    posted = handle.post(content, ttl=ttl, delay=delay, key=options.key, group=group, attributes=attributes or None)
     session.out.result({"id": posted})
 
 

@@ -31,6 +31,7 @@ from zq.client.values import (
     UndecodableBody,
     Worked,
 )
+from zq.wire.attributes import TypedValue
 from zq.wire.extensions import Buried, Moved, Released
 
 __all__ = [
@@ -67,6 +68,7 @@ __all__ = [
     "Subscribed",
     "Subscription",
     "Topic",
+    "TypedValue",
     "UndecodableBody",
     "Worked",
 ]

@@ -5,7 +5,7 @@ Batches are sent concurrently, by threads for a blocking client and by tasks for
 """
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import aclosing, nullcontext
 from math import inf
@@ -28,6 +28,7 @@ from zq.client.calls import (
 )
 from zq.client.values import Draft
 from zq.errors import InvalidBody, ZqError
+from zq.wire.attributes import Attribute, json_values
 from zq.wire.numbers import check_finite, check_numbers
 
 # Maximum number of messages per batch. More would not be faster, and a server may allow fewer.
@@ -99,7 +100,7 @@ class Packer:
         try:
             if isinstance(body, Draft):
                 ttl = self._ttl if body.ttl is None else body.ttl
-                tail = _tail(ttl, self._delay if body.delay is None else body.delay, body.group)
+                tail = _tail(ttl, self._delay if body.delay is None else body.delay, body.group, body.attributes)
                 self.delayed = self.delayed or bool(body.delay)
                 body = body.body
             content = self._encode(body)
@@ -143,9 +144,17 @@ class Packer:
         return time.monotonic() - self._since > self._linger
 
 
-def _tail(ttl: int | None, delay: int | None, group: str | None = None) -> bytes:
-    terms = ("ttl", ttl), ("delay", delay), ("group", group)
+def _tail(
+    ttl: int | None,
+    delay: int | None,
+    group: str | None = None,
+    attributes: Mapping[str, Attribute] | None = None,
+) -> bytes:
+    terms: tuple[tuple[str, Any], ...] = ("ttl", ttl), ("delay", delay), ("group", group)
     given = {name: value for name, value in terms if value is not None}
+    if attributes is not None:
+        check_finite(dict(attributes), "attributes")
+        given["attributes"] = json_values(attributes)
     return b"," + msgspec.json.encode(given)[1:] if given else b"}"
 
 

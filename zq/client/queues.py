@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verbs of a queue, written once for both kinds of client."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
@@ -37,6 +37,7 @@ from zq.client.values import (
 from zq.errors import Invalid
 from zq.model import Fence, Settled
 from zq.wire import extensions
+from zq.wire.attributes import Attribute
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ class QueueVerbs(SubscriptionVerbs):
         delay: int | None = None,
         key: str | None = None,
         group: str | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
     ) -> Call[str]:
         """Post a message and return its id. Retries are safe.
 
@@ -71,8 +73,10 @@ class QueueVerbs(SubscriptionVerbs):
             delay: Seconds until the message can be claimed. Raises ``Invalid`` if the queue ignores delays.
             key: Idempotency key. Set it if another process may repeat the post.
             group: Message group, for a queue with ``_grouped``.
+            attributes: Attributes by name: strings, numbers, bytes or ``TypedValue``.
         """
-        return posting.first_id(self._post([body if group is None else Draft(body, group=group)], ttl, delay, key))
+        draft = body if group is None and attributes is None else Draft(body, group=group, attributes=attributes)
+        return posting.first_id(self._post([draft], ttl, delay, key))
 
     @operation
     def post_batch(

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from zq.errors import InvalidBody
+from zq.wire.attributes import Attribute, AttributesOut
 from zq.wire.extensions import Buried, Moved, Released
 from zq.wire.numbers import check_numbers, checked_json
 
@@ -31,7 +32,7 @@ class UndecodableBody(InvalidBody, ValueError):
         self.message_id = message_id
 
 
-class Message(Struct, frozen=True, dict=True, omit_defaults=True):
+class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
     """A message as returned by the server. The fields after ``checksum`` are set only if details were requested."""
 
     id: str
@@ -53,8 +54,6 @@ class Message(Struct, frozen=True, dict=True, omit_defaults=True):
     """The first 256 characters of the body, if only the start was requested."""
     body_bytes: int = 0
     """Size of the whole body in bytes, if only the start was requested."""
-    attributes: dict[str, Any] = {}
-    """Attributes that another protocol attached to the message."""
     group: str = ""
 
     def __hash__(self) -> int:
@@ -277,12 +276,16 @@ class Worked(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """A message to be posted with its own ttl, delay or group."""
+    """A message to be posted with its own ttl, delay, group or attributes.
+
+    ``attributes``: strings, numbers, bytes or ``TypedValue`` by name.
+    """
 
     body: Any
     ttl: int | None = None
     delay: int | None = None
     group: str | None = None
+    attributes: Mapping[str, Attribute] | None = None
 
 
 class LastCommit(Struct, frozen=True):

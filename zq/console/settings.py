@@ -9,17 +9,18 @@ from oslo_config import cfg
 from zq.http.features import Section
 
 CONSOLE: Final[list[cfg.Opt]] = [
-    cfg.BoolOpt("enabled", default=True, help="Serve the web console at /console/, and lead browsers there from /."),
+    cfg.BoolOpt("enabled", default=True, help="Serve the web console at /console/ and redirect browsers there from /."),
     cfg.BoolOpt(
         "read_only",
         default=False,
-        help="Show nothing in the console that changes anything. That protects nothing: a token of a reader does.",
+        help="Hide all actions in the console that change data. This is no access control: use tokens with a reader "
+        "role.",
     ),
     cfg.StrOpt(
         "grafana_url",
         default="",
         regex=r"^(https?://\S+)?$",
-        help="Where the console's link to Grafana leads, as https://grafana.example.org/d/zq; empty: there is none.",
+        help="URL of the console's Grafana link, such as https://grafana.example.org/d/zq; empty: no link.",
     ),
 ]
 

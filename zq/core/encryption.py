@@ -109,13 +109,13 @@ class Sealing:
         sealed = self.seal(project, id, body)
         return sealed, wire.checksum(b'"' + b64encode(sealed) + b'"') if checksum else ""
 
-    def stored_extra(self, project: str, id: str, extra: bytes, *, seals: bool) -> bytes:
+    def stored_attributes(self, project: str, id: str, attributes: bytes, *, seals: bool) -> bytes:
         """Return the attributes to store, encrypted if ``seals`` is set. Empty attributes stay empty."""
-        return self.seal(project, extra_of(id), extra) if seals and extra else extra
+        return self.seal(project, attributes_of(id), attributes) if seals and attributes else attributes
 
     def opened(self, queue: QueueRef, messages: Messages) -> Messages:
         """Return the decrypted messages, excluding those that cannot be decrypted."""
-        marked = [1 for message in messages if message.body[:1] == MARK or message.extra[:1] == MARK]
+        marked = [1 for message in messages if message.body[:1] == MARK or message.attributes[:1] == MARK]
         if not marked and not self._queue_since(queue):
             return messages
         return [shown for message in messages if (shown := self.opened_or_none(queue, message)) is not None]
@@ -139,7 +139,8 @@ class Sealing:
             return message
         project = queue.project
         body = self.open(project, message.id, message.body)
-        return structs.replace(message, body=body, extra=self.open(project, extra_of(message.id), message.extra))
+        attributes = self.open(project, attributes_of(message.id), message.attributes)
+        return structs.replace(message, body=body, attributes=attributes)
 
     def opened_entries(self, queue: QueueRef, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
         """Return the decrypted history entries, excluding those that cannot be decrypted."""
@@ -205,19 +206,19 @@ def _is_later(created: Seconds, since: Seconds) -> bool:
     return bool(since) and created > since + SETTLED
 
 
-def extra_of(id: str) -> str:
+def attributes_of(id: str) -> str:
     """Return the identity that binds the encryption of a message's attributes, so that they cannot replace its body."""
     return f"extra/{id}"
 
 
 def is_sealed(message: Message) -> bool:
     """Return whether the message's body or attributes are encrypted in the store."""
-    return message.body[:1] == MARK or message.extra[:1] == MARK
+    return message.body[:1] == MARK or message.attributes[:1] == MARK
 
 
 def is_plain(message: Message) -> bool:
     """Return whether the message's body or attributes are stored unencrypted."""
-    return message.body[:1] != MARK or (bool(message.extra) and message.extra[:1] != MARK)
+    return message.body[:1] != MARK or (bool(message.attributes) and message.attributes[:1] != MARK)
 
 
 def _associated_data(key: str, project: str, id: str) -> bytes:

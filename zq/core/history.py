@@ -185,12 +185,12 @@ class History:
             clear = self._sealing.opened_or_none(queue, old)
             if clear is None:
                 continue
-            body, checksum, extra = old.body, old.checksum, old.extra
+            body, checksum, attributes = old.body, old.checksum, old.attributes
             if rules.encrypts or is_sealed(old):
                 summed = bool(checksum)
                 body, checksum = self._sealing.stored(queue.project, id, clear.body, seals=True, checksum=summed)
-                extra = self._sealing.stored_extra(queue.project, id, clear.extra, seals=True)
-            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, extra, old.group))
+                attributes = self._sealing.stored_attributes(queue.project, id, clear.attributes, seals=True)
+            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, attributes, old.group))
         if not drafts:
             return []
         refusal = self._quotas.reserve_storage(queue.project, drafts)

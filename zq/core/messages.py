@@ -2,7 +2,7 @@
 """Use cases of a queue's messages (contract 7)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
 
@@ -37,6 +37,7 @@ from zq.limits import (
     MIN_TTL,
     Limits,
     body_size,
+    check_attributes,
     count_within,
     free_name,
     group_name,
@@ -44,10 +45,12 @@ from zq.limits import (
 )
 from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
+from zq.model.attributes import Attributes, AttributeValue, encode_attributes, with_trace
 from zq.model.hidden import copies_of
 from zq.model.quotas import Work
 from zq.storage.api import Storage
 from zq.turns import SLICE, slices
+from zq.wire.attributes import attribute_values
 
 # A message id. It is never mistaken for a marker, because sequences have fewer digits.
 MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -55,6 +58,8 @@ MESSAGE_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
 NO_METADATA: Final = b"none"
 # A size limit that every stage exceeds. Staging under this limit stores nothing and only looks up the idempotency key.
 NO_ROOM: Final = -1
+# The attributes of a request without a trace context.
+NO_TRACE: Final[Mapping[str, AttributeValue]] = {}
 # Maximum size of a stage's notices, as a multiple of the maximum stage size.
 COPIES_SIZE: Final = 2
 
@@ -108,6 +113,7 @@ class Messages:
         idempotency_key: IdempotencyKey | None = None,
         hops: int = 0,
         rules: Rules | None = None,
+        trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> Applied[list[str]]:
         """Post all messages of the JSON body ``raw``, or none, and return their ids in array order (contract 7.2).
 
@@ -117,6 +123,7 @@ class Messages:
         Args:
             hops: Number of zq deliveries in the chain that led to this post.
             rules: The result of ``rules`` for this post, if the caller has it.
+            trace: Attributes for messages without a trace context of their own.
 
         Raises ``Invalid``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
         """
@@ -127,7 +134,7 @@ class Messages:
             body_size(len(raw), rules.max_post_size)
             now = self._clock.now()
             try:
-                drafts = self._drafts(posted, client, queue, rules, now)
+                drafts = self._drafts(posted, client, queue, rules, now, trace)
             except Invalid:
                 former, rules = rules, self._creation.rules(queue)
                 if rules == former:
@@ -153,6 +160,7 @@ class Messages:
         stage: str,
         idempotency_key: IdempotencyKey | None = None,
         hops: int = 0,
+        trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> Applied[int]:
         """Store all messages of the JSON body ``raw`` in a stage, or none, and return their number (extensions 9).
 
@@ -169,7 +177,7 @@ class Messages:
         self._quotas.check_targets([queue])
         body_size(len(raw), rules.max_post_size)
         now = self._clock.now()
-        drafts = self._drafts(posted, client, queue, rules, now)
+        drafts = self._drafts(posted, client, queue, rules, now, trace)
         try:
             with self._quotas.admit_work(queue.project, Work.STAGE, stage) as refusal:
                 self._stage(
@@ -177,7 +185,7 @@ class Messages:
                 )
         except Repeated as first:
             # If the server that staged the messages has died, it may not have staged the notices.
-            again = self._drafts(posted, client, queue, rules, now, first.answer)
+            again = self._drafts(posted, client, queue, rules, now, trace, first.answer)
             self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
             return Applied(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
         self._stage_copies(queue, stage, drafts, rules, now, hops, idempotency_key)
@@ -361,7 +369,7 @@ class Messages:
         for message in messages:
             ttl = max(1, int(message.expires - now))
             delay = min(SET_ASIDE, ttl - 1)
-            terms = message.client, message.checksum, message.extra, message.group
+            terms = message.client, message.checksum, message.attributes, message.group
             drafts.append(Draft(message.id, message.body, ttl, delay, *terms))
         self._messages.post(queue, drafts, now)
 
@@ -405,6 +413,7 @@ class Messages:
         queue: QueueRef,
         rules: Rules,
         now: Seconds,
+        trace: Mapping[str, AttributeValue],
         ids: Sequence[str] = (),
     ) -> Sequence[Draft]:
         """Build drafts from posted messages under the queue's rules.
@@ -427,5 +436,18 @@ class Messages:
                         queue.project, id, body, seals=rules.encrypts, checksum=self._checksum
                     )
                 group = "" if message.group is UNSET else group_name(message.group)
-                drafts.append(Draft(id, body, ttl, delay, client, checksum, group=group))
+                attributes = b""
+                if trace or message.attributes is not UNSET:
+                    attributes = _attributes(message, trace)
+                    attributes = self._sealing.stored_attributes(queue.project, id, attributes, seals=rules.encrypts)
+                drafts.append(Draft(id, body, ttl, delay, client, checksum, attributes, group))
         return drafts
+
+
+def _attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:
+    """Return the stored attributes of a posted message. Raises ``Invalid``."""
+    values: Mapping[str, AttributeValue] = {}
+    if posted.attributes is not UNSET:
+        values = attribute_values(posted.attributes)
+        check_attributes(values)
+    return encode_attributes(Attributes({**with_trace(values, trace)}))

@@ -187,6 +187,8 @@ class Publishing:
 
     def _entry(self, topic: TopicRef, posted: wire.Posted, rules: TopicRules, hops: int) -> Entry:
         ttl = rules.ttl
+        if posted.attributes is not UNSET:
+            raise Invalid("attributes must not be given: only messages of queues have them.")
         if posted.ttl is not UNSET:
             ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
         seal = os.urandom(SEAL) if rules.encrypts else b""

@@ -134,7 +134,11 @@ class Rules(Struct, frozen=True):
 
     def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:
         """Return whether a message has a delay other than 0 although the queue ignores delays."""
-        return not self.default_delay and any(one.delay is not UNSET and bytes(one.delay) != b"0" for one in posted)
+        if not self.default_delay:
+            for one in posted:
+                if one.delay is not UNSET and bytes(one.delay) != b"0":
+                    return True
+        return False
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
         """Return the queue's dead-letter queue with its conditions, or ``None`` if it has none (contract 8.6).

@@ -19,42 +19,50 @@ FLAG: Final[Json] = {"type": "boolean"}
 MOMENT: Final[Json] = {"type": "string", "format": "date-time"}
 # Descriptions of members whose names are not self-explanatory.
 DESCRIPTIONS: Final = {
-    "at_least": "A state has more messages than are counted.",
-    "oldest_ready": "For how many seconds the first ready message could have been claimed.",
-    "growth": "Messages more in a second, over the last minute or two.",
-    "in": "Messages posted, or published, in a second.",
-    "out": "Messages finished in a second.",
-    "dead": "Messages in the queue's dead-letter queue; null for who may not see that one.",
-    "complete": "All queues of the store were counted.",
-    "servers": "How many servers have told of themselves within half a minute.",
-    "clock_offset": "For how many seconds the server's clock is ahead of the store's.",
-    "sweep_lag": "For how many seconds the first expired message waits to be removed; null = not known.",
-    "p95": "Seconds within which 19 of 20 requests were answered; null without any.",
-    "recent": "Ready messages at the end of each half minute of the last ten.",
+    "at_least": "True if a state has more messages than are counted.",
+    "oldest_ready": "Seconds since the oldest ready message became ready.",
+    "growth": "Growth of the backlog in messages per second, over the last one to two minutes.",
+    "in": "Posted or published messages per second.",
+    "out": "Finished messages per second.",
+    "dead": "Messages in the dead-letter queue; null if the caller may not read that queue.",
+    "complete": "True if all queues of the store were counted.",
+    "servers": "Number of servers that have reported within half a minute.",
+    "clock_offset": "Seconds by which the server's clock is ahead of the store's clock.",
+    "sweep_lag": "Seconds for which the oldest expired message has been waiting for removal; null if unknown.",
+    "p95": "95th percentile of the response time in seconds; null without requests.",
+    "recent": "Ready messages at the end of each half minute, for the last ten half minutes.",
 }
 
 
 def figures() -> Json:
     """Return the operations by path and method."""
-    window = query("window", {"enum": list(WINDOWS), "default": 600}, "Seconds that the points go back.")
+    window = query("window", {"enum": list(WINDOWS), "default": 600}, "Range of the points in seconds.")
     sorts = sorted({*SORTS, *TOPIC_SORTS})
     paging = [
-        query("kind", {"enum": ["queues", "topics"], "default": "queues"}, "What is listed."),
-        query("sort", {"enum": sorts}, "By what; topics by in or name. Without, queues by oldest and topics by in."),
-        query("order", {"enum": ["asc", "desc"]}, "Without: names ascend, all else descends."),
+        query("kind", {"enum": ["queues", "topics"], "default": "queues"}, "Kind of the listed rows."),
+        query(
+            "sort", {"enum": sorts}, "Sort key; topics support in and name. Default: oldest for queues, in for topics."
+        ),
+        query(
+            "order", {"enum": ["asc", "desc"]}, "Sort order. Default: ascending for names, descending for other keys."
+        ),
         query("name", TEXT, "List only names that contain this text."),
-        query("marker", TEXT, "As a link of a page has it: the next one in the order of the first."),
-        query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Rows in the page."),
+        query("marker", TEXT, "Marker of the page, from the link in the previous page."),
+        query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Maximum number of rows in the page."),
     ]
-    off = "400 where the server takes none: [console] enabled is false."
-    page, points = answer(f"A page. {off}", "FiguresPage"), answer(f"Points; null where nobody looked. {off}", "Points")
-    overview = answer(f"Points, which are null for who may not see all queues, and lists. {off}", "Overview")
+    off = "400 if figures are off ([console] enabled is false)."
+    page, points = answer(f"A page. {off}", "FiguresPage"), answer(f"Points; null without samples. {off}", "Points")
+    overview = answer(f"Points, which are null if the caller may not see all queues, and lists. {off}", "Overview")
     return {
-        "/v2/figures": {"get": _get("get_figures", "What matters in the project", overview, [window])},
-        "/v2/figures/queues": {"get": _get("list_figures", "All queues or topics with their figures", page, paging)},
-        f"{QUEUE}/figures": {"get": _get("get_queue_figures", "A queue's past", points, [window])},
+        "/v2/figures": {"get": _get("get_figures", "Get an overview of the project", overview, [window])},
+        "/v2/figures/queues": {"get": _get("list_figures", "List queues or topics with their figures", page, paging)},
+        f"{QUEUE}/figures": {
+            "get": _get("get_queue_figures", "Get the history of a queue's figures", points, [window])
+        },
         SERVERS: {
-            "get": _get("list_servers", "What each server process says of itself", answer("All.", "Servers"), [])
+            "get": _get(
+                "list_servers", "List the latest reports of all server processes", answer("All.", "Servers"), []
+            )
         },
     }
 

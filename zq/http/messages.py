@@ -44,7 +44,8 @@ class MessageCollection:
         rules = self._messages.rules(context.queue, query.announced_size(req, self._max_post_size))
         raw = weight.admit_post(req, query.needed_body(req, rules.max_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
-        posted = self._messages.post(context.queue, context.client, raw, key, hops, rules)
+        trace = query.trace_attributes(req)
+        posted = self._messages.post(context.queue, context.client, raw, key, hops, rules, trace)
         context.messages = len(posted.value)
         if posted.replayed:
             idempotency.mark_replayed(resp)
@@ -90,7 +91,8 @@ class MessageCollection:
         req.context.allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
         hops, raw = query.hops(req), weight.admit_post(req, query.needed_body(req, self._max_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
-        staged = self._messages.stage(req.context.queue, req.context.client, raw, stage, key, hops)
+        trace = query.trace_attributes(req)
+        staged = self._messages.stage(req.context.queue, req.context.client, raw, stage, key, hops, trace)
         req.context.messages = staged.value
         if staged.replayed:
             idempotency.mark_replayed(resp)

@@ -2,6 +2,7 @@
 """Query parameters, headers and bodies of requests (contract 1.5, 1.6)."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Final
 
 import falcon
@@ -10,6 +11,7 @@ from zq import limits
 from zq.errors import Invalid, InvalidBody, InvalidHeader, InvalidParameter, Unavailable
 from zq.http import heads
 from zq.model import Fence
+from zq.model.attributes import AttributeValue, trace_context
 from zq.model.scopes import Kind, Verb
 
 # Media type that curl sends by default.
@@ -99,6 +101,12 @@ def hops(req: falcon.Request) -> int:
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
         raise InvalidHeader("Invalid header value", "Zq-Hops must be a number of at most 3 digits.")
     return int(given)
+
+
+def trace_attributes(req: falcon.Request) -> Mapping[str, AttributeValue]:
+    """Return the attributes for the trace context of a request; none if the header traceparent is absent or invalid."""
+    parent = req.env.get("HTTP_TRACEPARENT")
+    return trace_context(parent, req.env.get("HTTP_TRACESTATE", "")) if parent else {}
 
 
 def repeated(given: dict[str, Any]) -> dict[str, str]:

@@ -13,7 +13,7 @@ import falcon
 from zq.core.waiting import Polled, Waiters
 from zq.http import query
 from zq.http.authentication import check_again
-from zq.http.pending import HANDOVER, answer, answer_later
+from zq.http.pending import HANDOVER, Handover, answer, answer_later
 from zq.model import QueueRef
 
 T = TypeVar("T")
@@ -33,13 +33,20 @@ def polled(
     takes: bool,
 ) -> None:
     """Answer with ``show(ask())`` as soon as ``ask`` returns a non-empty answer, or at the deadline."""
+    wait = query.integer(req, "wait")
+    if not wait:
+        if takes and is_gone(req):
+            resp.status = falcon.HTTP_204
+        else:
+            answer(req, resp, ask, show)
+        return
 
     def show_outcome(outcome: Polled[T]) -> None:
         if outcome.turned_away:
             resp.set_header("Retry-After", "1")
         show(outcome.answer)
 
-    poll(req, resp, waiters, req.context.queue, query.integer(req, "wait"), ask, show_outcome, takes=takes)
+    poll(req, resp, waiters, req.context.queue, wait, ask, show_outcome, takes=takes)
 
 
 def poll(
@@ -60,13 +67,12 @@ def poll(
         takes: Whether ``ask`` claims or pops messages. If so, it is not called for a client that has disconnected.
     """
     req.context.waits = bool(wait)
-    caller_gone = gone(req)
-    if takes and caller_gone():
+    if takes and is_gone(req):
         resp.status = falcon.HTTP_204
         return
     if wait:
         visit = waiters.enter(queue, wait, takes=takes, check=check_again(req), paused=paused)
-        answer_later(req, resp, visit, partial(visit.look, ask, FOUND, caller_gone), show)
+        answer_later(req, resp, visit, partial(visit.look, ask, FOUND, partial(is_gone, req)), show)
         return
     answer(req, resp, lambda: Polled(ask()), show)
 
@@ -86,9 +92,7 @@ def hung_up(caller: socket.socket | None) -> bool:
     return bool(poll.poll(0))
 
 
-def gone(req: falcon.Request) -> Callable[[], bool]:
-    """Return a function that returns whether the client has disconnected."""
-    handover = req.env.get(HANDOVER)
-    if handover is not None:
-        return lambda: bool(handover.gone)
-    return partial(hung_up, connection(req))
+def is_gone(req: falcon.Request) -> bool:
+    """Return whether the client has disconnected."""
+    handover: Handover | None = req.env.get(HANDOVER)
+    return hung_up(connection(req)) if handover is None else handover.gone

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values shared by all layers, and the rules that depend on them only: no I/O, no clock, no JSON.
+"""Values shared by all layers, and the rules that depend on them only: no I/O and no clock.
+
+The stored form of ``attributes`` is the only JSON here.
 
 Times (``created``, ``available``, ``expires``, ``now``) are seconds since the epoch in UTC, with millisecond precision.
 ``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies are raw JSON bytes.
 
-Import values of queues, messages, claims and transactions from this package. Import those of ``topics``, ``documents``,
-``stats``, ``moments`` and ``expiry`` from their modules.
+Import values of queues, messages, claims and transactions from this package. Import those of ``topics``,
+``attributes``, ``documents``, ``stats``, ``moments`` and ``expiry`` from their modules.
 """
 
 from zq.model.claims import (

@@ -30,7 +30,7 @@ class Draft(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         delay: Seconds until the message can be claimed.
-        extra: Attributes as JSON that only the wire format of a protocol interprets; b"" = no attributes.
+        attributes: The encoded ``Attributes``, possibly encrypted; opaque to drivers; b"" = none.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Draft(Struct, frozen=True, omit_defaults=True):
     delay: int
     client: str
     checksum: str = ""
-    extra: bytes = b""
+    attributes: bytes = b""
     group: str = ""
     """The message's group, see ``Grouping``."""
     once: IdempotencyKey | None = None
@@ -48,7 +48,7 @@ class Draft(Struct, frozen=True, omit_defaults=True):
     @property
     def size(self) -> int:
         """Size of the message in bytes, as counted against quotas: body and attributes."""
-        return len(self.body) + len(self.extra)
+        return len(self.body) + len(self.attributes)
 
 
 class Copies(NamedTuple):
@@ -88,7 +88,7 @@ class Message(Struct, frozen=True):
     """The queue from which a dead letter came. The claim count there and the reason follow."""
     origin_claim_count: int = 0
     reason: str = ""
-    extra: bytes = b""
+    attributes: bytes = b""
     """Attributes as posted. A move keeps them."""
     first_claimed: Seconds = 0.0
     """Time of the first claim, in the origin queue for a dead letter; 0 = never claimed, or moved since."""

@@ -11,7 +11,7 @@ from zq.pools.catalogue import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
 
 def pools(limits: Limits) -> Json:
     """Return the operations on pools by path and method."""
-    detailed = flag("detailed", "Show each pool's options.")
+    detailed = flag("detailed", "Include each pool's options.")
     one = {200: answer("The pool.", "Pool")}
     return {
         "/v2/pools": {
@@ -23,10 +23,10 @@ def pools(limits: Limits) -> Json:
             )
         },
         "/v2/pools/{pool}": {
-            "get": operation("get_pool", "A pool", one, parameters=[detailed], errors=[404]),
+            "get": operation("get_pool", "Get a pool", one, parameters=[detailed], errors=[404]),
             "put": operation(
                 "put_pool",
-                "Make a pool, or another one of it",
+                "Create or replace a pool",
                 {201: answer("Made.", "", "Location")},
                 body=body("NewPool", required=True),
                 errors=[409],
@@ -34,14 +34,14 @@ def pools(limits: Limits) -> Json:
             "patch": operation(
                 "update_pool", "Change a pool", one, body=body("PoolChange", required=True), errors=[404, 409]
             ),
-            "delete": operation("delete_pool", "Remove a pool that has no queues", {204: answer("Removed.")}),
+            "delete": operation("delete_pool", "Delete a pool without queues", {204: answer("Removed.")}),
         },
     }
 
 
 def flavors(limits: Limits) -> Json:
     """Return the operations on flavors by path and method."""
-    detailed = flag("detailed", "Show each flavor's capabilities.")
+    detailed = flag("detailed", "Include each flavor's capabilities.")
     one = {200: answer("The flavor.", "Flavor")}
     return {
         "/v2/flavors": {
@@ -53,21 +53,21 @@ def flavors(limits: Limits) -> Json:
             )
         },
         "/v2/flavors/{flavor}": {
-            "get": operation("get_flavor", "A flavor", one, errors=[404]),
+            "get": operation("get_flavor", "Get a flavor", one, errors=[404]),
             "put": operation(
                 "put_flavor",
-                "Make a flavor of pools",
+                "Create a flavor",
                 {201: answer("Made.", "", "Location")},
                 body=body("NewFlavor", required=True),
             ),
             "patch": operation(
                 "update_flavor",
-                "Give a flavor these pools and no others",
+                "Replace the pools of a flavor",
                 one,
                 body=body("FlavorChange", required=True),
                 errors=[404],
             ),
-            "delete": operation("delete_flavor", "Remove a flavor", {204: answer("Removed.")}),
+            "delete": operation("delete_flavor", "Delete a flavor", {204: answer("Removed.")}),
         },
     }
 
@@ -104,7 +104,7 @@ def schemas() -> Json:
 def _paging(most: int, things: str, detailed: Json) -> list[Any]:
     return [
         query("marker", TEXT, "List names after this one."),
-        query("limit", integer(1, most, default=DEFAULT_PAGE), f"{things.title()} in the page."),
+        query("limit", integer(1, most, default=DEFAULT_PAGE), f"Maximum number of {things} in the page."),
         detailed,
     ]
 

@@ -359,7 +359,7 @@ class Exchange:
     async def _wait(self, waits: PendingAnswer | Feed) -> None:
         """Wait until the next attempt is due, and for the caller's turn if many waits end together.
 
-        Raise ``ClientDisconnect`` if the client has disconnected.
+        Raises ``ClientDisconnect`` if the client has disconnected.
         """
         watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
         waits.begin(partial(self._edge.queue.notify, self._caller(), notified))

@@ -32,6 +32,7 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "a stream in mode tail": (*(*READING, "mode", "maxMessagesPerBatch", "wait", "startingOffset", "failOnDataLoss"),),
     "the sink": (
         *("producer", "idempotencyKey", "ackColumn", "bodyColumn", "queueColumn", "ttlColumn", "delayColumn"),
+        "attributesColumn",
         *("ttl", "delay", "topic"),
     ),
 }
@@ -165,6 +166,7 @@ class SinkOptions:
     queues: str | None
     ttls: str | None
     delays: str | None
+    attributes: str | None
     ttl: int | None
     delay: int | None
 
@@ -188,6 +190,7 @@ def sink_options(given: Given, stream: bool) -> SinkOptions:
         queues,
         given.text("ttlColumn"),
         given.text("delayColumn"),
+        given.text("attributesColumn"),
         given.integer("ttl", None, 1),
         given.integer("delay", None, 0),
     )

@@ -13,6 +13,7 @@ from pyspark.sql.types import (
     DataType,
     IntegerType,
     LongType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -23,11 +24,16 @@ from pyspark.sql.types import (
 
 from zq.client import Message
 from zq.errors import Invalid, InvalidBody
+from zq.wire.attributes import JsonValue, TypedValue, typed_value
 from zq.wire.numbers import check_numbers
 
 # Values of the option bodyType.
 TYPES: Final[Mapping[str, DataType]] = {"string": StringType(), "binary": BinaryType(), "variant": VariantType()}
 _checked: Final = msgspec.json.Decoder()
+# Type of the attributes: their types and values by name. The value of a Binary is base64.
+ATTRIBUTES: Final = MapType(
+    StringType(), StructType([StructField("type", StringType()), StructField("value", StringType())])
+)
 # Type and value of each column. ``body``, ``claim``, ``queue`` and ``topic`` are added below.
 COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Any], Any]]]] = {
     "id": (StringType(), lambda message: message.id),
@@ -38,19 +44,37 @@ COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Any], Any]]]] = {
     "origin": (StringType(), lambda message: message.origin or None),
     "reason": (StringType(), lambda message: message.reason or None),
     "origin_claim_count": (IntegerType(), lambda message: message.origin_claim_count or None),
+    "attributes": (ATTRIBUTES, lambda message: attribute_entries(message)),
     "outcome": (StringType(), lambda message: message.outcome or None),
     "finished": (TimestampType(), lambda message: message.finished),
 }
 # Columns that locate a message.
 PLACES: Final = ("claim", "queue", "topic")
 # Columns of a claimed message.
-CLAIMED: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim", "queue")
+CLAIMED: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim", "queue", "attributes")
 # Columns of a live message.
 LIVING: Final = (*CLAIMED, "origin", "origin_claim_count", "reason")
 # Columns of a finished message.
 FINISHED: Final = (*LIVING, "outcome", "finished")
 # Columns of a topic's message.
 PUBLISHED: Final = ("id", "seq", "body", "created", "ttl", "topic")
+
+
+def attribute_entries(message: Message) -> list[tuple[str, dict[str, str]]] | None:
+    """Return a message's attributes as Arrow has a map; None if there are none."""
+    entries = [(name, msgspec.structs.asdict(typed_value(value))) for name, value in message.attributes.items()]
+    return entries or None
+
+
+def sent_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, JsonValue] | None:
+    """Return the attributes of a row: texts, or structs of a type and a value. Entries without a value are left out."""
+    if entries is None:
+        return None
+    return {
+        name: value if isinstance(value, str) else TypedValue(value["type"], value["value"])
+        for name, value in entries
+        if value is not None
+    }
 
 
 def as_string(raw: Raw) -> str | None:

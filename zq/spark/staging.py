@@ -8,19 +8,20 @@ tasks. A commit takes effect once per batch of its producer, even if another run
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from pyspark.sql.types import DataType, IntegralType, StringType, StructType
+from pyspark.sql.types import DataType, IntegralType, MapType, StringType, StructType
 
 from zq.client import Draft, PostStopped
 from zq.errors import ClaimLapsed, Invalid, StageNotFound, ZqError
 from zq.model import Committed, Fence
 from zq.spark.options import SinkOptions
-from zq.spark.rows import bodies, check_writable
+from zq.spark.rows import ATTRIBUTES, bodies, check_writable, sent_attributes
 
 # Error sentence for claims that have expired.
 NOT_HELD: Final = (
@@ -56,6 +57,8 @@ class Staging:
         check_writable(options.body, self.body)
         _column(schema, "ttlColumn", options.ttls, IntegralType)
         _column(schema, "delayColumn", options.delays, IntegralType)
+        if options.attributes is not None:
+            _check_attributes(options.attributes, _column(schema, "attributesColumn", options.attributes))
         _column(schema, "queueColumn", options.queues, StringType)
         _column(schema, "ackColumn", options.ack, StringType)
 
@@ -131,9 +134,12 @@ class Staging:
         contents: Iterable[Any] = bodies(self.body, batch.column(options.body))
         if options.ack:
             claims.update(claim for claim in batch.column(options.ack).unique().to_pylist() if claim)
-        if options.ttls or options.delays:
+        if options.ttls or options.delays or options.attributes:
             ttls = _values(batch, options.ttls, options.ttl)
-            contents = map(Draft, contents, ttls, _values(batch, options.delays, options.delay))
+            attributes = map(sent_attributes, _values(batch, options.attributes, None))
+            contents = map(
+                Draft, contents, ttls, _values(batch, options.delays, options.delay), repeat(None), attributes
+            )
         queues = _values(batch, options.queues, options.queue)
         return zip((queue or _nowhere() for queue in queues), contents, strict=True)
 
@@ -195,6 +201,17 @@ def _column(schema: StructType, option: str, name: str | None, kind: type[DataTy
         wanted = "integers" if kind is IntegralType else "text"
         raise Invalid(f"Option {option} requires a column of type {wanted}, but {name} is {found.simpleString()}.")
     return found
+
+
+def _check_attributes(name: str, kind: DataType) -> None:
+    """Raise ``Invalid`` unless the column maps names to texts, or to types and values."""
+    values = kind.valueType if isinstance(kind, MapType) and isinstance(kind.keyType, StringType) else None
+    named = isinstance(values, StructType) and {field.name: field.dataType for field in values.fields}
+    if not (isinstance(values, StringType) or named == {"type": StringType(), "value": StringType()}):
+        raise Invalid(
+            f"Option attributesColumn needs a column of map<string,string> or {ATTRIBUTES.simpleString()}, and {name} "
+            f"is {kind.simpleString()}."
+        )
 
 
 def _values(batch: pa.RecordBatch, name: str | None, default: Any) -> Sequence[Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The context and parameters of operations, independent of the protocol of the request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, TypeAlias
 
 import falcon
@@ -11,6 +11,7 @@ from zq.clock import Clock
 from zq.core.queues import Queues
 from zq.core.quotas import Quotas
 from zq.model import Queue, QueueRef
+from zq.model.attributes import AttributeValue
 from zq.sqs.accounts import Accounts
 from zq.sqs.cooldowns import Cooldowns
 from zq.sqs.messaging import Messaging
@@ -69,6 +70,8 @@ class Call(Struct, frozen=True, kw_only=True):
     """The value of SenderId."""
     trace: str = ""
     """The value of the header X-Amzn-Trace-Id."""
+    trace_context: Mapping[str, AttributeValue] = {}
+    """The attributes for the headers traceparent and tracestate."""
 
 
 class Params(Struct, frozen=True, rename="pascal"):

@@ -135,6 +135,7 @@ class Endpoint:
             base=options.public_url or f"{req.scheme}://{host}",
             sender=caller.sender or account,
             trace=env.get("HTTP_X_AMZN_TRACE_ID", ""),
+            trace_context=query.trace_attributes(req),
         )
 
 

@@ -13,17 +13,19 @@ from zq.sqs.key_resources import PATH
 def _add_verbs(
     verbs: "argparse._SubParsersAction[argparse.ArgumentParser]",
 ) -> Sequence[argparse.ArgumentParser]:
-    create = verbs.add_parser("create", help="make a key, and print its id and, this once, its secret")
-    create.add_argument("--project", metavar="P", required=True, help="whose it is")
-    create.add_argument("--action", metavar="A", action="append", help="what it may do, as SendMessage; repeatable")
-    create.add_argument("--days", metavar="D", type=int, help="days that it lives (default: until it is deleted)")
-    create.add_argument("--plain", action="store_true", help="store the secret as it is, not sealed")
+    create = verbs.add_parser("create", help="create a key; print its id and, only once, its secret")
+    create.add_argument("--project", metavar="P", required=True, help="project of the key")
+    create.add_argument(
+        "--action", metavar="A", action="append", help="allowed action, such as SendMessage; repeatable"
+    )
+    create.add_argument("--days", metavar="D", type=int, help="lifetime in days (default: unlimited)")
+    create.add_argument("--plain", action="store_true", help="store the secret unencrypted")
     listing = verbs.add_parser("list", help="list keys, without their secrets")
-    listing.add_argument("--project", metavar="P", help="of this project only")
+    listing.add_argument("--project", metavar="P", help="list only this project's keys")
     single = [
-        verbs.add_parser("disable", help="have a key refused from now on"),
-        verbs.add_parser("enable", help="have a key taken again"),
-        verbs.add_parser("delete", help="end a key"),
+        verbs.add_parser("disable", help="disable a key"),
+        verbs.add_parser("enable", help="enable a disabled key"),
+        verbs.add_parser("delete", help="delete a key"),
     ]
     for one in single:
         one.add_argument("id", metavar="ID", help="the id of the key")
@@ -56,8 +58,8 @@ def _delete(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
 
 COMMAND: Final = Command(
     name="sqs-key",
-    summary="make, list, disable and delete access keys of SQS",
-    description="Keys by which requests of SQS are signed.",
+    summary="create, list, disable and delete SQS access keys",
+    description="Manage the keys that sign SQS requests.",
     add_verbs=_add_verbs,
     verbs={"create": _create, "list": _list, "disable": _switch, "enable": _switch, "delete": _delete},
 )

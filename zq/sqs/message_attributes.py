@@ -1,32 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message attributes: their validation, checksums, selection by receivers and stored form (``Extra``)."""
+"""Message attributes of SQS: their validation, checksums and selection by receivers."""
 
-import re
 from base64 import b64decode
 from binascii import Error as NotBase64
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from hashlib import md5
 from typing import Any, Final
 
-from msgspec import Struct, field, json
-
+from zq.limits import (
+    ATTRIBUTE_NAME,
+    ATTRIBUTE_NUMBER,
+    ATTRIBUTE_TYPE,
+    MAX_ATTRIBUTE_NAME,
+    MAX_ATTRIBUTES,
+    MAX_DIGITS,
+    RESERVED_PREFIXES,
+    is_allowed_text,
+    is_attribute_number,
+)
+from zq.model.attributes import TRACE_NAMES, AttributeValue
 from zq.sqs import errors
 
-# The maximum number of attributes of a message.
-MAX_ATTRIBUTES: Final = 10
-# The maximum characters of a name or a type.
-MAX_NAME: Final = 256
-# A name: parts of letters (including Latin letters with diacritics), digits, _ and -, separated by single dots.
-NAME: Final = re.compile(r"[\u00c0-\u017fA-Za-z0-9_-]+(?:\.[\u00c0-\u017fA-Za-z0-9_-]+)*")
-RESERVED: Final = ("aws.", "amazon.")
-TYPE: Final = re.compile(r"(String|Number|Binary)(?:\..+)?", re.DOTALL)
-NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-# The maximum number of digits of a number, and its range.
-MAX_DIGITS: Final = 38
-SMALLEST, GREATEST = Decimal("-1e128"), Decimal("1e126")
-# A character that is forbidden in bodies and in attributes.
-FORBIDDEN: Final = re.compile("[^\t\n\r\\x20-\\ud7ff\\ue000-\\ufffd\U00010000-\U0010ffff]")
 # The names by which a receiver requests all attributes.
 EVERYTHING: Final = frozenset(("All", ".*", "*"))
 # The suffix by which a receiver requests all attributes with a prefix.
@@ -35,52 +29,26 @@ WILDCARD: Final = ".*"
 TRACE: Final = "AWSTraceHeader"
 
 
-class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """An attribute's value and type. ``binary_value`` is base64. SQS defines list values, but refuses them."""
+class SentValue(AttributeValue, frozen=True, omit_defaults=True, rename="pascal"):
+    """An attribute of a request. SQS defines list values, but refuses them."""
 
-    data_type: str = ""
-    string_value: str | None = None
-    binary_value: str | None = None
     string_list_values: list[Any] | None = None
     binary_list_values: list[Any] | None = None
 
 
-Attributes = Mapping[str, AttributeValue]
+SentAttributes = Mapping[str, SentValue]
 
 
-class Extra(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """The data of a message apart from its body, stored as JSON. Nothing is stored if all members are empty."""
-
-    message_attributes: dict[str, AttributeValue] = {}
-    message_deduplication_id: str = ""
-    trace: str = field(default="", name=TRACE)
-
-
-NO_EXTRA: Final = Extra()
-encoded: Final = json.Encoder().encode
-_decode: Final = json.Decoder(Extra).decode
-
-
-def decoded(extra: bytes) -> Extra:
-    """Decode the stored ``Extra`` of a message. Empty bytes yield ``NO_EXTRA``."""
-    return _decode(extra) if extra else NO_EXTRA
-
-
-def is_allowed(text: str) -> bool:
-    """Return whether a text has no forbidden character. The faster check for printable texts comes first."""
-    return text.isprintable() or FORBIDDEN.search(text) is None
-
-
-def checked(attributes: Attributes) -> int:
+def checked(attributes: SentAttributes) -> int:
     """Check a message's attributes, and return their size in bytes. Raises ``SqsError`` for an invalid attribute."""
-    if len(attributes) > MAX_ATTRIBUTES:
+    if (count := sum(name not in TRACE_NAMES for name in attributes)) > MAX_ATTRIBUTES:
         raise errors.invalid_parameter(
-            f"Number of message attributes [{len(attributes)}] exceeds the allowed maximum [{MAX_ATTRIBUTES}]."
+            f"Number of message attributes [{count}] exceeds the allowed maximum [{MAX_ATTRIBUTES}]."
         )
     return sum(_checked(name, value, "user") for name, value in attributes.items())
 
 
-def checked_system(attributes: Attributes) -> str:
+def checked_system(attributes: SentAttributes) -> str:
     """Check the system attributes, and return the trace header or "". Raises ``SqsError`` for other attributes."""
     for name, value in attributes.items():
         if name != TRACE:
@@ -92,7 +60,7 @@ def checked_system(attributes: Attributes) -> str:
     return ""
 
 
-def sum_of(attributes: Attributes) -> str:
+def sum_of(attributes: Mapping[str, AttributeValue]) -> str:
     """Return the MD5 checksum with which clients verify the attributes."""
     total = md5(usedforsecurity=False)
     for name, value in sorted((name.encode(), value) for name, value in attributes.items()):
@@ -115,7 +83,7 @@ def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dic
     return {name: value for name, value in attributes.items() if name in names or name.startswith(prefixes)}
 
 
-def _checked(name: str, value: AttributeValue, owner: str) -> int:
+def _checked(name: str, value: SentValue, owner: str) -> int:
     """Check one attribute, and return its size in bytes. ``owner``: "user" or "system", for error messages."""
     _check_name(name)
     data_type = value.data_type
@@ -123,13 +91,13 @@ def _checked(name: str, value: AttributeValue, owner: str) -> int:
         raise errors.invalid_parameter(
             f"The message attribute '{name}' must contain non-empty message attribute value."
         )
-    matched = TYPE.fullmatch(data_type)
+    matched = ATTRIBUTE_TYPE.fullmatch(data_type)
     if matched is None:
         raise errors.invalid_parameter(
             f"The message attribute '{name}' has an invalid message attribute type, the set of supported type prefixes "
             "is Binary, Number, and String."
         )
-    if len(data_type) > MAX_NAME:
+    if len(data_type) > MAX_ATTRIBUTE_NAME:
         raise errors.invalid_parameter(f"Message ({owner}) attribute types must be shorter than 256 Bytes")
     if value.string_list_values or value.binary_list_values:
         raise errors.invalid_parameter("Message attribute list values in SendMessage operation are not supported.")
@@ -137,20 +105,20 @@ def _checked(name: str, value: AttributeValue, owner: str) -> int:
 
 
 def _check_name(name: str) -> None:
-    if len(name) > MAX_NAME:
-        raise errors.invalid_parameter(f"Message attribute name must be shorter than {MAX_NAME} bytes.")
-    if not NAME.fullmatch(name):
+    if len(name) > MAX_ATTRIBUTE_NAME:
+        raise errors.invalid_parameter(f"Message attribute name must be shorter than {MAX_ATTRIBUTE_NAME} bytes.")
+    if not ATTRIBUTE_NAME.fullmatch(name):
         raise errors.invalid_parameter(
             f"The message attribute name '{name}' is invalid. Attribute name can contain A-Z, a-z, 0-9, "
             "underscore (_), hyphen (-), and period (.) characters."
         )
-    if name.lower().startswith(RESERVED):
+    if name.lower().startswith(RESERVED_PREFIXES):
         raise errors.invalid_parameter(
             f"Message attribute name '{name}' must not start with a reserved prefix: AWS. or Amazon."
         )
 
 
-def _check_value(name: str, value: AttributeValue, kind: str, owner: str) -> int:
+def _check_value(name: str, value: SentValue, kind: str, owner: str) -> int:
     """Check a value, and return its size in bytes. ``kind``: String, Number or Binary."""
     given = value.binary_value if kind == "Binary" else value.string_value
     if not given:
@@ -166,7 +134,7 @@ def _check_value(name: str, value: AttributeValue, kind: str, owner: str) -> int
             return len(b64decode(given, validate=True))
         except (NotBase64, ValueError) as error:
             raise errors.invalid_parameter(f"The value of message attribute '{name}' is not base64.") from error
-    if not is_allowed(given):
+    if not is_allowed_text(given):
         raise errors.invalid_parameter(f"The value of message attribute '{name}' has a forbidden character.")
     if kind == "Number":
         _check_number(name, given, owner)
@@ -174,12 +142,11 @@ def _check_value(name: str, value: AttributeValue, kind: str, owner: str) -> int
 
 
 def _check_number(name: str, text: str, owner: str) -> None:
-    if not NUMBER.fullmatch(text):
+    if not ATTRIBUTE_NUMBER.fullmatch(text):
         raise errors.invalid_parameter(f"Can't cast the value of message ({owner}) attribute '{name}' to a number.")
-    digits = re.split("[eE]", text)[0].lstrip("+-0").replace(".", "").strip("0")
-    if len(digits) > MAX_DIGITS or not SMALLEST <= Decimal(text) <= GREATEST:
+    if not is_attribute_number(text):
         raise errors.invalid_parameter(
-            f"Number attribute value {text[:MAX_NAME]} should be in range (-10**128..10**126), "
+            f"Number attribute value {text[:MAX_ATTRIBUTE_NAME]} should be in range (-10**128..10**126), "
             f"with at most {MAX_DIGITS} digits."
         )
 

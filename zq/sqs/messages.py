@@ -19,12 +19,14 @@ from zq import wire
 from zq.core.claims import ClaimAnswer
 from zq.core.waiting import Polled
 from zq.http.claims import holder
+from zq.limits import is_allowed_text
 from zq.model import Grip, Handled, Message, QueueRef
+from zq.model.attributes import Attributes, AttributeValue, decode_attributes, encode_attributes, with_trace
 from zq.sqs import errors, message_attributes, names, receipts
 from zq.sqs.call import Call, Needed, OfQueue, Params
 from zq.sqs.extension import QueueAttributes
 from zq.sqs.limits import NUMBERS
-from zq.sqs.message_attributes import AttributeValue, Extra
+from zq.sqs.message_attributes import SentValue
 from zq.sqs.messaging import MAX_HOLD, Outgoing
 
 # The maximum delay of a message in seconds.
@@ -57,8 +59,8 @@ class Letter(Params, frozen=True, kw_only=True):
 
     message_body: str
     delay_seconds: int | None = None
-    message_attributes: dict[str, AttributeValue] = {}
-    message_system_attributes: dict[str, AttributeValue] = {}
+    message_attributes: dict[str, SentValue] = {}
+    message_system_attributes: dict[str, SentValue] = {}
     message_deduplication_id: str | None = None
     message_group_id: str | None = None
 
@@ -207,12 +209,12 @@ def existing(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
 
 def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoing, Receipt]:
     """Validate a message, and return it for the store, with a receipt of its checksums. Raises ``SqsError``."""
-    text, attributes = letter.message_body, letter.message_attributes
+    text, given = letter.message_body, letter.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
     body = wire.encode(text) if text.isascii() else b""
     # If JSON escapes no character of an ASCII text, the text has no forbidden character.
-    if len(body) != len(text) + 2 and not message_attributes.is_allowed(text):
+    if len(body) != len(text) + 2 and not is_allowed_text(text):
         raise errors.invalid_message_contents()
     delay = letter.delay_seconds
     if delay is not None and not 0 <= delay <= MAX_DELAY:
@@ -222,20 +224,21 @@ def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoin
             raise errors.invalid_value(delay, "DelaySeconds", NO_OWN_DELAY)
         delay = None
     raw = text.encode()
-    size, extra, trace = len(raw), b"", call.trace
+    size, trace = len(raw), call.trace
     receipt = Receipt(body_sum=md5(raw, usedforsecurity=False).hexdigest())
-    if attributes:
-        size += message_attributes.checked(attributes)
-        receipt.attributes_sum = message_attributes.sum_of(attributes)
+    if given:
+        size += message_attributes.checked(given)
+        receipt.attributes_sum = message_attributes.sum_of(given)
     if letter.message_system_attributes:
         trace = message_attributes.checked_system(letter.message_system_attributes)
         receipt.system_attributes_sum = message_attributes.sum_of(letter.message_system_attributes)
     group, once = letter.message_group_id, ""
     if group is not None or letter.message_deduplication_id is not None or terms.fifo:
         once = _checked_ids(letter, terms, raw)
-    if attributes or trace or once:
-        extra = message_attributes.encoded(Extra(attributes, once, trace))
-    return Outgoing(body or wire.encode(text), size, delay, extra, group or "", once), receipt
+    attributes = b""
+    if given or trace or once or call.trace_context:
+        attributes = encode_attributes(Attributes({**with_trace(given, call.trace_context)}, once, trace))
+    return Outgoing(body or wire.encode(text), size, delay, attributes, group or "", once), receipt
 
 
 def hiding(queue: QueueRef, handle: str, seconds: int) -> Grip:
@@ -292,16 +295,18 @@ def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
 # The name of the system attribute that only messages of FIFO queues have.
 SEQUENCE: Final = "SequenceNumber"
 # The system attributes of messages: functions that return the value by name; "" = the message lacks the attribute.
-SYSTEM: Final[Mapping[str, Callable[[Call, Message, Extra], str]]] = {
-    "SenderId": lambda _call, message, _extra: message.client,
-    "SentTimestamp": lambda _call, message, _extra: _ms(message.created),
-    "ApproximateReceiveCount": lambda _call, message, _extra: str(message.claim_count + message.origin_claim_count),
-    "ApproximateFirstReceiveTimestamp": lambda _call, message, _extra: _ms(message.first_claimed),
-    SEQUENCE: lambda _call, message, _extra: _digits(message.sequence),
-    "MessageDeduplicationId": lambda _call, _message, extra: extra.message_deduplication_id,
-    "MessageGroupId": lambda _call, message, _extra: message.group,
-    message_attributes.TRACE: lambda _call, _message, extra: extra.trace,
-    "DeadLetterQueueSourceArn": lambda call, message, _extra: (
+SYSTEM: Final[Mapping[str, Callable[[Call, Message, Attributes], str]]] = {
+    "SenderId": lambda _call, message, _attributes: message.client,
+    "SentTimestamp": lambda _call, message, _attributes: _ms(message.created),
+    "ApproximateReceiveCount": lambda _call, message, _attributes: str(
+        message.claim_count + message.origin_claim_count
+    ),
+    "ApproximateFirstReceiveTimestamp": lambda _call, message, _attributes: _ms(message.first_claimed),
+    SEQUENCE: lambda _call, message, _attributes: _digits(message.sequence),
+    "MessageDeduplicationId": lambda _call, _message, attributes: attributes.message_deduplication_id,
+    "MessageGroupId": lambda _call, message, _attributes: message.group,
+    message_attributes.TRACE: lambda _call, _message, attributes: attributes.trace,
+    "DeadLetterQueueSourceArn": lambda call, message, _attributes: (
         names.queue_arn(call, message.origin) if message.origin else ""
     ),
 }
@@ -330,9 +335,9 @@ def _add_attributes(
     shown: Received, call: Call, message: Message, system: Sequence[str], wanted: Sequence[str]
 ) -> None:
     """Add the system attributes ``system`` and the message attributes that match ``wanted`` to a representation."""
-    extra = message_attributes.decoded(message.extra)
-    shown.attributes = {name: value for name in system if (value := SYSTEM[name](call, message, extra))} or None
-    if chosen := message_attributes.selected(extra.message_attributes, wanted):
+    attributes = decode_attributes(message.attributes)
+    shown.attributes = {name: value for name in system if (value := SYSTEM[name](call, message, attributes))} or None
+    if chosen := message_attributes.selected(attributes.message_attributes, wanted):
         shown.attributes_sum = message_attributes.sum_of(chosen)
         shown.message_attributes = chosen
 

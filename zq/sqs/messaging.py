@@ -56,7 +56,7 @@ class Outgoing(Struct, frozen=True):
         body: The body as JSON.
         size: The bytes that count towards the maximum message size.
         delay: The delay in seconds; None = the queue's delay.
-        extra: The encoded attributes.
+        attributes: The encoded ``Attributes``.
         group: The message group; "" = none.
         deduplication_id: The id by which a FIFO queue detects duplicates; "" in a standard queue.
     """
@@ -64,7 +64,7 @@ class Outgoing(Struct, frozen=True):
     body: bytes
     size: int
     delay: int | None = None
-    extra: bytes = b""
+    attributes: bytes = b""
     group: str = ""
     deduplication_id: str = ""
 
@@ -240,9 +240,9 @@ class Messaging:
             body, checksum = each.body, ""
             if rules.encrypts or self._checksum:
                 body, checksum = sealing.stored(project, id, body, seals=rules.encrypts, checksum=self._checksum)
-            extra = each.extra and sealing.stored_extra(project, id, each.extra, seals=rules.encrypts)
+            attributes = sealing.stored_attributes(project, id, each.attributes, seals=rules.encrypts)
             delay = rules.default_delay if each.delay is None else each.delay
-            drafts.append(Draft(id, body, ttl, delay, sender, checksum, extra, each.group))
+            drafts.append(Draft(id, body, ttl, delay, sender, checksum, attributes, each.group))
         return drafts
 
     def _post(

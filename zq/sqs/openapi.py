@@ -21,45 +21,45 @@ from zq.sqs.operations import OPERATIONS
 
 # The path parameters.
 PATH_PARAMETERS: Final[dict[str, Json]] = {
-    "key": in_path("key", TEXT | {"pattern": "^[^/?#]+$", "maxLength": 256}, "The id of an access key of SQS."),
+    "key": in_path("key", TEXT | {"pattern": "^[^/?#]+$", "maxLength": 256}, "The id of an SQS access key."),
 }
 
 
 def operations() -> Json:
     """Return the operations on access keys by path and method."""
-    project = query("project", TEXT, "Whose keys; all, if it is absent.")
+    project = query("project", TEXT, "Project whose keys are listed. Default: all projects.")
     page = [
-        query("marker", TEXT, "List tokens with ids after this one."),
-        query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Keys in the page."),
+        query("marker", TEXT, "List keys with ids after this one."),
+        query("limit", integer(1, MAX_PAGE, default=DEFAULT_PAGE), "Maximum number of keys in the page."),
     ]
     one = answer("The key, without its secret.", "SqsKey")
-    made = answer("With its secret, this once.", "MadeSqsKey", "Location")
+    made = answer("The key with its secret, which is returned only once.", "MadeSqsKey", "Location")
     return {
         PATH: {
             "get": operation(
                 "list_sqs_keys",
-                "Access keys of SQS",
+                "List SQS access keys",
                 {200: answer("A page.", "SqsKeyPage")},
                 parameters=[*page, project],
             ),
             "post": operation(
                 "create_sqs_key",
-                "Make an access key of SQS",
+                "Create an SQS access key",
                 {201: made},
-                parameters=[query("project", IDS, "Whose key it is to be.", required=True)],
+                parameters=[query("project", IDS, "Project of the new key.", required=True)],
                 body=body("SqsKeyTerms", required=False),
             ),
         },
         f"{PATH}/{{key}}": {
-            "get": operation("get_sqs_key", "An access key of SQS", {200: one}, errors=[404]),
+            "get": operation("get_sqs_key", "Get an SQS access key", {200: one}, errors=[404]),
             "put": operation(
                 "change_sqs_key",
-                "Disable an access key of SQS, or enable it",
+                "Enable or disable an SQS access key",
                 {200: one},
                 body=body("SqsKeyChange", required=True),
                 errors=[404, 409],
             ),
-            "delete": operation("delete_sqs_key", "End an access key of SQS", {204: answer("Ended.")}, errors=[404]),
+            "delete": operation("delete_sqs_key", "Delete an SQS access key", {204: answer("Ended.")}, errors=[404]),
         },
     }
 

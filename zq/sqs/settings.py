@@ -36,64 +36,64 @@ class SqsOptions(Struct, frozen=True, kw_only=True):
 
 
 SQS: Final[list[cfg.Opt]] = [
-    cfg.BoolOpt("enabled", default=False, help="Serve the protocol of Amazon SQS on the main port, beside zq's own."),
+    cfg.BoolOpt("enabled", default=False, help="Serve the Amazon SQS protocol on the main port, next to zq's own API."),
     cfg.StrOpt(
         "auth",
         default="sigv4",
         choices=["sigv4", "none"],
-        help="How callers of SQS prove who they are. sigv4: by a signature. none: not at all, for local use.",
+        help="Authentication of SQS requests. sigv4: signatures. none: no authentication, for local use only.",
     ),
     cfg.StrOpt(
         "region",
         default="us-east-1",
         regex=r"^[a-z0-9-]{1,64}$",
-        help="The region of ARNs, for requests that name none.",
+        help="Region in ARNs if a request names none.",
     ),
     cfg.StrOpt(
         "public_url",
         default="",
         sample_default="https://sqs.example.org",
         regex=r"^(https?://[^/\s]+)?$",
-        help="Scheme and host of queue URLs, where a proxy changes them. Empty: those by which a request came.",
+        help="Scheme and host of queue URLs behind a proxy that changes them. Empty: those of the request.",
     ),
     cfg.StrOpt(
         "project",
         default="000000000000",
-        help="With auth = none: the project of callers whose access key id is not an account of twelve digits.",
+        help="With auth = none: project of callers whose access key id is not a twelve-digit account.",
     ),
     cfg.BoolOpt(
         "auth_none_anywhere",
         default=False,
-        help="Start with auth = none though other machines can reach this server. Each start warns of it.",
+        help="Allow auth = none although other machines can reach the server. Each start logs a warning.",
     ),
     cfg.IntOpt(
         "purge_interval",
         default=60,
         min=0,
         max=86400,
-        help="Seconds that have to pass between two purges of a queue by SQS; 0: none.",
+        help="Minimum seconds between two purges of a queue through SQS; 0: no limit.",
     ),
     cfg.IntOpt(
         "name_rest",
         default=0,
         min=0,
         max=86400,
-        help="Seconds that have to pass after SQS has deleted a queue before it creates another one of that name; "
-        "0: none. AWS: 60.",
+        help="Seconds for which the name of a queue that was deleted through SQS stays reserved; 0: not reserved. "
+        "AWS: 60.",
     ),
     cfg.StrOpt(
         "kms",
         default="ignore",
         choices=["ignore", "refuse"],
-        help="What becomes of KMS keys that queues are given. ignore: they are shown, and nothing is encrypted. "
-        "refuse: they are refused.",
+        help="Handling of KMS keys in queue attributes. ignore: store the attribute without encryption. refuse: "
+        "reject the request.",
     ),
     cfg.StrOpt(
         "key_file",
         default="",
-        help="A file of mode 0600 or 0640 with the keys that seal secrets of access keys in the store, as that of "
-        "[transport] message_encryption_key_file: the first one seals, all open. Empty: access keys can be made plain "
-        "only.",
+        help="A file (mode 0600 or 0640) with keys that encrypt the secrets of access keys, in the format of "
+        "[transport] message_encryption_key_file: the first key encrypts, all keys decrypt. Empty: only unencrypted "
+        "access keys can be created.",
     ),
 ]
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage drivers behind one interface; the only ways to a driver are ``connect``, ``find``, ``prepare``, ``check``,
-``salvage``, ``backups``, ``restore``, ``ship`` and ``owner``."""
+"""The entry points to storage drivers: opening, preparation, checks, backups and restores by URI scheme."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -29,14 +28,14 @@ class Made(Protocol):
 
 
 class Backups(Protocol):
-    """What a driver does with backups. Every refusal is a ``StartRefused`` with a sentence."""
+    """The backup operations of a driver. Each refusal is a ``StartRefused``."""
 
     def check_target(self, target: Path, uri: str) -> None:
         """Refuse a folder in which there can be no backups of this store."""
         ...
 
     def make(self, snapshot: Snapshot, target: Path, keep: int | None) -> Made:
-        """A new backup in the folder; of all backups there the newest ``keep`` stay. None: all."""
+        """Create a backup in the folder, then remove all but the newest ``keep`` backups (None: keep all)."""
         ...
 
     def verify(self, folder: Path) -> Report:
@@ -46,26 +45,31 @@ class Backups(Protocol):
     def restore(
         self, folder: Path, uri: str, shift: Postpone | None, force_clock: bool, use: Callable[[Storage], int]
     ) -> Restored:
-        """Make a new store of a backup; with ``shift`` what lived expires later by the time since; it is asked for each
-        document. ``use`` is called with the store, before it is in its place, and says how many tokens are in it."""
+        """Restore a backup to a new store.
+
+        ``shift`` extends the expiry of live data by the time since the backup; it is called for each document. ``use``
+        is called with the restored store and returns its number of tokens.
+        """
         ...
 
 
 def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expiry | None = None) -> Storage:
-    """Open the store that ``uri`` names; ``options`` are the settings of the driver's own section.
+    """Open the store at ``uri`` with the driver for its scheme, an entry point of the group ``zq.storage``.
 
-    ``expiry``: how it gives space back, until ``Storage.maintain`` is told otherwise.
+    Args:
+        options: The settings of the driver's section.
+        expiry: Expiry settings until ``Storage.maintain`` gets others.
 
-    The scheme picks the driver among the entry points of the group ``zq.storage``.
-    Raises ``StartRefused`` with a sentence when there is no such driver or the store cannot be used like this,
-    ``Unavailable`` when it does not answer.
+    Raises:
+        StartRefused: There is no such driver, or the store cannot be used with these settings.
+        Unavailable: The store is unavailable.
     """
     opened: Storage = find(uri)(uri, **(options or {}), expiry=expiry or Expiry())
     return opened
 
 
 def find(uri: str) -> Callable[..., Any]:
-    """What opens a store of this scheme. Raises ``StartRefused`` if there is no such driver, or it is not installed."""
+    """Return the driver's function that opens a store. Raises ``StartRefused`` if there is no such driver."""
     scheme, drivers = _scheme(uri), _drivers("zq.storage")
     if scheme not in drivers:
         raise StartRefused(
@@ -77,9 +81,9 @@ def find(uri: str) -> Callable[..., Any]:
 
 
 def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
-    """Create what the store needs before its first use, where that takes an administrator's rights.
+    """Create the tables and indexes of a store that needs administrator rights for them.
 
-    False if the driver needs no such thing. Raises as ``connect`` does.
+    Return False if the driver has no such step. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.prepare").get(_scheme(uri))
     if driver is None:
@@ -109,10 +113,10 @@ def salvage(uri: str, to: str) -> Salvaged | None:
 
 
 def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tuple[int, Seconds] | None:
-    """Write what a store in an object store was at a moment, or at a position of its log, into a new embedded one; the
-    position reached, and its moment. A server may own the store meanwhile.
+    """Restore a store in an object store to a new embedded store, as of a time or log position.
 
-    None if the driver has no such thing. Raises as ``connect`` does.
+    Return the reached position and its time, or None if the driver does not support this. A server may own the store
+    meanwhile. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
     restored: tuple[int, Seconds] | None = _loaded(driver)(uri, to, at, position) if driver else None
@@ -137,9 +141,9 @@ def ship(uri: str, to: str) -> int | None:
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Who owns a store in an object store, and how far that server has come.
+    """Return the owner of a store in an object store and its progress.
 
-    None if the driver has no such thing. Raises as ``connect`` does.
+    Return None if the driver has no owners. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.owner").get(_scheme(uri))
     known: Mapping[str, str | int] | None = _loaded(driver)(uri) if driver else None
@@ -148,12 +152,12 @@ def owner(uri: str) -> Mapping[str, str | int] | None:
 
 @cache
 def _drivers(group: str) -> Mapping[str, EntryPoint]:
-    """By scheme. Looking for them reads what every installed package says of itself."""
+    """Return the entry points of a group by scheme. This reads the metadata of all installed packages."""
     return {point.name: point for point in entry_points(group=group)}
 
 
 def _loaded(driver: EntryPoint) -> Any:
-    """What the entry point names. Raises ``StartRefused`` where the vendor's package is not installed."""
+    """Load an entry point. Raises ``StartRefused`` if the vendor's package is not installed."""
     try:
         return driver.load()
     except ModuleNotFoundError as error:

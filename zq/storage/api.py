@@ -309,9 +309,9 @@ class Storage(Protocol):
 
     @property
     def prompt(self) -> bool:
-        """Whether short verbs may run on the event loop's thread now.
+        """Whether short verbs may currently run on the event loop's thread.
 
-        They then access memory only, and leave the wait for the disk to ``zq.storage.inline.Ticket``.
+        They then access memory only and leave the wait for the disk to ``zq.storage.inline.Ticket``.
         """
 
     def now(self) -> Seconds:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage interface, second page: history, transactions and topics. What ``api`` says of all verbs and
-arguments holds here too. A driver without history, transactions or topics inherits ``api.Defaults``.
+"""The optional parts of the storage interface: history, transactions and topics.
+
+The rules in ``api`` for all verbs and arguments also apply here. A driver without one of these parts inherits
+``api.Defaults``.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,11 +50,13 @@ def check_size(committed: Committed, bounds: Bounds) -> None:
 
 @runtime_checkable
 class Snapshots(Protocol):
-    """What a storage has besides whose files lie beside this process."""
+    """A storage whose files can be backed up while it is open."""
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """The store's files as they stand at this moment, for a backup, until the context ends. All that was
-        acknowledged before is in them. Raises ``NotBuilt``, with a sentence, if such a store has none."""
+        """Provide a snapshot of the store's files for a backup; a context manager.
+
+        The snapshot includes all acknowledged changes. Raises ``NotBuilt`` if the store has no snapshots.
+        """
         ...
 
 
@@ -68,17 +72,16 @@ class HistoryController(Protocol):
         now: Seconds,
         most_bytes: int = UNBOUNDED,
     ) -> Page[HistoryEntry]:
-        """What finished within the span: entries of position above ``marker``, in the order of finishing; ``next`` is
-        the last one's position.
+        """List history entries that finished within the span, with positions above ``marker``, in order of finishing.
 
-        ``span`` None: living messages, in whatever state, and entries together, of sequence above ``marker`` and in
-        sequence; ``next`` is the last sequence. Each message stands there once: no finishing meanwhile hides or doubles
-        it. L6 holds for both.
+        ``next`` is the last position. With ``span`` None, the page has live messages in any state and history entries
+        with sequences above ``marker``, in order of sequence; ``next`` is the last sequence. Each message is listed
+        once: finishing it concurrently neither hides nor duplicates it. L6 applies to both.
         """
         ...
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
-        """The latest record of each of the message ids that has one, in the order asked for, each once."""
+        """Return the latest history entry of each message id that has one, in the given order without duplicates."""
         ...
 
 
@@ -104,11 +107,13 @@ class TransactionController(Protocol):
         idempotency_key: IdempotencyKey | None = None,
         most_messages: int = MOST_STAGED,
     ) -> None:
-        """Store drafts for the queue where nobody sees them, all or none.
+        """Store drafts for the queue in an invisible stage, all or none.
 
-        The first drafts make the stage; ``ttl`` seconds later it is gone. Raises ``StageFull`` if it would be more than
-        ``most_messages``, or their sizes more than ``most_bytes``.
-        ``idempotency_key`` is remembered in the queue; what it repeats is the list of ids.
+        The first drafts create the stage, which expires after ``ttl`` seconds. The idempotency key is remembered in the
+        queue; its answer is the list of ids.
+
+        Raises:
+            StageFull: The stage would exceed ``most_messages``, or the sizes would exceed ``most_bytes``.
         """
         ...
 
@@ -117,27 +122,33 @@ class TransactionController(Protocol):
         ...
 
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
-        """Decide to publish every message of the stages, as posts, and to delete all that the claims hold: wholly or
-        not at all, whatever is killed when. Stages ``beside`` go with them; one that is not there is fine, and what
-        they hold is in no figure.
+        """Decide to publish all messages of the stages and to delete all messages of the claims, atomically.
 
-        Up to ``bounds.step`` messages, and some megabytes, are one step. What is more is decided only: the answer is
-        ``open``, and ``carry_on`` does it. From then on its claims' messages are nobody's: they count as claimed (in
-        figures as ready, if there are many and their claims would have lapsed), do not lapse, and their holder is
-        refused (``MessageClaimed``). Its stages are not there any more for any other verb.
-        If a batch of the producer is open, that one is the answer, and nothing else is done. A batch that is not above
-        the producer's last one: that one's figures, ``replayed``; its stages are dropped like ``drop_stage``.
-        Raises ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed`` (a claim holds nothing), ``CommitTooLarge``,
+        Stages in ``beside`` are published too. They may be missing, and their messages are not counted.
+
+        Up to ``bounds.step`` messages, and some megabytes, are committed in one step. A larger commit is only decided:
+        the answer is ``open``, and ``carry_on`` completes it. Until then:
+
+        - The messages of its claims count as claimed, do not lapse, and their holder gets ``MessageClaimed``. In
+          metrics they
+          may count as ready, if there are many and their claims would have lapsed.
+        - Its stages are invisible for all other verbs.
+
+        If a batch of the producer is open, it is the answer, and nothing else is done. If the batch is not above the
+        producer's last one, the answer has the last one's figures and ``replayed``, and the stages are dropped as by
+        ``drop_stage``.
+
+        Raises ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed`` (a claim has no messages), ``CommitTooLarge`` or
         ``CommitRunning``; then nothing has changed.
         """
         ...
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        """One slice of the producer's open batch, if there is one; whether anything of it is left.
+        """Carry out one slice of the producer's open batch, if there is one; return whether anything is left.
 
-        A slice deletes or publishes up to ``most`` messages in one step; what claims held is deleted before anything is
-        published, and stages are published in order. Any number of callers may be at it: each message is published
-        once.
+        A slice deletes or publishes up to ``most`` messages in one step. Claimed messages are deleted before any
+        message is published, and stages are published in order. With concurrent callers, each message is still
+        published once.
         """
         ...
 
@@ -146,24 +157,28 @@ class TransactionController(Protocol):
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
-        """How many living stages, fences or producers the project has, and whether one has the name. Asked where one
-        may be made; it may cost as much as there are of them."""
+        """Return the number of live stages, fences or producers of the project, and whether one has this name.
+
+        Called before one is created; the cost may be proportional to their number.
+        """
         ...
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
-        """Living stages, fences or producers with names greater than ``after``, ascending in byte order; ``next`` is
-        the last name. What was stored by a version of the driver that did not note a moment has none."""
+        """List live stages, fences or producers with names greater than ``after``, in ascending byte order.
+
+        ``next`` is the last name. Work that an older driver version has stored may lack times.
+        """
         ...
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
-        """The producer's last decided batch. Raises ``ProducerNotFound``."""
+        """Return the producer's last decided batch. Raises ``ProducerNotFound``."""
         ...
 
 
 class TopicController(Protocol):
-    """Published messages: one log for each project, in which all its topics stand in the order of publishing.
+    """Topics: one log per project with the messages of all its topics, in order of publishing.
 
-    A log lives for ever, and its sequences are never given twice. It knows nothing of topics' metadata.
+    A log is never deleted, and its sequences are never reused. It does not depend on topics' metadata.
     """
 
     def publish(
@@ -174,37 +189,36 @@ class TopicController(Protocol):
         retention: Retention,
         idempotency_key: IdempotencyKey | None = None,
     ) -> int:
-        """Append the entries as one batch, or nothing; the first one's sequence, which the others follow one by one.
+        """Append the entries as one batch, all or none; return the first sequence.
 
-        Batches become visible in the order of their sequences: who has seen one will meet none with a smaller one (L6).
-        The oldest batches are trimmed as ``retention`` says. ``idempotency_key`` is remembered in the log, for the
-        whole project; what it repeats is the first sequence.
+        The other entries follow without gaps. Batches become visible in order of their sequences: a reader that has
+        seen a batch finds no earlier one later (L6). The oldest batches are trimmed according to ``retention``. The
+        idempotency key is remembered in the log, for the whole project; its answer is the first sequence.
         """
         ...
 
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
-        """Batches of the topics that the pattern matches, with messages of sequence above ``after``, in sequence:
-        as many as make ``limit`` messages together, and one more batch at most.
+        """Read batches of matching topics with messages above the sequence ``after``, in order.
 
-        It ends earlier rather than carry more than a megabyte of bodies, if it has one batch, or look at many batches
-        of others: ``LogSlice`` tells. Of one topic it costs what that topic has, not what others have. Expired messages
-        may be among them: readers leave them out (``Batch.messages``).
+        The slice has enough batches for ``limit`` messages, and at most one more. It ends earlier if it has a batch and
+        would exceed a megabyte of bodies, or after many batches of other topics; see ``LogSlice``. For a single topic,
+        the cost depends on that topic only. Expired messages may be included; readers filter them (``Batch.messages``).
         """
         ...
 
     def purge(self, topic: TopicRef) -> None:
-        """No message published before this step is read any more; as ``QueueController.purge`` does it."""
+        """Hide all messages published before this step; see ``QueueController.purge``."""
         ...
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
-        """Counts (all are free) and landmarks, whose ids are sequences; zeros for a topic without messages."""
+        """Return counts (all are free) and the oldest and newest message, with sequences as ids."""
         ...
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
-        """Tell the listener, within milliseconds, what is published in the project from when this has returned, by
-        whatever process; see ``Listener``. The answer ends that; it may be called again.
+        """Notify the listener within milliseconds of batches that any process publishes after this call.
 
-        A hint: whoever must miss nothing reads what was not told.
+        Return a function that ends the subscription; it may be called repeatedly. Notifications are hints: a listener
+        that must not miss anything reads the log. See ``Listener``.
         """
         ...
 

@@ -26,9 +26,9 @@ class StripedLocks:
 
     @contextmanager
     def locked(self, *names: Hashable) -> Iterator[None]:
-        """The names, locked; a verb names all that it needs in one call, so that no two wait in a circle.
+        """Lock the names. A verb locks all its names in one call, which prevents deadlocks.
 
-        Raises ``Unavailable`` when a lock does not become free in time; then none is locked.
+        Raises ``Unavailable`` without a lock if a lock is not free in time.
         """
         with ExitStack() as acquired:
             for stripe in sorted({hash(name) % STRIPES for name in names}):
@@ -39,7 +39,7 @@ class StripedLocks:
 
 
 class _Member(Generic[Request, Answer]):
-    """One submitted request and its thread, which is woken once: either answered or to lead the next group."""
+    """A submitted request and its thread, which is woken once: with an answer, or to lead the next group."""
 
     __slots__ = ("answer", "failure", "leads", "request", "woken")
 
@@ -53,12 +53,11 @@ class _Member(Generic[Request, Answer]):
 
 
 class GroupCommit(Generic[Request, Answer]):
-    """Coalesces concurrent requests: one group at a time is executed, by the thread of its first request, the leader.
+    """A group commit: one group of concurrent requests is executed at a time, by the thread of its leader.
 
-    A request that finds no group under way leads one at once, alone. Requests that come meanwhile are followers of the
-    next group, in the order in which they came. A lone request never waits for others. But where the group before was
-    larger, its members are about to come again, all but together: a leader that lingers for them saves the first of
-    them from going without the rest.
+    A request that finds no running group leads one at once, alone. Requests that arrive meanwhile become followers of
+    the next group, in order of arrival. A single request never waits for others. After a larger group, its members are
+    likely to return almost together; a leader that lingers for them prevents that the first one runs alone.
     """
 
     def __init__(
@@ -72,15 +71,20 @@ class GroupCommit(Generic[Request, Answer]):
         keys: Callable[[Request], Sequence[Hashable]] = lambda _: (),
         one_by_one_after: tuple[type[Exception], ...] = (),
     ) -> None:
-        """``execute`` returns a group's answers in order; an answer that is an exception is raised to its request only,
-        one that ``execute`` raises to all.
+        """Create a group commit.
 
-        ``capacity``: what the weights of a group sum up to at most, unless it is a single request.
-        ``timeout``: seconds for which a request waits to become a member of a group.
-        ``linger``: seconds for which a leader waits at most.
-        ``keys``: a group of which two requests have a key in common is executed one by one.
-        ``one_by_one_after``: and so is a group whose execution raises one of these, so that no request fails by the
-        fault of another one.
+        ``execute`` returns a group's answers in order. An answer that is an exception is raised for its request only;
+        an exception that ``execute`` raises is raised for all requests.
+
+        Args:
+            weigh: Returns the weight of a request.
+            capacity: Maximum sum of weights in a group with several requests.
+            timeout: Seconds for which a request waits to join a group.
+            linger: Maximum seconds for which a leader waits for followers.
+            keys: Returns a request's keys; requests of a group that share a key are executed one by one.
+            one_by_one_after: After one of these errors a group is executed one by one, so that no request fails because
+                of
+                another one.
         """
         self._execute = execute
         self._weigh = weigh
@@ -97,8 +101,10 @@ class GroupCommit(Generic[Request, Answer]):
         self.busy = False
 
     def submit(self, request: Request) -> Answer:
-        """The answer, or what was raised for the request. Raises ``Unavailable`` when its group does not come in time;
-        then it is not executed."""
+        """Execute a request and return its answer, or raise its error.
+
+        Raises ``Unavailable`` if its group does not start in time; then the request is not executed.
+        """
         member = _Member[Request, Answer](request)
         with self._lock:
             if self.busy:
@@ -160,7 +166,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._awaited = 0
 
     def _followers(self, weight: int) -> list[_Member[Request, Answer]]:
-        """Those who have waited longest, as many as fit beside the leader's weight."""
+        """Return the requests that have waited longest and fit next to the leader's weight."""
         with self._lock:
             count = 0
             for member in self._waiting:

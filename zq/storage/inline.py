@@ -46,7 +46,7 @@ class Ticket:
         return True
 
     def release(self) -> None:
-        """Let the store be closed again. To be called once the wait is over, whatever came of it."""
+        """Allow the store to be closed again. Call this method after the wait, whatever its outcome."""
         if self._release is not None:
             self._release()
 

@@ -32,14 +32,18 @@ def _of(word: str, source: str, limits: Limits) -> Json:
         path: {
             "get": operation(
                 f"list_{word}_subscriptions",
-                f"Subscriptions of the {word}",
+                f"List the subscriptions of a {word}",
                 {200: answer("A page.", "SubscriptionPage")},
-                parameters=[query("marker", TEXT, "Marker of the page, from the link to it."), most],
+                parameters=[query("marker", TEXT, "Marker of the page, from the link in the previous page."), most],
             ),
             "post": operation(
                 f"create_{word}_subscription",
-                f"Have messages of the {word} delivered",
-                {201: answer("Its id; of a new one the secret too.", "Subscribed", "Location")},
+                f"Subscribe to a {word}",
+                {
+                    201: answer(
+                        "The subscription's id; for a new subscription also its secret.", "Subscribed", "Location"
+                    )
+                },
                 body=body("SubscriptionTerms", required=True),
                 errors=(409,),
             ),
@@ -47,7 +51,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
         f"{path}/{{subscription}}": {
             "get": operation(
                 f"get_{word}_subscription",
-                "One subscription",
+                "Get a subscription",
                 {200: answer("It.", "Subscription")},
                 errors=(404,),
             ),
@@ -58,12 +62,12 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 body=body("SubscriptionChange", required=True),
                 errors=(404, 409),
             ),
-            "delete": operation(f"delete_{word}_subscription", "End a subscription", {204: answer("Ended.")}),
+            "delete": operation(f"delete_{word}_subscription", "Delete a subscription", {204: answer("Ended.")}),
         },
         f"{path}/{{subscription}}/confirm": {
             "put": operation(
                 f"confirm_{word}_subscription",
-                "Agree to what is delivered, or not any more",
+                "Confirm or cancel a subscription",
                 changed,
                 body=body("Agreement", required=True),
                 errors=(403, 404),
@@ -72,7 +76,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
         f"{path}/{{subscription}}/secret": {
             "post": operation(
                 f"rotate_{word}_subscription_secret",
-                "A new secret; the former one signs for another day",
+                "Create a new secret; the former one stays valid for one day",
                 {200: answer("It.", "Secret")},
                 errors=(404,),
             )
@@ -87,34 +91,38 @@ def _deliveries(word: str, path: str, most: Json) -> Json:
         path: {
             "get": operation(
                 f"list_{word}_deliveries",
-                "What could not be delivered, or waits",
-                {200: answer("A page, the first first.", "DeliveryPage")},
+                "List failed or pending deliveries",
+                {200: answer("A page, the oldest delivery first.", "DeliveryPage")},
                 parameters=[
-                    query("marker", SEQUENCES, "Marker of the page, from the link to it."),
+                    query("marker", SEQUENCES, "Marker of the page, from the link in the previous page."),
                     most,
-                    query("state", {"enum": ["dead", "waiting"], "default": "dead"}, "What was given up, or waits."),
+                    query(
+                        "state",
+                        {"enum": ["dead", "waiting"], "default": "dead"},
+                        "State of the listed deliveries: failed (dead) or pending (waiting).",
+                    ),
                 ],
                 errors=(404,),
             ),
             "post": operation(
                 f"test_{word}_subscription",
-                "Have a test delivered to this subscriber alone",
-                {202: answer("It is on its way.", "Tested")},
+                "Send a test notification to this subscriber",
+                {202: answer("The notification is queued.", "Tested")},
                 errors=(404, 409),
             ),
             "delete": operation(
                 f"delete_{word}_dead_deliveries",
-                "Drop some of it, or all",
+                "Delete failed or pending deliveries",
                 {204: answer("Gone.")},
-                parameters=[several("ids", "These; else all.", maxItems=MAX_IDS)],
+                parameters=[several("ids", "Ids of the deliveries. Default: all.", maxItems=MAX_IDS)],
                 errors=(404,),
             ),
         },
         f"{path}/redrive": {
             "post": operation(
                 f"redrive_{word}_dead_deliveries",
-                "Have it tried again, with all attempts anew",
-                {200: answer("How many.", "Redriven")},
+                "Retry failed deliveries with the full number of attempts",
+                {200: answer("The number of retried deliveries.", "Redriven")},
                 body=body("DeliveryRedriveTerms", required=False),
                 errors=(404,),
             )

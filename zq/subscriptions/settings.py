@@ -34,65 +34,75 @@ SUBSCRIPTIONS: Final[list[cfg.Opt]] = [
         default=3600,
         min=60,
         max=1 << 40,
-        help="Seconds that a subscription lasts which does not say so.",
+        help="Default TTL of a subscription in seconds.",
     ),
-    cfg.ListOpt("subscriber_types", default=list(TYPES), help="Schemes of the URIs that may be subscribed."),
+    cfg.ListOpt("subscriber_types", default=list(TYPES), help="URI schemes that subscribers may have."),
 ]
 NOTIFICATION: Final[list[cfg.Opt]] = [
-    cfg.BoolOpt("deliver", default=True, help="Deliver to subscribers from this server's processes."),
+    cfg.BoolOpt("deliver", default=True, help="Deliver notifications from this server's processes."),
     cfg.BoolOpt(
         "require_confirmation",
         default=True,
-        help="Send nothing to a subscriber that has not agreed, but the question whether it does. Mail is never sent "
-        "to one.",
+        help="Send a subscriber only a confirmation request until it has confirmed. Mail always requires confirmation.",
     ),
-    cfg.StrOpt("public_url", default="", help="Where subscribers reach this service, as https://queues.example.org."),
+    cfg.StrOpt(
+        "public_url", default="", help="Public URL of this service for subscribers, such as https://queues.example.org."
+    ),
     cfg.ListOpt(
         "allowed_networks",
         default=[],
         sample_default=["10.1.0.0/16"],
-        help="Networks that subscribers may be in though they are not public, or are this server's own.",
+        help="Non-public networks in which subscribers are allowed, including this server's own.",
     ),
-    cfg.ListOpt("allowed_ports", default=[], help="Ports of subscribers below 1024, besides 80 and 443."),
-    cfg.FloatOpt("rate", default=10.0, min=0, help="Deliveries a second to one subscription. 0: no bound."),
+    cfg.ListOpt("allowed_ports", default=[], help="Allowed subscriber ports below 1024, in addition to 80 and 443."),
+    cfg.FloatOpt("rate", default=10.0, min=0, help="Maximum deliveries per second to one subscription. 0: no limit."),
     cfg.IntOpt(
         "keep",
         default=345_600,
         min=60,
         max=1_209_600,
-        help="Seconds for which what is to be delivered is kept, and what could not be.",
+        help="Seconds for which pending and failed deliveries are kept.",
     ),
     cfg.StrOpt(
         "external_confirmation_url",
         default="",
-        help="The page to which a mail leads that asks for confirmation; it gets Signature, Methods, Paths, Project, "
-        "Expires, Url and Queue. Empty: nobody is asked by mail, so that no mail is sent at all.",
+        help="URL of the confirmation page that confirmation mails link to; it receives Signature, Methods, Paths, "
+        "Project, Expires, Url and Queue. Empty: mail subscriptions are unavailable.",
     ),
     cfg.StrOpt(
         "subscription_confirmation_email_template",
         default=JOINING,
-        help="The mail that asks a new subscriber: topic, sender (empty: the first of mail_senders) and body, in which "
-        "{0} is the queue, {1} its project and {2} the link.",
+        help="Confirmation mail to a new subscriber: topic, sender (empty: the first of mail_senders) and body. In "
+        "the body, {0} is the queue, {1} its project and {2} the link.",
     ),
     cfg.StrOpt(
         "unsubscribe_confirmation_email_template",
         default=LEAVING,
-        help="The mail to a subscriber that has left; the same members.",
+        help="Mail to a subscriber that has unsubscribed, with the same fields.",
     ),
-    cfg.BoolOpt("trust_http", default=False, help="Send tokens of trusts to targets of trust+http, without TLS, too."),
+    cfg.BoolOpt("trust_http", default=False, help="Send trust tokens to trust+http targets, even without TLS."),
     cfg.ListOpt(
         "trust_targets",
         default=[],
-        help="Beginnings of URLs to which tokens of trusts are sent besides the services of Keystone's catalogue.",
+        help="URL prefixes that may receive trust tokens, in addition to the services in Keystone's catalogue.",
     ),
-    cfg.StrOpt("smtp_mode", default="third_part", choices=["third_part", "self_local"], help="By what mail is sent."),
-    cfg.StrOpt("smtp_command", default="/usr/sbin/sendmail -t -oi", help="For third_part: what takes a mail."),
-    cfg.StrOpt("smtp_host", default="", help="For self_local: the server."),
-    cfg.PortOpt("smtp_port", default=465, help="Its port."),
-    cfg.BoolOpt("smtp_tls", default=True, help="Whether it speaks TLS from the beginning."),
-    cfg.StrOpt("smtp_user_name", default="", help="For the server's login; empty: none."),
-    cfg.StrOpt("smtp_user_password", default="", secret=True, help="Its password."),
-    cfg.ListOpt("mail_senders", default=[], help="Addresses that options.from of a subscription may name."),
+    cfg.StrOpt(
+        "smtp_mode",
+        default="third_part",
+        choices=["third_part", "self_local"],
+        help="Mail transport: a command (third_part) or an SMTP server (self_local).",
+    ),
+    cfg.StrOpt(
+        "smtp_command",
+        default="/usr/sbin/sendmail -t -oi",
+        help="For third_part: command that sends a mail from its standard input.",
+    ),
+    cfg.StrOpt("smtp_host", default="", help="For self_local: host of the SMTP server."),
+    cfg.PortOpt("smtp_port", default=465, help="For self_local: port of the SMTP server."),
+    cfg.BoolOpt("smtp_tls", default=True, help="For self_local: connect with TLS from the beginning."),
+    cfg.StrOpt("smtp_user_name", default="", help="For self_local: user name; empty: no login."),
+    cfg.StrOpt("smtp_user_password", default="", secret=True, help="For self_local: password."),
+    cfg.ListOpt("mail_senders", default=[], help="Addresses that a subscription may use in options.from."),
 ]
 
 

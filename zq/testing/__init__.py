@@ -107,7 +107,7 @@ class Server:
         return self._clients.enter_context(Client(self.url, project, **options))
 
     def async_client(self, project: str = PROJECT, **options: Any) -> AsyncClient:
-        """An ``AsyncClient`` with these options, for ``async with``: its event loop has to close it."""
+        """Return an ``AsyncClient`` with these options. Use it with ``async with``: its event loop must close it."""
         return AsyncClient(self.url, project, **options)
 
 

@@ -10,30 +10,35 @@ from zq.errors import StartRefused
 from zq.http.features import Section
 
 WEBSOCKET: Final[list[cfg.Opt]] = [
-    cfg.BoolOpt("enabled", default=False, help="Serve WebSocket at /v2/ws of the port of [server]. Needs Granian."),
+    cfg.BoolOpt("enabled", default=False, help="Serve WebSocket at /v2/ws on the port of [server]. Requires Granian."),
     cfg.ListOpt(
         "allowed_origins",
         default=[],
         sample_default=["https://console.example.org"],
-        help="Values that the header Origin of a handshake may have; one without it, as programs send it, may come. "
-        "Between several a comma.",
+        help="Allowed Origin headers of handshakes, separated by commas. Handshakes without the header, as sent by "
+        "programs, are always allowed.",
     ),
     cfg.IntOpt(
         "max_connections",
         default=500,
         min=1,
         max=10_000,
-        help="WebSocket connections of one process. Those without a credential get at most half of them.",
+        help="Maximum WebSocket connections per process. At most half of them may lack a credential.",
     ),
     cfg.IntOpt(
         "max_connections_per_address",
         default=100,
         min=1,
         max=10_000,
-        help="Those of one process from one address, of IPv6 from one /64 network. Not with [server] behind_proxy.",
+        help="Maximum WebSocket connections per process from one IPv4 address or one IPv6 /64 network. Not applied "
+        "with [server] behind_proxy.",
     ),
     cfg.IntOpt(
-        "max_connections_per_project", default=100, min=1, max=10_000, help="Those of one process for one project."
+        "max_connections_per_project",
+        default=100,
+        min=1,
+        max=10_000,
+        help="Maximum WebSocket connections per process for one project.",
     ),
 ]
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from zq.errors import InvalidBody
+from zq.wire.attributes import JsonValue
 from zq.wire.numbers import check_numbers
 
 T = TypeVar("T")
@@ -48,6 +49,7 @@ class Posted(Struct):
     ttl: int | UnsetType = UNSET
     delay: Raw | UnsetType = UNSET
     group: str | UnsetType = UNSET
+    attributes: dict[str, JsonValue] | UnsetType = UNSET
 
 
 class Post(Struct):

@@ -7,13 +7,15 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, to_builtins
 from msgspec.structs import asdict
 
 from zq.model import Claim, ClaimSummary, Edge, HistoryEntry, Holder, Located, Message, Seconds, Stats, age
+from zq.model.attributes import decode_attributes
 from zq.model.stats import Depth
 from zq.turns import slices
 from zq.wire import encode
+from zq.wire.attributes import attributes_out
 
 # Length in characters of the shown start of a body, and maximum UTF-8 bytes of a character.
 START: Final = 256
@@ -278,8 +280,8 @@ def _details(message: Message) -> dict[str, Any]:
         details["origin_claim_count"] = message.origin_claim_count
     if message.reason:
         details["reason"] = message.reason
-    if message.extra:
-        details["attributes"] = Raw(message.extra)
+    if message.attributes:
+        details |= to_builtins(attributes_out(decode_attributes(message.attributes)))
     if message.group:
         details["group"] = message.group
     return details

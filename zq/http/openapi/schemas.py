@@ -12,9 +12,20 @@ from zq.core.extensions import ProtocolKey
 from zq.core.metadata import metadata_schema, shown_defaults, topic_defaults
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
 from zq.http.service import FIXED
-from zq.limits import MAX_BATCH, MAX_BODY_NUMBER, MAX_COMMITTED, MAX_GROUP, MAX_NAMED, MAX_REASON, MIN_TTL, Limits
+from zq.limits import (
+    MAX_ATTRIBUTE_NAME,
+    MAX_BATCH,
+    MAX_BODY_NUMBER,
+    MAX_COMMITTED,
+    MAX_GROUP,
+    MAX_NAMED,
+    MAX_REASON,
+    MIN_TTL,
+    Limits,
+)
 from zq.model import Outcome, Settled, State
 from zq.wire import answers, extensions
+from zq.wire.attributes import AttributesOut
 from zq.wire.tokens import TokenTerms
 
 # Structs that decode request bodies, by component name.
@@ -65,10 +76,11 @@ def _requests(limits: Limits) -> Json:
 def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
     """Return the limits that are checked after decoding, by component and member."""
     ttl, delay = integer(MIN_TTL, limits.max_message_ttl), delays(limits)
+    names = {"propertyNames": {"minLength": 1, "maxLength": MAX_ATTRIBUTE_NAME}}
     batch, held = integer(1, MAX_BATCH), {"maxItems": limits.max_messages_per_claim_or_pop}
     return {
         "Post": {"messages": {"minItems": 1}},
-        "Posted": {"ttl": ttl, "delay": delay, "group": {"minLength": 1, "maxLength": MAX_GROUP}},
+        "Posted": {"ttl": ttl, "delay": delay, "group": {"minLength": 1, "maxLength": MAX_GROUP}, "attributes": names},
         "ClaimTerms": {
             "ttl": integer(MIN_TTL, limits.max_claim_ttl),
             "grace": integer(MIN_TTL, limits.max_claim_grace),
@@ -155,7 +167,7 @@ def _messages() -> Json:
         **dict.fromkeys(("created", "expires", "available_at"), MOMENT),
         **dict.fromkeys(("origin", "reason"), TEXT),
         "group": TEXT,
-        "attributes": {"type": "object", "description": "Attributes that another protocol attached to the message."},
+        **_struct(AttributesOut)["properties"],
     }
     together = {
         "sequence": ["created", "expires", "available_at", "claim_count"],
@@ -327,7 +339,7 @@ def _list(items: Json) -> Json:
 
 def _struct(kind: type[Struct]) -> Json:
     """Return the schema of an encoded struct. All members are required unless the struct omits defaults."""
-    _, components = msgspec.json.schema_components([kind])
+    _, components = msgspec.json.schema_components([kind], ref_template="#/components/schemas/{name}")
     schema = components[kind.__name__]
     if not kind.__struct_config__.omit_defaults:
         schema["required"] = list(schema["properties"])

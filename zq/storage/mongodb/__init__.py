@@ -63,9 +63,9 @@ class MongoStorage(Defaults):
         self.topics = TopicController(client, self._feed)
 
     def now(self) -> Seconds:
-        """The server's time, never less than what any zq server has got before.
+        """Return the server's time, never less than any zq server has received before.
 
-        Answered by the primary alone: the sooner it comes, the better it tells the time.
+        Only the primary answers; a shorter round trip gives a more accurate time.
         """
         return self._tell_time(durable=False)
 
@@ -153,7 +153,7 @@ def prepare(
     write_concern: str = "majority",
     journal: bool = True,
 ) -> None:
-    """Make the collection and its indexes, and shard it on a cluster: once, before the first server (--init-store)."""
+    """Create the collection and its indexes, and shard it on a cluster (``--init-store``)."""
     found = startup.parse(uri, timeout, database, write_concern, journal)
     client, cluster = startup.connect(found)
     try:

@@ -43,7 +43,7 @@ class ClaimOutcome(NamedTuple):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the caller need not wait for another search."""
+        """Whether the request needs no further search."""
         return bool(self.messages or self.spent) or self.metadata is not None
 
     def claimed(self, key: QueueKey, request: ClaimRequest) -> Claimed:
@@ -81,7 +81,7 @@ class ClaimAttempt(Struct, frozen=True):
         return Choice(candidates, eligible, spent)
 
     def outcome(self, choice: Choice, taken: Collection[str]) -> ClaimOutcome:
-        """Return the outcome if the messages of these ``_id`` were claimed or popped."""
+        """Return the outcome after the messages with these ``_id`` were claimed or popped."""
         messages = [found for found in choice.eligible if found["_id"] in taken]
         if self.request is None:
             return ClaimOutcome(self.now, messages, spent=choice.spent)

@@ -68,7 +68,7 @@ class SettleRequest(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the answer needs no more than the counts in the replies of deletes and updates."""
+        """Whether the counts in the replies of deletes and updates suffice for the answer."""
         asked = self.settlement
         return not (asked.move or asked.history or self.idempotency_key or self.fence or (asked.rest and self.names))
 

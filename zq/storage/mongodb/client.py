@@ -141,10 +141,10 @@ class StoreClient:
         most_bytes: int = UNBOUNDED,
         session: Session | None = None,
     ) -> list[BsonDocument]:
-        """Return documents of ``messages``, up to the one with which their bodies have ``most_bytes``.
+        """Return documents of ``messages``, up to the one with which their bodies reach ``most_bytes``.
 
-        ``committed``: as a majority has them, so that no fail-over can undo them. ``snapshot``: of one moment besides,
-        if given, of this one.
+        ``committed`` reads majority-committed data, which no failover can undo. ``snapshot`` also reads from one point
+        in time, which may be given.
         """
         command: BsonDocument = {"find": MESSAGES, "filter": conditions}
         if sort:

@@ -28,13 +28,13 @@ from zq.storage.mongodb.stages import BEGINNING, BESIDE, Progress, Stages, fits,
 
 # Milliseconds for which an aborting commit is left to the server that aborts it.
 ABORT_GRACE: Final = 2000
-# Drafts that one slice removes from stages at least, if there are so many: it takes 15 ms.
+# Minimum number of drafts that one slice removes from stages; takes 15 ms.
 CLEANED_AT_ONCE: Final = 500
 # Seconds between two steps of keeping stages at most; else as long as the last one took.
 LONGEST_REST: Final = 0.2
 # Commits and stages that one search finds.
 FOUND_AT_ONCE: Final = 100
-# How often one round of maintenance looks for so many.
+# Maximum number of searches per maintenance round.
 ROUNDS: Final = 100
 
 
@@ -78,7 +78,7 @@ class Commits:
         """Milliseconds for a step of preparing."""
 
     def commit(self, commit: Commit, now: int, bounds: Bounds) -> Committed:
-        """The commit, done if it is small, else decided; or what the producer's last one did."""
+        """Complete a small commit, decide a large one, or return the producer's last commit for a repetition."""
         clock = RunningClock(now)
         while True:
             record = self._find(producers.identity(commit.project, commit.producer))
@@ -99,12 +99,12 @@ class Commits:
                 time.sleep(LONGEST_PAUSE)
 
     def last(self, project: str, producer: str, now: int) -> Committed | None:
-        """The last decided batch; None if there is none."""
+        """Return the last decided batch, or None."""
         record = self._find(producers.identity(project, producer))
         return producers.committed(record) if producers.remembered(record, now) else None
 
     def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
-        """One slice of the producer's decided commit, in one transaction; whether anything is left."""
+        """Carry out one slice of the decided commit in one transaction; return whether anything is left."""
         record = self._find(producers.identity(project, producer))
         if record.get("state") != DECIDED:
             return False
@@ -129,7 +129,7 @@ class Commits:
 
     def resume(self, now: int, *, stages: bool = True) -> int:
         """Abort what others have left undecided; drop stages that have expired, if so. How many drafts went."""
-        # What was given back by a commit has no expiry any more, so that nothing else would drop it.
+        # Stages released by a commit have no expiry, so nothing else would drop them.
         lasting: BsonDocument = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
         overdue: BsonDocument = {"due": {"$lte": now}, "state": {"$ne": DECIDED}, **({} if stages else lasting)}
         removed = 0
@@ -148,7 +148,7 @@ class Commits:
         return 0
 
     def _attempt(self, commit: Commit, clock: RunningClock, bounds: Bounds) -> Committed | None:
-        """None = another attempt came first."""
+        """Try to commit; return None if another attempt was faster."""
         try:
             with self._client.verb():
                 begun = self._client.transaction(partial(self._begin, commit, uuid4().hex, clock, bounds))
@@ -215,7 +215,7 @@ class Commits:
         return record
 
     def _keep(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
-        """Take care that no stage expires meanwhile, resting so that others are served; the record then."""
+        """Extend the expiry of the stages, with pauses for other requests; return the current record."""
         for stage in record["publish"]:
             began = time.monotonic()
             for _ in self._stages.keep(stage):
@@ -249,7 +249,7 @@ class Commits:
     def _slice(
         self, record: BsonDocument, most: int, entered: list[QueueKey], clock: RunningClock
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
-        """What is to be done next of a decided commit, and the name of that step; None = nothing but to clean up."""
+        """Return the next step of a decided commit and its name; None if only clean-up is left."""
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED
         drafts, at = part(self._stages, record["publish"], record["at"], most)
@@ -317,10 +317,10 @@ class Commits:
         self._events.reached(Step.ABORTED)
 
     def _step(self, record: BsonDocument, change: Callable[[Session], BsonDocument]) -> BsonDocument:
-        """Take a step, in one transaction with the change, which says what is to be noted; the record then.
+        """Take a step in one transaction with the change; return the resulting record.
 
-        If a step was taken since, by this transaction or by others, there is no change. Raises ``Aborted`` if the
-        commit is aborted or done.
+        The change returns the fields to store. It is skipped if another step was taken in between. Raises ``Aborted``
+        if the commit is aborted or completed.
         """
 
         def work(session: Session) -> BsonDocument:
@@ -339,7 +339,7 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """The record with this noted; None if another server has taken a step since."""
+        """Store fields in the record; return it, or None if another server has taken a step in between."""
         step = {"$set": noted, "$inc": {"turn": 1}}
         with self._client.verb():
             return self._client.modify({"query": producers.unchanged(record), "update": step, "new": True})
@@ -349,7 +349,7 @@ class Commits:
             self._client.update([{"q": producers.same(record), "u": step}])
 
     def _find(self, doc_id: BsonDocument) -> BsonDocument:
-        """The producer's record, as no fail-over can take it back; empty if there is none."""
+        """Return the producer's majority-committed record, or an empty one."""
         with self._client.verb():
             return next(iter(self._client.find(doc_id, committed=True)), {})
 

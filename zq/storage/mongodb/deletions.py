@@ -28,7 +28,7 @@ CAPACITY: Final = 256
 
 
 class Deletion(NamedTuple):
-    """One caller's messages (each ``_id``), the claims that it names (None: any), how long history entries are kept."""
+    """The messages to delete (``_id``), the claims that the request names (None: any), and the history retention."""
 
     key: QueueKey
     doc_ids: Sequence[str]
@@ -47,7 +47,7 @@ class Deletions:
         self._finish_groups = ShardGroups[Deletion, None](client, self._finish, lambda one: len(one.doc_ids), CAPACITY)
 
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
-        """Delete them as the verb says. ``is_grouped``: whether they are likely to stand in lines."""
+        """Delete messages according to the verb. ``is_grouped`` means that they are probably in lines."""
         claims = deletion.claims
         living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})
         if is_grouped or deletion.history or (claims is not None and (len(deletion.doc_ids) != 1 or len(claims) > 1)):
@@ -117,5 +117,5 @@ def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> M
 
 
 def _holder(claims: Sequence[str], now: int) -> BsonDocument:
-    """The condition under which a caller of this claim, or of none, may delete (contract 7.6)."""
+    """Return the condition under which a request with this claim, or without a claim, may delete (contract 7.6)."""
     return held_by(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

@@ -64,7 +64,8 @@ class DocumentController:
     def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
         what = _living(now) if expected is None else _version(expected, now)
         with self._client.verb():
-            # By a command that the server knows again when it is repeated: there is no trace of it to look for.
+            # The server recognizes a repetition of this command, because a repeated deletion would leave no other
+            # trace.
             return self._client.messages.find_one_and_delete({**_identity(ref), **what}, {"_id": 1}) is not None
 
     def _create(self, ref: DocumentRef, document: BsonDocument, now: Seconds) -> bool:
@@ -82,7 +83,7 @@ def drop(client: StoreClient, ref: DocumentRef) -> None:
 
 
 def _shard(project: str, kind: str) -> str:
-    """What the ``_id`` of every document of this kind begins with; whatever the names contain, no two are the same."""
+    """Return the unambiguous ``_id`` prefix of all documents of this kind."""
     stored = layout.text(kind)
     return f"r{layout.project_prefix(project)}{len(stored)}:{stored}/"
 

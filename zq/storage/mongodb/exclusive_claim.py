@@ -39,7 +39,7 @@ class Made(NamedTuple):
 
 
 class ExclusiveClaim:
-    """One caller's claim under a name or under a fence."""
+    """A claim with a given name or a fence."""
 
     def __init__(
         self, client: StoreClient, claimer: QueueClaimer, key: QueueKey, request: ClaimRequest, attempt: ClaimAttempt

@@ -103,7 +103,7 @@ class PendingDeletes:
 
     def delete(self, key: QueueKey) -> None:
         """Remove the queue with its messages, history entries and idempotency keys, in one step."""
-        # A deletion takes a sequence, which tells its idempotency keys from those that follow.
+        # A deletion uses a sequence number, which separates its idempotency keys from later ones.
         floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
         step: list[BsonDocument] = [
             {"$set": {"k1": {"$add": [{"$ifNull": ["$k1", 0]}, 1]}}},

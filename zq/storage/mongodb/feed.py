@@ -53,8 +53,10 @@ LONGEST_PAUSE: Final = 2.0
 
 
 class Notice(NamedTuple):
-    """What a process has published to a log: up to which sequence, and the batches as they are stored, none if they are
-    not carried. With None in their place it has purged a topic, up to there."""
+    """A published range of a log: its last sequence, and the stored batches, or none if they are not included.
+
+    None in place of the batches is a purge of a topic up to the sequence.
+    """
 
     project: str
     last: int
@@ -62,9 +64,9 @@ class Notice(NamedTuple):
 
 
 class Subscription:
-    """One listener of a project; it is not notified of batches up to the sequence ``floor``.
+    """One listener of a project, without batches up to the sequence ``floor``.
 
-    What it was notified of a purge must not be followed by batches of before: their notices may be written late.
+    After a purge, no earlier batches may be delivered, although their notices may be written late.
     """
 
     def __init__(self, listener: Listener, floor: int) -> None:
@@ -119,7 +121,7 @@ class Feed:
         self._reader: threading.Thread | None = None
 
     def announce(self, queue: QueueRef) -> None:
-        """A message of the queue has become ready, or may become so earlier than those who wait believe."""
+        """Announce that a message of the queue became ready, or may become ready earlier than waiters expect."""
         if self._listener is not None:
             self._listener(queue)
         with self._lock:
@@ -128,7 +130,7 @@ class Feed:
         self._something.set()
 
     def publish(self, project: str, documents: Sequence[BsonDocument]) -> None:
-        """This process has stored these in the project's log, one behind the other."""
+        """Announce batches that this process has stored in the project's log, in order."""
         notice = Notice(project, documents[-1]["k"], documents)
         with self._lock:
             self._notices.append(notice)
@@ -138,9 +140,10 @@ class Feed:
         self._notify(notice)
 
     def purge(self, project: str, last: int) -> None:
-        """A topic of the project was purged, up to this sequence. Returns when it is written; raises ``PyMongoError``.
+        """Announce the purge of a topic; return after the notice is written. Raises ``PyMongoError``.
 
-        Should it be lost with the primary, then so is the others' position in the feed, and they notice that it broke.
+        If the notice is lost in a failover, the other processes' position in the feed is lost too, and they detect the
+        gap.
         """
         notice = Notice(project, last, None)
         self._notify(notice)
@@ -152,8 +155,7 @@ class Feed:
         self._begin_to_read()
 
     def subscribe(self, project: str, listener: Listener, last: int) -> Callable[[], None]:
-        """Notify the listener of what is published in the project behind the sequence ``last``, until the answer is
-        called."""
+        """Notify the listener of batches after the sequence ``last``; return a function that ends the subscription."""
         subscription = Subscription(listener, last)
         with self._lock:
             self._subscriptions[project] = (*self._subscriptions.get(project, ()), subscription)
@@ -226,10 +228,10 @@ class Feed:
         return entry
 
     def _follow(self) -> None:
-        """Read the feed until the end. What stood there before is passed on too: it is not known what was missed.
+        """Read the feed until the end, including its existing entries, because earlier notices may have been missed.
 
-        Each cursor has an entry of this process to begin with. The server ends one that finds nothing, and one that
-        finds nothing while the first entry is being written it never serves: such a reader would stay deaf.
+        Each cursor begins with an entry of this process. The server ends a cursor that finds nothing, and never serves
+        one that finds nothing while the first entry is being written.
         """
         theirs = {"w": {"$ne": self._own}}  # the server passes over this process's entries and wakes nobody for them
         pause = FIRST_PAUSE
@@ -255,7 +257,7 @@ class Feed:
     def _pass_on(self, entry: Mapping[str, Any]) -> None:
         if entry.get("w") == self._own:
             return
-        # What others write here need not be an entry.
+        # Other clients may write invalid entries.
         with contextlib.suppress(KeyError, TypeError, ValueError, MsgspecError):
             if self._listener is not None:
                 for project, name in entry["q"]:
@@ -269,7 +271,7 @@ class Feed:
 
 
 def encoded(notices: Sequence[Notice]) -> list[list[Any]]:
-    """As it is written, with the first batches as far as they fit."""
+    """Return the notices as stored, with the first batches as far as they fit."""
     left = CARRIED
     encoded: list[list[Any]] = []
     for one in notices:

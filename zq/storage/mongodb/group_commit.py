@@ -34,7 +34,7 @@ LINGER: Final = 0.003
 CAPACITY: Final = 4 << 20
 # Bytes that a message counts for at least, so that a group has 512 messages at most.
 AT_LEAST: Final = 8 << 10
-# As a sequence of ``remember``: any deletion of the queue removes the idempotency key.
+# Sequence for ``remember`` that lets any deletion of the queue remove the idempotency key.
 BEFORE_ALL: Final = 0
 # Errors that one request of a group may cause for all.
 FAULTS: Final = (OperationFailure, BSONError, OverflowError)

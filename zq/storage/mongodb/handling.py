@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Single messages in the hands of whoever claimed them: each is deleted, or the hold on it ends otherwise, if its claim
-and claim count are those that were handed out. All callers of a process share a transaction, which looks at the
-messages first: what it found cannot change before it ends."""
+"""Deletion, extension and release of single claimed messages, checked by claim and claim count.
+
+All callers of a process share a transaction, which reads the messages first: they cannot change before its end.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ CAPACITY: Final = 256
 
 
 class HandleRequest(NamedTuple):
-    """One caller's grips at its moment; ``late`` and ``history`` as the verb has them."""
+    """The grips of one request at a time; ``late`` and ``history`` are arguments of the verb."""
 
     key: QueueKey
     grips: Sequence[Grip]
@@ -32,14 +33,14 @@ class HandleRequest(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of each; ``sooner``: whether one of them is available sooner than it was to be."""
+    """The outcome per message. ``sooner`` means that a message became available earlier than planned."""
 
     handled: Sequence[Handled]
     sooner: bool
 
 
 class Handler:
-    """For all threads of a process."""
+    """The group commit of grips for all threads of a process."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -71,8 +72,7 @@ class Handler:
 
 
 class _Work:
-    """What is to be done to the messages that were found, by ``_id``; after a search in the same transaction no
-    conditions are needed."""
+    """The changes of found messages by ``_id``. After a search in the same transaction they need no conditions."""
 
     def __init__(self, found: dict[str, BsonDocument], now: int) -> None:
         self._found = found
@@ -90,7 +90,7 @@ class _Work:
         return Answer(handled, any(one in self._found and self._found[one]["d"] < before[one] for one in ids))
 
     def updates(self, client: StoreClient) -> Sequence[BsonDocument]:
-        """The statements that let holds end otherwise, one for each end."""
+        """Return the update statements that change the ends of claims, one for each end."""
         by_end: defaultdict[tuple[QueueKey, int, int], list[str]] = defaultdict(list)
         for doc_id, end in self._held.items():
             by_end[end].append(doc_id)
@@ -109,7 +109,7 @@ class _Work:
         found = self._found.get(doc_id)
         if found is None or found["q"] != request.key.messages:
             return Handled.GONE
-        # Of what a commit has reserved the claim's id is no text.
+        # The claim id of a message that a commit has reserved is binary.
         claim = found.get("c", layout.NO_CLAIM)
         holder = claim.get("i", "")
         known = layout.original(holder) if isinstance(holder, str) else ""

@@ -68,7 +68,7 @@ class HistoryController:
         return [_finished(key, latest[doc_id], moment) for doc_id in doc_ids if doc_id in latest]
 
     def _everything(self, key: QueueKey, marker: int, limit: int, now: int, most_bytes: int) -> Sequence[BsonDocument]:
-        """One snapshot of messages and entries: what finishes meanwhile is in it once."""
+        """Read messages and history entries in one snapshot, so that a message that finishes is included once."""
         both = self._records(key, now, k={"$gt": marker})
         both["q"] = {"$in": [key.messages, key.records]}
         while True:
@@ -89,12 +89,12 @@ class HistoryController:
             both["$nor"] = [{"q": kind, "k": {"$lte": floor}} for kind, floor in floors.items()]
 
     def _records(self, key: QueueKey, now: int, **conditions: object) -> BsonDocument:
-        """A filter on entries that have not expired."""
+        """Return a filter for unexpired history entries."""
         return {**self._client.where(key, **conditions), "q": key.records, "e": {"$gt": DatetimeMS(now)}}
 
 
 def _finished(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
-    """An entry, or a living message."""
+    """Convert a history entry or a live message."""
     if "x" not in found:
         return HistoryEntry(layout.message(key, found, now))
     message = layout.message(key, {**found, "_id": _message_id(found), "e": found["z"]}, now)

@@ -18,7 +18,7 @@ field     of a message                           of a queue, which is its counte
 ``u``     client                                 -
 ``b``     raw JSON body                          raw JSON metadata; absent = there is no such queue
 ``m``     checksum, if there is one              -
-``v``     extra, if there is any                 -
+``v``     attributes, if any                     -
 ``h``     group, if it has one                   grouping, if it has one: see ``lines``
 ``h1``    line, in a grouped queue               -
 ``c``     claim, if there ever was one:          -
@@ -230,8 +230,8 @@ def document(
     }
     if draft.checksum:
         made["m"] = text(draft.checksum)
-    if draft.extra:
-        made["v"] = draft.extra
+    if draft.attributes:
+        made["v"] = draft.attributes
     if draft.group:
         made["h"] = text(draft.group)
     if grouping:

@@ -33,31 +33,31 @@ from zq.storage.mongodb.stages import BEGINNING
 
 # Claims are being reserved. It takes no effect unless it is decided before another server aborts it.
 PREPARING: Final = "preparing"
-# Aborted; what it has reserved is being given back.
+# Aborted; its reservations are being released.
 ABORTING: Final = "aborting"
-# It takes effect, whichever server carries it out.
+# In effect; any server can carry it out.
 DECIDED: Final = "decided"
 
 
 class Step(StrEnum):
-    """The steps of a commit, for those who want to see what becomes of it when a process ends at one of them."""
+    """The steps of a commit, at which tests can end a process."""
 
-    # It is noted and its stages are reserved.
+    # The commit is recorded and its stages are reserved.
     BEGUN = "begun"
-    # So are messages of some of its claims.
+    # Messages of some of its claims are reserved.
     RESERVED = "reserved"
     DECIDED = "decided"
     # A part of its messages.
     PUBLISHED = "published"
     # A stage is gone.
     UNSTAGED = "unstaged"
-    # What its claims held is gone.
+    # The messages of its claims are deleted.
     SETTLED = "settled"
     # Nothing of it is left but its figures; after a small commit, which is one step, nothing else ever was.
     DONE = "done"
-    # It is given up.
+    # The commit is aborted.
     ABORTING = "aborting"
-    # What its claims held is theirs again.
+    # The messages are back under their claims.
     UNRESERVED = "unreserved"
     ABORTED = "aborted"
 
@@ -77,41 +77,41 @@ UNDER_WAY: Final = (
 
 
 def identity(project: str, producer: str) -> BsonDocument:
-    """The filter that finds the producer."""
+    """Return the filter for the producer."""
     shard = layout.project_prefix(project) + layout.text(producer)
     return {"_id": "p" + shard, "s": shard}
 
 
 def unchanged(record: BsonDocument) -> BsonDocument:
-    """The filter that finds the producer while no step is taken."""
+    """Return a filter for the producer that matches as long as no further step is taken."""
     return {field: record[field] for field in ("_id", "s", "attempt", "turn")}
 
 
 def same(record: BsonDocument) -> BsonDocument:
-    """The filter that finds the commit under way, in this state."""
+    """Return a filter for the commit in progress in its current state."""
     return {field: record[field] for field in ("_id", "s", "attempt", "state")}
 
 
 def remembered(record: BsonDocument, now: int) -> bool:
-    """Whether the producer has a last batch."""
+    """Return whether the producer has a last batch."""
     return "batch" in record and ("e" not in record or int(record["e"]) > now)
 
 
 def committed(record: BsonDocument, *, replayed: bool = False) -> Committed:
-    """The producer's last batch."""
+    """Return the producer's last batch."""
     is_open = record.get("state") == DECIDED
     return Committed(int(record["batch"]), int(record["published"]), int(record["deleted"]), replayed, is_open)
 
 
 def unfinished(record: BsonDocument) -> Unfinished:
-    """The model's value of a decided commit."""
+    """Convert the record of a decided commit to the model's value."""
     project = layout.original(record["project"])
     producer = layout.original(record["s"][len(layout.project_prefix(project)) :])
     return Unfinished(project, producer, f"{record['attempt']} {record['turn']}")
 
 
 def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> BsonDocument:
-    """The record of a commit that is done."""
+    """Return the record of a completed commit."""
     return {
         **identity(commit.project, commit.producer),
         "batch": commit.batch,
@@ -126,7 +126,7 @@ def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -
 def preparing(
     commit: Commit, attempt: str, stages: list[BsonDocument], former: BsonDocument, now: int, due: int
 ) -> BsonDocument:
-    """The record of a commit that begins, after what there was."""
+    """Return the record of a commit that begins, based on the producer's former record."""
     record = {
         **identity(commit.project, commit.producer),
         "attempt": attempt,
@@ -152,7 +152,7 @@ def preparing(
 
 
 def claims(record: BsonDocument) -> list[ClaimRef]:
-    """The claims of the commit under way."""
+    """Return the claims of the commit in progress."""
     project = layout.original(record["project"])
     return [
         ClaimRef(QueueRef(project, layout.original(one["queue"])), layout.original(one["claim"]), one["history"])

@@ -66,10 +66,10 @@ class QueueClaimer:
         self._key = key
         self.lines = LineClaimer(client, key)
         self.is_grouped = False
-        """Whether the messages that were found last are in lines."""
+        """Set if the last found messages were in lines."""
         self._head_hint = HeadHint()
-        # Whether the last search found anything. If so, the next one reads the queue's document in the same command,
-        # so that fewer other processes come in between a search and its update. Else it does not read it in vain.
+        # Set if the last search found messages. The next search then reads the queue's document in the same command, so
+        # that fewer other processes interfere between a search and its update.
         self._had_ready = False
         self._group_commit = GroupCommit[ClaimAttempt, ClaimOutcome](
             self._serve, weigh=lambda attempt: attempt.limit, capacity=CAPACITY, timeout=client.timeout
@@ -130,7 +130,7 @@ class QueueClaimer:
         return {"q": unchanged, "u": layout.claiming(request, now), "multi": True, "hint": "_id_"}
 
     def _serve(self, attempts: Sequence[ClaimAttempt]) -> Sequence[ClaimOutcome]:
-        """Serve a group of attempts; again, as long as other processes take what was found for some of them."""
+        """Serve a group of attempts; repeat while other processes take messages that were found for them."""
         now = max(attempt.now for attempt in attempts)
         attempts = [replace(attempt, now=now) for attempt in attempts]  # as if all had read the latest clock
         outcomes = [ClaimOutcome(now)] * len(attempts)
@@ -151,7 +151,7 @@ class QueueClaimer:
         return outcomes
 
     def _distribute(self, attempts: Sequence[ClaimAttempt], found: Found) -> list[ClaimOutcome]:
-        """Give the attempts what was found, first come, first served, unless they expect other metadata."""
+        """Distribute the found messages in order of arrival, except to attempts that expect other metadata."""
         fitting = [attempt for attempt in attempts if attempt.fits(found.metadata)]
         if fitting and found.lines:
             served = iter(self.lines.serve(fitting, found.lines))

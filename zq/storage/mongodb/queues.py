@@ -121,7 +121,7 @@ class QueueController:
                 return Ready(0, None)
             floor, grouping = known.floor, known.grouping
             count = self._ready(key, grouping, most, moment, floor) if most else 0
-            # When the claimed head of a line expires, the message behind it is ready: only the entry has that moment.
+            # When the claimed head of a line expires, the next message is ready; only the line's entry has that time.
             indexed = [key.messages, key.entries] if grouping is Grouping.ORDERED else [key.messages]
             later = [first for one in indexed if (first := self._later(key, one, moment, floor)) is not None]
         return Ready(count, min(later) / 1000 if later else None)

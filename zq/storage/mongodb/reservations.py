@@ -36,7 +36,7 @@ BYTES_AT_ONCE: Final = 4 << 20
 ENTRIES_AT_ONCE: Final = 100
 UNRESERVE: Final[list[BsonDocument]] = [{"$set": {"c": "$y.c", "d": "$y.d", "e": "$y.e"}}, {"$unset": "y"}]
 
-# What claims hold: of each message ``_id``, ``s``, ``k``, ``h1`` and ``size``, its bytes.
+# Messages of claims, each with ``_id``, ``s``, ``k``, ``h1`` and ``size`` in bytes.
 Holdings = Mapping[ClaimRef, Sequence[BsonDocument]]
 FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "h1": 1, "size": {"$bsonSize": "$$ROOT"}}
 
@@ -58,13 +58,13 @@ def visible_held(
 
 
 class Reservations:
-    """What commits do to the messages of claims."""
+    """The reservation and release of claimed messages for commits."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
     def holdings(self, claims: Sequence[ClaimRef], now: int, session: Session) -> Holdings:
-        """What the claims hold. Raises ``ClaimLapsed`` if one of them holds nothing."""
+        """Return the messages of the claims. Raises ``ClaimLapsed`` if a claim has none."""
         holdings = {}
         for claim in claims:
             key = layout.key(claim.queue)
@@ -87,7 +87,7 @@ class Reservations:
             lines.update_entries(self._client, session, key, found, now)
 
     def parts(self, holdings: Holdings) -> Iterator[Sequence[tuple[ClaimRef, BsonDocument]]]:
-        """What is to be reserved, as much at a time as one transaction may hold."""
+        """Yield the messages to reserve, in parts that fit into one transaction."""
         chosen: list[tuple[ClaimRef, BsonDocument]] = []
         weight = 0
         for claim, found in holdings.items():
@@ -112,7 +112,7 @@ class Reservations:
         for claim, message in messages:
             if not _holds(claim, found.get(message["_id"], {}), now):
                 raise ClaimLapsed.of(claim.claim)
-        # In a transaction, MongoDB takes four times as long for updates that change indexes as for this.
+        # In a transaction, MongoDB takes four times as long to update indexed fields as to delete and insert.
         self._client.delete_all(named, session=session)
         self._client.insert([_reserved(message, record) for message in found.values()], session)
         by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
@@ -135,7 +135,7 @@ class Reservations:
                 raise ClaimLapsed.of(claim.claim)
 
     def unreserve(self, claims: Sequence[ClaimRef], attempt: str) -> None:
-        """Give back what the attempt has reserved, as it was."""
+        """Release all messages that the attempt has reserved, in their former state."""
         for start in range(0, len(claims), CLAIMS_AT_ONCE):
             some = claims[start : start + CLAIMS_AT_ONCE]
             kept = [{**self._kept(claim, attempt), **IN_NO_LINE} for claim in some]
@@ -174,7 +174,7 @@ class Reservations:
         return len(group) if len(found) < limit else 0
 
     def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:
-        """Give back some of the claim's messages that stand in lines; how many."""
+        """Release some reserved messages of the claim in lines; return their number."""
         key, kept = layout.key(claim.queue), self._kept(claim, attempt)
 
         def work(session: Session) -> int:
@@ -196,7 +196,7 @@ class Reservations:
 
 
 def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
-    """Whether the live claim holds this message."""
+    """Return whether the live claim holds this message."""
     terms = found.get("c", {})
     return bool(
         found
@@ -208,7 +208,7 @@ def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
 
 
 def _reserved(found: BsonDocument, record: BsonDocument) -> BsonDocument:
-    """What becomes of a held message."""
+    """Return the reserved form of a claimed message."""
     former = {"p": record["_id"], "i": record["attempt"], "c": found["c"], "d": found["d"], "e": found["e"]}
     terms = {**found["c"], "i": reserved_id(layout.original(found["c"]["i"])), "e": FAR}
     return {**found, "y": former, "c": terms, "d": FAR, "e": DatetimeMS(FAR)}

@@ -8,7 +8,7 @@ alike: when the TTL index removes them, should no maintenance come. A commit tha
 does not come back, so that nothing of what is decided can go.
 
 A draft is a document: ``_id`` "d" token order, ``s`` as its stage, ``q`` "d" token, ``k`` its order there, ``w`` the
-message's id, ``j`` its queue, ``t`` ttl, ``l`` delay, ``u`` client, ``b`` body, ``m`` checksum, ``v`` extra, ``h``
+message's id, ``j`` its queue, ``t`` ttl, ``l`` delay, ``u`` client, ``b`` body, ``m`` checksum, ``v`` attributes, ``h``
 group. It goes with its stage.
 """
 
@@ -30,7 +30,7 @@ from zq.storage.mongodb.floors import counters_of
 from zq.storage.mongodb.group_commit import BEFORE_ALL, recall, remember
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-# Drafts that one command changes or removes: MongoDB takes 30 microseconds for each, and others wait meanwhile.
+# Maximum number of drafts per command: MongoDB takes 30 µs for each, and other commands wait.
 DRAFTS_AT_ONCE: Final = 500
 # The mark of a stage that a commit publishes and does not count.
 BESIDE: Final = "beside"
@@ -74,7 +74,7 @@ class Staged(NamedTuple):
 
 
 class Stages:
-    """All stages of the store."""
+    """The stages of all projects."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -251,7 +251,7 @@ def _documents(stage: BsonDocument, staging: Staging) -> list[BsonDocument]:
                 "u": layout.text(draft.client),
                 "b": draft.body,
                 "m": layout.text(draft.checksum),
-                **({"v": draft.extra} if draft.extra else {}),
+                **({"v": draft.attributes} if draft.attributes else {}),
                 **({"h": layout.text(draft.group)} if draft.group else {}),
                 **({"e": stage["e"]} if "e" in stage else {}),
             }
@@ -269,7 +269,7 @@ def draft(document: BsonDocument) -> Draft:
         delay=document["l"],
         client=original(document["u"]),
         checksum=original(document["m"]),
-        extra=document.get("v", b""),
+        attributes=document.get("v", b""),
         group=original(document.get("h", "")),
     )
 

@@ -38,7 +38,7 @@ BARRED: Final = '/\\."$*<>:|?'
 
 
 class Address(Struct, frozen=True):
-    """Where a store is and how it is to be used; no field holds a password but ``uri``."""
+    """The address and options of a store; only ``uri`` contains a password."""
 
     uri: str
     hosts: tuple[tuple[str, int | None], ...]
@@ -55,7 +55,7 @@ class Address(Struct, frozen=True):
 
 
 def parse(uri: str, timeout: float, database: str, write_concern: str, journal: bool) -> Address:
-    """The address that a URI and the settings make. Raises ``StartRefused``, ``Unavailable``."""
+    """Combine URI and settings to an address. Raises ``StartRefused`` or ``Unavailable``."""
     if not timeout > 0:
         raise StartRefused(f"[storage:mongodb] timeout must be more than 0 seconds; it is {timeout}.")
     try:
@@ -85,7 +85,7 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
 
 
 def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool) -> WriteConcern:
-    """Of the URI, else of the settings; a weak one is warned about."""
+    """Return the write concern of the URI, else of the settings; log a warning for a weak one."""
     asked = options.get("w", write_concern)
     w = int(asked) if isinstance(asked, str) and asked.isdigit() else asked
     j = options.get("journal", journal)
@@ -105,9 +105,9 @@ def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool
 
 
 def connect(address: Address) -> tuple[Client, bool]:
-    """A client whose server answers as a primary or as a cluster's router, and whether it is the latter.
+    """Connect to a primary or to a router; return the client and whether the server is a router.
 
-    Raises ``StartRefused`` or ``Unavailable`` with a sentence.
+    Raises ``StartRefused`` or ``Unavailable``.
     """
     client = _client(address)
     try:
@@ -138,7 +138,7 @@ def _client(address: Address) -> Client:
 
 
 def _is_cluster(hello: Mapping[str, Any], address: Address) -> bool:
-    """Whether a router answered; refuses what can keep no law."""
+    """Return whether the server is a router. Raises ``StartRefused`` for a server without transactions."""
     if hello.get("msg") == "isdbgrid":
         return True
     if "setName" not in hello:
@@ -155,7 +155,7 @@ def _is_cluster(hello: Mapping[str, Any], address: Address) -> bool:
 
 
 def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailable:
-    """The sentence for what went wrong at the first contact."""
+    """Return the error for a failed first contact."""
     if isinstance(error, OperationFailure) and error.code in (AUTHENTICATION_FAILED, UNAUTHORIZED):
         who = f"the user {address.user!r}" if address.user else "a client without a user"
         return StartRefused(
@@ -172,7 +172,7 @@ def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailabl
 
 
 def _set_name(address: Address) -> str | None:
-    """The set that any of the hosts belongs to; "" = none, None = no answer."""
+    """Return the name of the hosts' replica set, "" if they have none, or None if none answers."""
     for host, port in address.hosts:
         tls = {name: value for name, value in address.options.items() if name.startswith("tls")}
         probe: MongoClient[BsonDocument] = MongoClient(
@@ -198,7 +198,7 @@ def _reason(error: Exception, uri: str) -> str:
 OPTIONS_CONFLICT: Final = frozenset({85, 86})
 NAMESPACE_EXISTS: Final = 48
 FEED_BYTES: Final = 4 << 20
-# For building an index that is missing in a large collection.
+# Maximum milliseconds to build a missing index in a large collection.
 WITHIN_MS: Final = 600_000
 
 
@@ -265,7 +265,7 @@ def ensure_feed(client: Client, database: str) -> None:
 
 
 def _enlarge_feed(store: Database[BsonDocument]) -> None:
-    """A server that cannot has a feed that breaks, and is mended, more often."""
+    """Enlarge the feed; on a server that cannot, the feed breaks and is repaired more often."""
     with contextlib.suppress(OperationFailure):
         found = list(store.list_collections(filter={"name": FEED}))
         if found and found[0]["options"].get("size", FEED_BYTES) < FEED_BYTES:

@@ -38,7 +38,7 @@ COUNTER: Final = {"k1": 1, "z1": 1, "x": 1, "k0": 1, "z0": 1}
 
 
 class Publication(NamedTuple):
-    """One caller's batch, at its moment."""
+    """A batch of one request, with its time."""
 
     key: QueueKey
     topic: str
@@ -167,7 +167,7 @@ def _step(publications: Sequence[Publication]) -> BsonDocument:
 
 
 def _position(counter: BsonDocument, publications: Sequence[Publication], writer: str) -> topic_log.LogPosition:
-    """Where the first of the publications goes that the counter has counted."""
+    """Return the log position of the first of these publications."""
     step = _step(publications)["$inc"]
     return topic_log.LogPosition(counter["k1"] - step["k1"] + 1, counter["z1"] - step["z1"], writer)
 

@@ -106,7 +106,7 @@ class TransactionController:
         return found
 
 
-# What a listing reads of each.
+# Fields that a listing reads.
 SHOWN: Final = {
     Work.STAGE: ("count", "bytes", "expires"),
     Work.FENCE: ("epoch", "advanced"),
@@ -115,12 +115,12 @@ SHOWN: Final = {
 
 
 def _prefix(project: str, work: Work) -> str:
-    """What the ``_id`` of each begins with."""
+    """Return the ``_id`` prefix of the work of this kind."""
     return work.value[0] + layout.project_prefix(project)
 
 
 def _living(work: Work, now: int) -> BsonDocument:
-    """The condition that it is there for the verbs."""
+    """Return the condition for work that verbs can see."""
     living: dict[Work, BsonDocument] = {
         Work.FENCE: {"epoch": {"$gt": 0}},
         Work.STAGE: {"due": {"$gt": now}},

@@ -78,7 +78,7 @@ def aggregate_with(
         union = {"$lookup": {"from": MESSAGES, "pipeline": pipeline, "as": "beside"}}
     command: BsonDocument = {"aggregate": MESSAGES, "pipeline": [*stages, union], "cursor": {}}
     if limit:
-        # One more than all, else the cursor needs another command at its end.
+        # One more than the maximum, because the cursor would otherwise need another command at its end.
         batch = 1 + len(names) + (limit if most_bytes >= UNBOUNDED else min(limit, PORTION))
         command["cursor"] = {"batchSize": batch}
     if hint:

@@ -34,9 +34,9 @@ KIND: Final = "usage"
 FEW: Final = 1000
 # Seconds between two counts of a project at least ...
 INTERVAL: Final = 10.0
-# ... and times as long as a count took, so that counts take no more than a tenth of the time.
+# Minimum pause as a multiple of a count's duration, so that counts take at most a tenth of the time.
 REST: Final = 10
-# Seconds after which a count is given up; the last one stands.
+# Seconds after which a count is aborted; the previous count stays valid.
 LONGEST: Final = 30.0
 # Seconds after which others may count though one has begun to.
 LEASE: Final = 60.0
@@ -58,15 +58,15 @@ class Figures(Struct, frozen=True):
         return Figures(self.messages + other.messages, self.bytes + other.bytes)
 
     def since(self, before: "Figures") -> "Figures":
-        """How much they have grown; a queue that was deleted meanwhile takes its part along."""
+        """Return the growth since ``before``, or 0 where deleted queues have reduced the figures."""
         return Figures(max(0, self.messages - before.messages), max(0, self.bytes - before.bytes))
 
 
 class Count(Struct, frozen=True):
-    """The last count of a project, as its document has it.
+    """The last count of a project, as stored in its document.
 
-    ``found`` None = not counted yet. ``moment``: of its beginning, when the counters said ``entered``; one that is
-    still to come is of a clock that was wrong. ``due``: when the next may begin, if no lease lasts ``until`` later.
+    ``found`` is None before the first count. ``moment`` is its beginning, when the counters were ``entered``; a time in
+    the future comes from a wrong clock. ``due`` is the time of the next count, unless a lease lasts ``until`` later.
     """
 
     moment: Seconds = 0.0
@@ -86,7 +86,7 @@ class Usages:
         self._asked: set[str] = set()
 
     def usage(self, project: str, now: Seconds) -> Usage:
-        """What the project has stored, never ``exact``."""
+        """Return the project's estimated usage, which is never ``exact``."""
         count = _decoded(self._documents.get(_ref(project), now))
         found, due = count.found, not count.moment <= now < count.due
         with self._client.verb():
@@ -103,12 +103,12 @@ class Usages:
         return _usage(found.plus(entered.since(count.entered)).plus(staged), int(now - count.moment))
 
     def round(self, now: Seconds) -> None:
-        """Count the projects that this server was asked for and nobody has counted for a while."""
+        """Count the projects whose usage this server has queried and whose count is due."""
         while self._asked:
             self._count(self._asked.pop(), now)
 
     def forget(self, project: str) -> None:
-        """Much of the project has gone: the last count says nothing any more."""
+        """Discard the last count, because much of the project was removed."""
         drop(self._client, _ref(project))
 
     def _count(self, project: str, now: Seconds) -> None:
@@ -131,7 +131,7 @@ class Usages:
         self._documents.put(ref, count, now, expires=due + KEPT)
 
     def _counted(self, project: str, entered: Figures) -> Figures | None:
-        """All of the project; None if that would take too long. Raises ``Unavailable``."""
+        """Count the whole project; return None if that takes too long. Raises ``Unavailable``."""
         began = time.monotonic()
         try:
             with self._client.verb(LONGEST):
@@ -143,8 +143,9 @@ class Usages:
         return None
 
     def _survey(self, project: str, entered: Figures, most: int = 0) -> tuple[Figures, bool]:
-        """Living messages, and bytes with entries and answers; whether there are no more than ``most`` of a kind (0:
-        any number). Where there are more, it is a lower bound.
+        """Return live messages and bytes including history and answers, and whether the figures are complete.
+
+        They are a lower bound if there are more than ``most`` documents of a kind (0: no limit).
         """
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Figures()
@@ -165,7 +166,7 @@ class Usages:
         return within | ({"$nor": removed} if removed else {})
 
     def _number(self, where: BsonDocument, most: int) -> int:
-        """How many there are, by the index alone; more than ``most`` (0: any number) are not counted."""
+        """Return the number of documents from the index only, at most ``most`` + 1 (0: no limit)."""
         limit = [{"$limit": most + 1}] if most else []
         found = self._client.aggregate([{"$match": where}, *limit, {"$count": "n"}], layout.OBSERVERS)
         return int(found[0]["n"]) if found else 0
@@ -189,7 +190,7 @@ class Usages:
         return int(found[0]["size"]) * number // int(found[0]["n"]) if found else 0
 
     def _entered(self, project: str) -> Figures:
-        """What has entered the project's queues, as long as they exist."""
+        """Return the messages and bytes that have entered the project's existing queues."""
         prefix = layout.project_prefix(project)
         named = {"$match": {"n": {"$gt": prefix, "$lt": layout.after(prefix)}}}
         sums = {"$group": {"_id": None, "messages": {"$sum": "$n1"}, "bytes": {"$sum": "$w1"}}}
@@ -197,7 +198,7 @@ class Usages:
         return Figures(int(found[0]["messages"]), int(found[0]["bytes"])) if found else Figures()
 
     def _staged(self, project: str) -> Figures:
-        """What stages hold; of one that a commit is publishing, what is left."""
+        """Return the messages and bytes in stages; for a stage that is being published, the remaining ones."""
         prefix = layout.project_prefix(project)
         within = {"_id": {"$gt": "s" + prefix, "$lt": "s" + layout.after(prefix)}}
         stages = self._client.find(within, hint="_id_", fields={"_id": 0, "s": 1, "token": 1, "count": 1, "bytes": 1})

@@ -160,7 +160,7 @@ class CloudObjects(Objects):
     def _ask(self, verb: str, act: Callable[[], T]) -> T:
         """Run one request and count it once, even if obstore repeats it.
 
-        Errors are converted, with their cause, except those that are answers.
+        Errors are converted, with their cause. A missing object and a failed condition stay as they are.
         """
         code = "none"
         try:

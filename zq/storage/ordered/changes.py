@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An atomic change to messages and their index entries, and moves between queues.
+"""Atomic changes to messages, and moves. Only this module writes messages; ``entries`` has their index entries.
 
-A change collects writes. ``commit`` applies them in one batch and then updates the queues' state in memory. The caller
-holds the locks of all affected queues from before its first read until after ``commit``.
+A change collects writes; ``commit`` applies them in one batch, and then updates the queues' state in memory. The caller
+holds the locks of all queues concerned from before its first read until after ``commit``.
 """
 
 from collections import defaultdict
@@ -15,6 +15,7 @@ from zq.model import Draft, Grouping, IdempotencyKey, Move, Outcome, QueueRef
 from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
+from zq.storage.ordered.entries import message_changes, message_entries, message_removal
 from zq.storage.ordered.idempotency import key_writes
 from zq.storage.ordered.layout import Found, IndexPlace, NewMessage, StoredEntry, StoredMessage, Tally
 from zq.storage.ordered.lines import Lines
@@ -28,7 +29,7 @@ BELIEVED: Final = FALSE_FUTURE * 1000
 
 
 class End(NamedTuple):
-    """The way in which messages finish, the time, and the history retention in seconds (0: no history)."""
+    """The outcome and time of finishing messages, and the history retention in seconds (0: no history)."""
 
     outcome: Outcome
     history: int
@@ -93,23 +94,20 @@ class Change:
             record.body = body
         else:
             self._writes.append(("bodies", key, self._sealed(state, record, body)))
-        self._writes += (
-            ("messages", key, layout.encode(record)),
-            ("expiry", layout.number.pack(record.expires) + key, b""),
-            ("ids", layout.id_key(state.project, record.id), key),
-        )
+        self._writes.append(("messages", key, layout.encode(record)))
+        self._writes += message_entries(state.project, key, record)
         if record.indexed:
-            self._put_available(state, sequence, record)
+            self._made_available[state].append(layout.triple.pack(state.number, record.available, sequence))
         elif not lane:
             assert isinstance(record, StoredMessage), "only stored messages have a group"
             self.lines.join(state, sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
         """Append a new message and remember its idempotency key, if any."""
-        extra, group, ttl, expires = draft.extra, draft.group, draft.ttl, now + draft.ttl * 1000
-        if extra or group or state.grouping:
+        attributes, group, ttl, expires = draft.attributes, draft.group, draft.ttl, now + draft.ttl * 1000
+        if attributes or group or state.grouping:
             terms = draft.id, now, expires, now, ttl, draft.client, draft.checksum
-            record: NewMessage = StoredMessage(*terms, size=len(extra), extra=extra, line=group)
+            record: NewMessage = StoredMessage(*terms, size=len(attributes), attributes=attributes, line=group)
         else:
             record = NewMessage(draft.id, now, expires, now, ttl, draft.client, draft.checksum)
         self.insert(state, record, draft.body, now, draft.delay * 1000)
@@ -121,7 +119,7 @@ class Change:
         tally = self._tally(state)
         tally.count -= 1
         tally.bytes -= record.size
-        self._writes += traces(state.number, state.project, sequence, record)
+        self._writes += message_removal(state.project, layout.pair.pack(state.number, sequence), record)
         if record.claim:
             self._left[state.number, record.claim, record.group].add(sequence)
         if state.grouping:
@@ -149,19 +147,13 @@ class Change:
                 self._left[number, old.claim, old.group].add(sequence)
             new.group = self._join_group(state, sequence, new.claim, until) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
-        if not lane:
-            self.lines.shift(state, sequence, new, old.available)
-        elif not old.indexed or old.available != new.available or old.expires != new.expires:
-            if old.indexed:
-                self._writes.append(("available", layout.triple.pack(number, old.available, sequence), None))
-            self._put_available(state, sequence, new)
-        else:  # unchanged: a claim without duration has passed the entry, and the next claim must find it again
+        self._writes += message_changes(key, old, new)
+        if lane:  # also if the entry stays: a claim that lasts no time has passed it, and the next claim must find it
             self._made_available[state].append(layout.triple.pack(number, new.available, sequence))
-        if old.expires != new.expires:
-            self._writes.append(("expiry", layout.number.pack(old.expires) + key, None))
-            self._writes.append(("expiry", layout.number.pack(new.expires) + key, b""))
-            if new.body is None:
-                self._prolong(state, key, new, body)
+        else:
+            self.lines.shift(state, sequence, new, old.available)
+        if old.expires != new.expires and new.body is None:
+            self._prolong(state, key, new, body)
         if new.available < old.available or until < old.until:
             self.show(state, sequence)
 
@@ -245,7 +237,7 @@ class Change:
         tally.position += 1
         tally.finished = max(end.now, tally.finished)
         expires = tally.finished + end.history * 1000
-        size = len(body) + len(record.extra) + OVERHEAD
+        size = len(body) + len(record.attributes) + OVERHEAD
         tally.kept += size
         kept = StoredEntry(
             structs.replace(record, claim="", body=None), body, sequence, end.outcome, tally.finished, expires, size
@@ -292,11 +284,6 @@ class Change:
             holder = self.holders.get(claim, former.get(claim, b""))
             self._writes.append(("claims", key, layout.group_value(ends, sequences, holder)))
 
-    def _put_available(self, state: QueueState, sequence: int, record: NewMessage) -> None:
-        key = layout.triple.pack(state.number, record.available, sequence)
-        self._writes.append(("available", key, layout.number.pack(record.expires)))
-        self._made_available[state].append(key)
-
 
 def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
     """Append a message to the fresh messages, in the ``lane`` if the queue has one.
@@ -318,21 +305,6 @@ def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
         tally.fresh_tail, tally.fresh_gap = sequence, 0
 
 
-def traces(queue: int, project: bytes, sequence: int, record: StoredMessage) -> list[Write]:
-    """Return the deletions of a message and its index entries, index entries first."""
-    key = layout.pair.pack(queue, sequence)
-    writes: list[Write] = [
-        ("expiry", layout.number.pack(record.expires) + key, None),
-        ("ids", layout.id_key(project, record.id), None),
-    ]
-    if record.indexed:
-        writes.append(("available", layout.triple.pack(queue, record.available, sequence), None))
-    if record.body is None:
-        writes.append(("bodies", key, None))
-    writes.append(("messages", key, None))
-    return writes
-
-
 def bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
     """Return the bodies of messages, or None for a message that was removed or has expired since its record was read.
 
@@ -349,7 +321,7 @@ def _unsealed(value: bytes | None) -> bytes | None:
     return layout.unsealed(value) if value else value
 
 
-# Queues of the project by name; None for one that does not exist.
+# Queues of a project by name; ``None`` for a missing queue.
 Targets = dict[str, QueueState | None]
 
 
@@ -412,8 +384,8 @@ def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMe
         origin=origin if move.reason else "",
         origin_count=record.count if move.reason else 0,
         reason=move.reason,
-        size=len(record.extra),
+        size=len(record.attributes),
         first=record.first if move.reason else 0,
-        extra=record.extra,
+        attributes=record.attributes,
         line=record.line,
     )

@@ -1,65 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a store agrees with itself: every record with its index entries, and every entry with its record.
+"""The integrity check of a store: every record is compared with its index entries, and every entry with its record.
 
-Reads everything once in the order of keys and looks up the rest, so memory grows with the queues only. Pending
-deletes of purged and deleted queues are counted apart.
+The check reads each family once in key order and looks up the related entries, so its memory grows only with the
+number of queues. Pending deletes of purged and deleted queues are counted separately.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
 
 from zq.model.stats import Report
-from zq.storage.ordered import documents, due, layout, stages, startup
+from zq.storage.ordered import due, layout, stages, startup
+from zq.storage.ordered.entries import HISTORY_OF, MESSAGE_OF, message_entries, record_entries
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
 from zq.storage.ordered.line_integrity import LineIntegrity, slot
 from zq.storage.ordered.log_integrity import Findings, LogIntegrity, check_documents
 from zq.storage.ordered.store import TOP, Readable, Write
 
-# The key in ``messages`` that an entry of each of these is about.
-INDEXES: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
-    "bodies": lambda key, _: key,
-    "available": lambda key, _: key[:8] + key[16:],
-    "expiry": lambda key, _: key[8:],
-    "ids": lambda _, value: value,
-}
-# The same for ``history``.
-TRACES: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
-    "sequences": lambda key, value: key[:8] + value,
-    "endings": lambda key, _: key[:8] + key[-8:],
-}
-
 
 class Integrity(Findings):
-    """One check of an open store that nobody writes to; ``now`` by the machine's clock, in ms."""
+    """One check of an open store without writers; ``now`` is the machine's clock in milliseconds."""
 
     def __init__(self, store: Readable, now: int) -> None:
         super().__init__(store)
         self._now = now
         self._queues: dict[bytes, bytes] = {}
-        """The key in ``queues`` of each number that a queue has."""
+        """The key in ``queues``, by queue number."""
         self._records: dict[bytes, QueueRecord] = {}
         self._lines = LineIntegrity(self, self._records)
         self._histories: set[bytes] = set()
         self._keepers: dict[bytes, bytes] = {}
-        """The number whose tally counts what is kept, of each history's number."""
+        """The number of the tally that counts history entries and answers, by history number."""
         self._kept: Counter[bytes] = Counter()
-        """Bytes of history entries and answers, by the history's number."""
+        """Bytes of history entries and answers, by history number."""
         self._pending_queues = self.noted(layout.PENDING_QUEUE)
         self._pending_numbers = self.noted(layout.PENDING_NUMBER)
         self._staged: Counter[bytes] = Counter()
         self._logs = LogIntegrity(self)
 
     def report(self) -> Report:
-        """Look at everything."""
+        """Run all checks and return the report."""
         self._check_queues()
         self._check_messages()
-        for family, message_of in INDEXES.items():
+        for family, message_of in MESSAGE_OF.items():
             self._check_index(family, message_of)
         self._check_claims()
         self._lines.check()
         self._check_history()
-        for family, record_of in TRACES.items():
+        for family, record_of in HISTORY_OF.items():
             self._check_trace(family, record_of)
         self._check_staged()
         self._check_logs()
@@ -147,14 +134,14 @@ class Integrity(Findings):
             self.found(f"bodies: {key.hex()} is stamped to go before its message expires")
 
     def _check_claimed(self, key: bytes, record: StoredMessage) -> None:
-        """A message that its record says is claimed is listed."""
+        """Check that the group of a claimed message lists the message."""
         number, sequence = layout.pair.unpack(key)
         value = self.store.get("claims", layout.claim_key(number, record.claim, record.group))
         if sequence not in _listed(value or b"", record.until):
             self.found(f"claims: the group of {record.claim!r} does not list the message {key.hex()} as its record is")
 
     def _check_claims(self) -> None:
-        """Each message of a group names it."""
+        """Check that each message of a group names the group."""
         for key, value in self.entries("claims"):
             if self._is_pending_queue(key[:8], "claims"):
                 continue
@@ -168,7 +155,7 @@ class Integrity(Findings):
                     self.found(f"claims: {key.hex()} lists {sequence}, which is no message of that group")
 
     def _check_index(self, family: str, message_of: Callable[[bytes, bytes], bytes]) -> None:
-        """Every entry is one that its message should have."""
+        """Check that each entry of an index family belongs to a message."""
         for key, value in self.entries(family):
             message = message_of(key, value)
             if self._is_pending_queue(message[:8], family):
@@ -187,9 +174,8 @@ class Integrity(Findings):
         for key, value in self.entries("history"):
             kept = self.decoded(layout.decode_entry, "history", key, value)
             if kept is not None and not self._is_pending_number(key[:8], "history"):
-                number, position = layout.pair.unpack(key)
                 self._kept[key[:8]] += kept.size
-                self.check_wanted("history", key, due.history_writes(number, position, kept))
+                self.check_wanted("history", key, record_entries("history", key, value))
 
     def _check_trace(self, family: str, record_of: Callable[[bytes, bytes], bytes]) -> None:
         for key, value in self.entries(family):
@@ -197,13 +183,11 @@ class Integrity(Findings):
             if self._is_pending_number(key[:8], family):
                 continue
             stored = self.store.get("history", place)
-            kept = None if stored is None else self.decoded(layout.decode_entry, "history", place, stored)
-            number, position = layout.pair.unpack(place)
-            if kept is None or (family, key, value) not in due.history_writes(number, position, kept):
+            if stored is None or (family, key, value) not in self.record_entries("history", place, stored):
                 self.found(f"{family}: {key.hex()} points at no history entry that says so")
 
     def _check_staged(self) -> None:
-        """Staged messages belong to a stage, which knows how many they are."""
+        """Check that staged messages belong to a stage, and that the stage has their number and size."""
         for key, _ in self.entries("staged"):
             if not self._is_pending_number(key[:8], "staged", any_number=True):
                 self._staged[key[:8]] += 1
@@ -216,16 +200,14 @@ class Integrity(Findings):
                     self._look("staged", (layout.pair.pack(stage.number, at) for at in range(stage.count)))
                     self.found(f"stages: {key!r} says {stage.count} messages and has {len(items)}, {size} bytes")
                 self._staged.pop(layout.number.pack(stage.number), None)
-                note = layout.number.pack(stage.number)
-                self.check_wanted("stages", key, due.writes("stages", key, value, due.end_of(key), note))
+                self.check_wanted("stages", key, record_entries("stages", key, value))
         self._check_open()
         for number in self._staged:
             self._look("default", (layout.COMMIT + key[:-8] for key, _ in self.store.scan("producers", b"", TOP)))
             self.found(f"staged: {number.hex()} is no stage's number")
 
     def _check_open(self) -> None:
-        """Stages that open commits have taken hold as many messages as are left to be published; of the queues whose
-        messages they pin the numbers were given."""
+        """Check the stages and the reserved messages of open commits."""
         for producer, value in stages.every_commit(self.store):
             last = int.from_bytes(self.store.get("default", b"numbers") or b"")
             commit = self.decoded(stages.decode_commit, "default", layout.COMMIT + producer, value)
@@ -240,7 +222,7 @@ class Integrity(Findings):
                     )
 
     def _look(self, family: str, keys: Iterable[bytes]) -> None:
-        """Read these until damage hides one: a scan steps over it."""
+        """Read the keys until one is damaged, because a scan skips damaged entries."""
         for key in keys:
             self.store.get(family, key)
             if self.store.missed:
@@ -253,18 +235,17 @@ class Integrity(Findings):
         self._histories |= numbers
 
     def _check_ends(self) -> None:
-        """What has its end in its key has its entry in ``due``."""
+        """Check the ``due`` entries of records whose keys end with their expiry."""
         for key, value in self.entries("producers"):
-            self.check_wanted("producers", key, due.writes("producers", key, value, due.end_of(key)))
+            self.check_wanted("producers", key, record_entries("producers", key, value))
         for key, value in self.entries("keys"):
             known = self.decoded(layout.decode_known, "keys", key, value)
             if known is not None and not self._is_pending_number(key[:8], "keys"):
                 self._kept[key[:8]] += known.size
-                note = due.size_note(known.size)
-                self.check_wanted("keys", key, due.writes("keys", key, value, due.end_of(key), note))
+                self.check_wanted("keys", key, record_entries("keys", key, value))
 
     def _check_kept(self) -> None:
-        """The counters say how much the histories and answers of each queue are."""
+        """Check the counted bytes of histories and answers."""
         for history, owner in self._keepers.items():
             tally = layout.decode_tally(self.store.get("tallies", owner) or layout.encode(layout.Tally()))
             removed = int.from_bytes(self.store.get("default", layout.REMOVED + history) or b"")
@@ -289,22 +270,12 @@ class Integrity(Findings):
             value = self.store.get(family, entry)
             if value is None:
                 self.found(f"due: {key.hex()} points at nothing in {family}")
-            elif self._end(family, entry, value) != layout.number.unpack_from(key)[0]:
-                self.found(f"due: {key.hex()} has another moment than what it points at in {family}")
-
-    def _end(self, family: str, entry: bytes, value: bytes) -> int | None:
-        """When what ``due`` points at expires."""
-        if family == "history":
-            kept = self.decoded(layout.decode_entry, family, entry, value)
-            return None if kept is None else kept.expires
-        if family == "records":
-            record = self.decoded(documents.decode, family, entry, value)
-            return None if record is None else record.expires
-        return due.end_of(entry)
+            elif ("due", key, note) not in self.record_entries(family, entry, value):
+                self.found(f"due: {key.hex()} does not say what the entry in {family} does")
 
     def _index_entries(self, key: bytes, record: StoredMessage) -> list[Write]:
-        """What else there is of a message, its body excepted."""
-        return index_entries(layout.prefix_of(self._queues.get(key[:8], b"")), key, record)
+        """Return the index entries that a message must have."""
+        return message_entries(layout.prefix_of(self._queues.get(key[:8], b"")), key, record)
 
     def _is_pending_queue(self, number: bytes, family: str) -> bool:
         if number not in self._pending_queues:
@@ -321,21 +292,8 @@ class Integrity(Findings):
         return True
 
 
-def index_entries(project: bytes, key: bytes, record: StoredMessage) -> list[Write]:
-    """All entries of a message that lead to its record; ``project``: its ``layout.project_prefix``."""
-    number, sequence = layout.pair.unpack(key)
-    wanted: list[Write] = [
-        ("expiry", layout.number.pack(record.expires) + key, b""),
-        ("ids", layout.id_key(project, record.id), key),
-    ]
-    if record.indexed:
-        place = layout.triple.pack(number, record.available, sequence)
-        wanted.append(("available", place, layout.number.pack(record.expires)))
-    return wanted
-
-
 def _listed(value: bytes, ends: int | None = None) -> list[int]:
-    """The sequences that a group lists; none of one that is of no such form or has another end."""
+    """Return the sequences that a group lists; none if the value is malformed or has another end than ``ends``."""
     if not value or len(value) % layout.number.size:
         return []
     found, sequences = layout.group_of(value)

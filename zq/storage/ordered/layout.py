@@ -164,8 +164,9 @@ class IndexPlace(NamedTuple):
 
 
 class NewMessage(Struct, array_like=True):
-    """A message that has nothing extra and was not claimed yet, as it is written. ``claim`` lives while ``ends`` is to
-    come; ``former`` = available before it.
+    """A message as it is written that has no attributes and no group and was never claimed.
+
+    ``claim`` lives while ``ends`` is to come; ``former`` = available before it.
 
     ``size``: what the tally was told of it. ``indexed``: whether it has an entry in ``available``; no fresh one has.
     ``body``: None for one that lies in ``bodies``. ``group``: where ``claims`` has it.
@@ -213,7 +214,7 @@ class StoredMessage(NewMessage):
     its group."""
 
     first: int = 0
-    extra: bytes = b""
+    attributes: bytes = b""
     line: str = ""
 
 
@@ -394,7 +395,7 @@ def message(sequence: int, record: StoredMessage, body: bytes, now: int) -> Mess
         record.origin,
         record.origin_count,
         record.reason,
-        record.extra,
+        record.attributes,
         record.first / 1000,
         record.line,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the lines of grouped queues agree with their messages; and lines made anew from messages, for a salvage."""
+"""The check of the lines of grouped queues, and the rebuilding of lines for a salvage."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -12,18 +12,18 @@ from zq.storage.ordered.store import Write
 
 
 def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
-    """The key in ``lines`` of a message of a grouped queue; ``key``: its own in ``messages``."""
+    """Return the key in ``lines`` of a message in a grouped queue; ``key``: its key in ``messages``."""
     number, sequence = layout.pair.unpack(key)
     return line_of(number, record.line) + slot_of(grouping, record.available, sequence)
 
 
 def grouping_of(key: bytes) -> Grouping:
-    """Of a queue that has such a key in ``lines``."""
+    """Return the grouping of a queue that has this key in ``lines``."""
     return Grouping.FAIR if layout.pair.unpack(key[LINE:])[0] else Grouping.ORDERED
 
 
 class LineIntegrity:
-    """The part of a check that is about lines. ``queues``: the record of each queue by its number."""
+    """The check of lines. ``queues``: the record of each queue, by number."""
 
     def __init__(self, findings: Findings, queues: Mapping[bytes, QueueRecord]) -> None:
         self._findings = findings
@@ -31,12 +31,12 @@ class LineIntegrity:
         self._queues = queues
 
     def grouping(self, number: bytes) -> Grouping:
-        """Of a queue, by its number."""
+        """Return the grouping of a queue, by its number."""
         record = self._queues.get(number)
         return Grouping.NONE if record is None else record.grouping
 
     def check(self) -> None:
-        """Each place is that of a message; each line that has some has a head, which has its entry."""
+        """Check that each place belongs to a message, and that each line has a head with an entry."""
         line = head = b""
         for key, value in self._findings.entries("lines"):
             if not self.grouping(key[: layout.number.size]):
@@ -51,7 +51,7 @@ class LineIntegrity:
                 self._check_place(key, has_head=bool(head) and key.startswith(line))
 
     def check_entry(self, key: bytes, value: bytes) -> None:
-        """An entry in ``available`` is that of a line."""
+        """Check that an entry in ``available`` is the entry of a line."""
         line = key[: layout.number.size] + value
         head = self._store.get("lines", line) or b""
         if len(head) != layout.triple.size or entry_of(line, head)[0] != key:
@@ -73,15 +73,15 @@ class LineIntegrity:
 
 
 class NewLines:
-    """Lines as messages have them, of which the first one becomes the head."""
+    """Lines that are rebuilt from messages; the first message becomes the head."""
 
     def __init__(self, former: Callable[[bytes], bytes]) -> None:
-        """``former``: the head that a line had, b"" if that is not known."""
+        """Initialize; ``former`` returns the stored head of a line, or b"" if it is not known."""
         self._former = former
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 
     def join(self, grouping: Grouping, key: bytes, record: StoredMessage) -> Write:
-        """The place of a message, which is to be written."""
+        """Return the place of a message and note its line."""
         where = slot(grouping, key, record)
         line, within = where[:LINE], where[LINE:]
         if line not in self._heads or within < self._heads[line][0]:
@@ -89,7 +89,7 @@ class NewLines:
         return "lines", where, b""
 
     def heads(self) -> Iterator[Write]:
-        """What is to be written of heads."""
+        """Yield the heads of all lines and their entries."""
         for line, (within, available) in self._heads.items():
             head = self._former(line)
             if head[layout.number.size :] != within:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a check of a whole store finds; and whether the logs of topics, and documents, agree with themselves."""
+"""Findings of an integrity check, and the checks of topic logs and documents."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -9,18 +9,18 @@ from msgspec import MsgspecError
 
 from zq.errors import StoreDamaged
 from zq.model.stats import Report
-from zq.storage.ordered import documents, due, layout, logs
-from zq.storage.ordered.logs import LogRecord, entries_of
+from zq.storage.ordered import due, entries, layout, logs
+from zq.storage.ordered.logs import LogRecord
 from zq.storage.ordered.store import TOP, Readable, Write
 
 T = TypeVar("T")
-# Contradictions that a report has as examples, at the most.
+# Maximum number of contradictions that a report contains as examples.
 EXAMPLES: Final = 20
 NOWHERE: Final = LogRecord(0)
 
 
 class _Lenient:
-    """A store in which what cannot be read is absent, and ``missed`` is set."""
+    """A store that treats damaged entries as absent and then sets ``missed``."""
 
     def __init__(self, store: Readable) -> None:
         self._store = store
@@ -36,7 +36,7 @@ class _Lenient:
 
 
 class Findings:
-    """Of one check of an open store that nobody writes to."""
+    """The findings of one check of an open store without writers."""
 
     def __init__(self, store: Readable) -> None:
         self.store = _Lenient(store)
@@ -45,7 +45,7 @@ class Findings:
         self._examples: list[str] = []
 
     def found(self, sentence: str) -> None:
-        """A contradiction, unless damage hides what it is about."""
+        """Report a contradiction, unless it may be caused by a damaged entry."""
         if self.store.missed:
             self.store.missed = False
             self.counted["comparisons that damage prevents"] += 1
@@ -55,13 +55,13 @@ class Findings:
             self._examples.append(f"{sentence}.")
 
     def entries(self, family: str) -> Iterator[tuple[bytes, bytes]]:
-        """All of a family, counted."""
+        """Yield all entries of a family and count them."""
         for item in self.store.scan(family, b"", TOP):
             self.counted[family] += 1
             yield item
 
     def decoded(self, decode: Callable[[bytes], T], family: str, key: bytes, value: bytes) -> T | None:
-        """The value; None if it cannot be read, which is a contradiction."""
+        """Return the decoded value; report a damaged value and return ``None``."""
         try:
             return decode(value)
         except (MsgspecError, ValueError):
@@ -69,7 +69,7 @@ class Findings:
             return None
 
     def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """All of this is in the store, because of an entry of the family."""
+        """Check that the store has the wanted entries, which exist because of ``key`` in ``family``."""
         for other, place, value in wanted:
             stored = self.store.get(other, place)
             if stored is None:
@@ -77,27 +77,31 @@ class Findings:
             elif stored != value:
                 self.found(f"{other}: {place.hex()} does not say what {key.hex()} of {family} does")
 
+    def record_entries(self, family: str, key: bytes, value: bytes) -> list[Write]:
+        """Return all entries of a record; report a damaged value and return none."""
+        return self.decoded(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
+
     def noted(self, kind: bytes) -> set[bytes]:
-        """The numbers that ``default`` has notes of this kind of."""
+        """Return the numbers for which ``default`` has notes of this kind."""
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.after(kind))}
 
     def report(self) -> Report:
-        """All of it, but for damage."""
+        """Return the report, without damage."""
         return Report(dict(sorted(self.counted.items())), self._contradictions, self._examples, [])
 
 
 class LogIntegrity:
-    """The part of a check that is about logs. Index entries of trimmed batches are counted apart."""
+    """The check of topic logs. Index entries of trimmed batches are counted separately."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._logs: dict[bytes, LogRecord] = {}
         self._keys: dict[bytes, bytes] = {}
-        """The key in ``logs`` of each number."""
+        """The key in ``logs``, by log number."""
         self._trimmed_entries = findings.noted(layout.TRIMMED_LOG)
 
     def check(self) -> set[bytes]:
-        """Look at everything; the numbers of all logs."""
+        """Run all checks of logs and return the log numbers."""
         last = int.from_bytes(self._findings.store.get("default", b"numbers") or b"")
         for key, value in self._findings.entries("logs"):
             record = self._findings.decoded(logs.decode_log, "logs", key, value)
@@ -114,7 +118,7 @@ class LogIntegrity:
         return set(self._logs)
 
     def check_due(self, key: bytes, note: bytes) -> None:
-        """An entry of ``due`` about a batch is what the one in ``topics`` says; the batch is there or was trimmed."""
+        """Check that a batch's entry in ``due`` agrees with ``topics``, and that the batch exists or was trimmed."""
         batch = due.named(key)[1]
         value = self._findings.store.get(*logs.topic_delete(batch, note)[:2])
         if value is None or value[:8] != key[:8]:
@@ -166,13 +170,10 @@ class LogIntegrity:
         return number in self._trimmed_entries and last <= self._logs.get(number, NOWHERE).dropped
 
     def _wanted(self, key: bytes, value: bytes) -> list[Write]:
-        """All entries of a batch, by its own; itself included. None if it cannot be read."""
-        return self._findings.decoded(lambda stored: entries_of(key, stored), "batches", key, value) or []
+        return self._findings.record_entries("batches", key, value)
 
 
 def check_documents(findings: Findings) -> None:
-    """Every record that expires is in ``due``."""
+    """Check the entries of documents."""
     for key, value in findings.entries("records"):
-        record = findings.decoded(documents.decode, "records", key, value)
-        if record is not None:
-            findings.check_wanted("records", key, documents.writes(key, record))
+        findings.check_wanted("records", key, findings.record_entries("records", key, value))

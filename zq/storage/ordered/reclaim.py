@@ -11,8 +11,8 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from zq.model.expiry import Pace
-from zq.storage.ordered import due, layout, logs
-from zq.storage.ordered.changes import traces
+from zq.storage.ordered import layout, logs
+from zq.storage.ordered.entries import message_removal, record_entries, removal
 from zq.storage.ordered.handle import Session
 from zq.storage.ordered.lines import entry_of
 from zq.storage.ordered.logs import Log
@@ -20,7 +20,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class Removal(NamedTuple):
-    """A thing that was found at ``key`` of ``family``, and how it is removed."""
+    """The writes that remove a record found at ``key`` of ``family``."""
 
     family: str
     key: bytes
@@ -28,18 +28,18 @@ class Removal(NamedTuple):
 
 
 class PendingDeletes:
-    """Clears, in steps, what purged and deleted queues, their histories, and stages have left."""
+    """Removal, in steps, of the entries of purged and deleted queues, of their histories, and of stages."""
 
     def __init__(self) -> None:
         self._begin: dict[tuple[str, bytes], bytes] = {}
         """First remaining key by family and number."""
 
     def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove messages of former queues, up to ``size``; how many there were."""
+        """Remove up to ``size`` messages of former queues and return their number."""
         return self._clear(store, layout.PENDING_QUEUE, self._messages, size, pace)
 
     def clear_numbers(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove what is left of former histories and stages, up to ``size`` things; how many there were."""
+        """Remove up to ``size`` records of former histories and stages and return their number."""
         return self._clear(store, layout.PENDING_NUMBER, self._entries_left, size, pace)
 
     def _clear(
@@ -54,7 +54,7 @@ class PendingDeletes:
         for note, value in store.scan("default", kind, layout.after(kind)):
             number = note[len(kind) :]
             batch = list(islice(removals(store, number, value), size - found))
-            writes = [*chain.from_iterable(removal.writes for removal in batch)]
+            writes = [*chain.from_iterable(each.writes for each in batch)]
             last = len(batch) < size - found
             if last:
                 writes.append(("default", note, None))
@@ -63,7 +63,7 @@ class PendingDeletes:
             store.write(writes)
             if batch:
                 pace.removed(len(batch))
-            self._begin |= {(removal.family, number): removal.key + b"\0" for removal in batch}
+            self._begin |= {(each.family, number): each.key + b"\0" for each in batch}
             if last:
                 self._begin = {place: key for place, key in self._begin.items() if place[1] != number}
             found += len(batch) or 1
@@ -75,8 +75,8 @@ class PendingDeletes:
         queue = layout.number.unpack(number)[0]
         project = layout.prefix_of(queue_key)
         for key, value in self._rest(store, "messages", number):
-            sequence, record = layout.pair.unpack(key)[1], layout.decode_record(value)
-            writes = traces(queue, project, sequence, record)
+            record = layout.decode_record(value)
+            writes = message_removal(project, key, record)
             if record.claim:
                 writes.append(("claims", layout.claim_key(queue, record.claim, record.group), None))
             yield Removal("messages", key, writes)
@@ -85,12 +85,9 @@ class PendingDeletes:
             yield Removal("lines", key, [*entry, ("lines", key, None)])
 
     def _entries_left(self, store: Store, number: bytes, _: bytes) -> Iterator[Removal]:
-        for key, value in self._rest(store, "history", number):
-            kept = layout.decode_entry(value)
-            ended = due.traces("history", key, kept.expires)
-            yield Removal("history", key, [*ended, *due.history_traces(key, due.history_note(kept))])
-        for key, _ in self._rest(store, "keys", number):
-            yield Removal("keys", key, due.traces("keys", key, due.end_of(key)))
+        for family in ("history", "keys"):
+            for key, value in self._rest(store, family, number):
+                yield Removal(family, key, removal(record_entries(family, key, value)))
         for key, _ in self._rest(store, "staged", number):
             yield Removal("staged", key, [("staged", key, None)])
 
@@ -114,15 +111,15 @@ Steps = Iterator[tuple[bytes, list[Write]]]
 
 
 class Tombstones:
-    """Removes what trimmed batches and purged topics have left in logs; used by one thread."""
+    """Removal of the entries of trimmed batches and purged topics. Not thread-safe."""
 
     def __init__(self) -> None:
         self._passes: dict[bytes, tuple[int, bytes]] = {}
         """Progress by log number: the trim position at the beginning of the pass, and the next key."""
         self._turn = layout.TRIMMED_LOG
-        """The note, in ``default``, of the log whose turn was last."""
+        """The note, in ``default``, of the log that was handled last."""
         self._served: set[bytes] = set()
-        """Notes of logs whose pass has ended in this round."""
+        """Notes of the logs whose pass ended in this round."""
         self._begin: dict[bytes, bytes] = {}
         """First remaining key of a purged topic, by the topic's key."""
 
@@ -147,7 +144,7 @@ class Tombstones:
         return found
 
     def clear_purged(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove what was purged, up to ``size`` batches; how many there were."""
+        """Remove up to ``size`` purged batches and return their number."""
         found = 0
         for key, value in session.store.scan("floors", b"", layout.END * 3):
             log = session.registry.logs.find(layout.project_of(value[layout.number.size :]))
@@ -191,7 +188,7 @@ class Tombstones:
 
 
 def _trimmed_entries(store: Store, number: bytes, begin: bytes, dropped: int) -> Steps:
-    """Topic by topic, since the entries of trimmed batches come first in each. The batches themselves are removed."""
+    """Yield the steps that remove entries of trimmed batches, which come first in each topic."""
     while (entry := next(store.scan("topics", begin, layout.after(number)), None)) is not None:
         topic = entry[0][:-8]
         for key, value in store.scan("topics", entry[0], topic + layout.number.pack(dropped + 1)):

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resumption of a store that was restored from a backup and is therefore older than the clock.
+"""The first start of a store that was restored from a backup, and is therefore older than the clock.
 
-Data that has expired since the backup is gone, unless all expiry times are extended. Sequences continue far above those
-that the store assigned after the backup, so that a reader's newer marker hides nothing.
+Entries that expired since the backup are gone, unless all expiries are extended by the time since. New sequences are
+far above all sequences that the store issued after the backup, so that no reader's marker hides new messages.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from msgspec import structs
@@ -16,23 +17,25 @@ from zq.errors import StartRefused
 from zq.model import Seconds
 from zq.model.stats import Postpone, Restored
 from zq.storage.ordered import documents, due, layout, logs, startup
+from zq.storage.ordered.entries import difference, message_changes, record_entries
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.store import TOP, Store, Write
 
-# Seconds after a backup for which the machine's clock is believed: the backup's moment bears witness.
+# Seconds after a backup for which the machine's clock is trusted, because the backup's time confirms it.
 WITNESSED: Final = 30 * 86400.0
-# Starts that may have been counted since the backup.
+# Upper bound of the starts since the backup.
 STARTS: Final = 1000
-# (key, value, milliseconds): what is to be written so that an entry expires so much later.
-Move = Callable[[bytes, bytes, int], list[Write]]
+# A function that returns a record, by key, value and milliseconds, with a later expiry; ``None`` if it does not change.
+Postponed = Callable[[bytes, bytes, int], tuple[bytes, bytes] | None]
 # Bytes of one write.
 FULL: Final = 4 << 20
 
 
 def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool) -> Restored:
-    """Resume a store whose backup was made at ``moment``. Raises ``StartRefused`` if the clock is in doubt.
+    """Prepare the store for its next start. Raises ``StartRefused`` if the machine's clock is implausible.
 
-    ``shift`` extends the expiry of all live data by the time since the backup; it is called for each document.
+    ``moment``: the time of the backup. ``shift``: extend all expiries by the time since the backup; the function
+    returns the new value of each document.
     """
     startup.check_readable(store)
     now = clock.now()
@@ -51,85 +54,68 @@ def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone |
 
 
 def _shift(store: Store, later: int, postpone: Postpone) -> None:
-    """Extend all expiry times by ``later`` milliseconds and remove data that had expired at the backup.
-
-    Claims and delays are not extended.
-    """
+    """Extend all expiries by ``later`` milliseconds, also the past ones. Claims and delays keep their ends."""
+    postponed: dict[str, Postponed] = {**_POSTPONED, "records": partial(_document, postpone)}
+    found: Iterator[list[Write]] = chain(
+        (_message(key, value, later) for key, value in store.scan("messages", b"", TOP)),
+        ([("bodies", key, _body(value, later))] for key, value in store.scan("bodies", b"", TOP)),
+        (
+            difference(record_entries(family, key, value), record_entries(family, *new))
+            for family, each in postponed.items()
+            for key, value in store.scan(family, b"", TOP)
+            if (new := each(key, value, later)) is not None
+        ),
+    )
     writes: list[Write] = []
     size = 0
-    moves: dict[str, Move] = {**_LATER, "records": partial(_document, postpone)}
-    for family, each in moves.items():
-        for key, value in store.scan(family, b"", TOP):
-            found = each(key, value, later)
-            writes += found
-            size += sum(len(place) + len(new or b"") for _, place, new in found)
-            if size > FULL:
-                store.write(writes)
-                writes, size = [], 0
+    for some in found:
+        writes += some
+        size += sum(len(place) + len(new or b"") for _, place, new in some)
+        if size > FULL:
+            store.write(writes)
+            writes, size = [], 0
     store.write(writes)
 
 
 def _message(key: bytes, value: bytes, later: int) -> list[Write]:
     record = layout.decode_record(value)
-    number, sequence = layout.pair.unpack(key)
-    expires = record.expires + later
-    writes: list[Write] = [
-        ("expiry", layout.number.pack(record.expires) + key, None),
-        ("expiry", layout.number.pack(expires) + key, b""),
-        ("messages", key, layout.encode(structs.replace(record, expires=expires))),
-    ]
-    if record.indexed:
-        place = layout.triple.pack(number, record.available, sequence)
-        writes.append(("available", place, layout.number.pack(expires)))
-    return writes
+    new = structs.replace(record, expires=record.expires + later)
+    return [("messages", key, layout.encode(new)), *message_changes(key, record.index_place(), new)]
 
 
-def _body(key: bytes, value: bytes, later: int) -> list[Write]:
+def _body(value: bytes, later: int) -> bytes:
     stamp = layout.stamp.unpack(value[-layout.stamp.size :])[0] + -(-later // 1000)
-    return [("bodies", key, layout.unsealed(value) + layout.stamp.pack(min(stamp, layout.LATEST_STAMP)))]
+    return layout.unsealed(value) + layout.stamp.pack(min(stamp, layout.LATEST_STAMP))
 
 
-def _entry(key: bytes, value: bytes, later: int) -> list[Write]:
+def _history_entry(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
     kept = layout.decode_entry(value)
-    new = structs.replace(kept, expires=kept.expires + later)
-    moved = due.writes("history", key, layout.encode(new), new.expires, due.history_note(new))
-    return [*due.traces("history", key, kept.expires), *moved]
+    return key, layout.encode(structs.replace(kept, expires=kept.expires + later))
 
 
-def _ending(family: str, note: Callable[[bytes], bytes]) -> Move:
-    """Return the move of a family whose keys end with the expiry; ``note`` returns the note of a value in ``due``."""
-
-    def move(key: bytes, value: bytes, later: int) -> list[Write]:
-        end = due.end_of(key)
-        moved = key[:-8] + layout.number.pack(end + later)
-        return [*due.traces(family, key, end), *due.writes(family, moved, value, end + later, note(value))]
-
-    return move
+def _ending(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
+    """Postpone a record whose key ends with its expiry."""
+    return key[:-8] + layout.number.pack(due.end_of(key) + later), value
 
 
-def _batch(key: bytes, value: bytes, later: int) -> list[Write]:
+def _batch(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
     stored = logs.decode_stored(value)
-    new = structs.replace(stored, created=stored.created + later)
-    gone: list[Write] = [(family, place, None) for family, place, _ in logs.entries_of(key, value)]
-    return [*gone, *logs.entries_of(key, layout.encode(new))]
+    return key, layout.encode(structs.replace(stored, created=stored.created + later))
 
 
-def _document(postpone: Postpone, key: bytes, value: bytes, later: int) -> list[Write]:
+def _document(postpone: Postpone, key: bytes, value: bytes, later: int) -> tuple[bytes, bytes] | None:
     document = documents.decode(value)
     kind = layout.project_of(layout.prefix_of(key[len(layout.prefix_of(key)) :]))
     if document.expires is None or (new := postpone(kind, document.value, later / 1000)) is None:
-        return []
-    moved = structs.replace(document, value=new, expires=document.expires + later)
-    return [*due.traces("records", key, document.expires), *documents.writes(key, moved)]
+        return None
+    return key, layout.encode(structs.replace(document, value=new, expires=document.expires + later))
 
 
-_LATER: Final[dict[str, Move]] = {
-    "messages": _message,
-    "bodies": _body,
-    "history": _entry,
-    "keys": _ending("keys", lambda value: due.size_note(layout.decode_known(value).size)),
-    "stages": _ending("stages", lambda value: layout.number.pack(layout.decode_stage(value).number)),
-    "producers": _ending("producers", lambda _: b""),
+_POSTPONED: Final[dict[str, Postponed]] = {
+    "history": _history_entry,
+    "keys": _ending,
+    "stages": _ending,
+    "producers": _ending,
     "batches": _batch,
 }
 

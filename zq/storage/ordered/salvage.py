@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new store of all that can be read of a damaged one, and a list of what cannot; and the part that is about logs.
+"""Salvage: copy everything readable of a damaged store to a new store, and list the losses; and its part for logs.
 
-Records are copied, and everything that leads to them is made anew, so that the new store agrees with itself. Pending
-deletes, of purged and deleted queues, are not copied. Counters never go back.
+Records are copied and their index entries rebuilt, so that the new store is consistent. Pending deletes of purged and
+deleted queues are not copied. Counters never decrease.
 """
 
 from collections import Counter
@@ -12,18 +12,19 @@ from typing import Final
 from msgspec import structs
 
 from zq.storage.ordered import layout, logs, startup
-from zq.storage.ordered.logs import LogRecord, entries_of
+from zq.storage.ordered.entries import record_entries
+from zq.storage.ordered.logs import LogRecord
 from zq.storage.ordered.salvage_commits import NamedThings, OpenCommits
 from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy, Wreck
 from zq.storage.ordered.salvage_queues import Queues
 from zq.storage.ordered.store import TOP
 
-# By how much the next number is above all that are known, if the last one is not.
+# Distance of the next number from the largest known one if the counter of numbers is lost.
 LOST_NUMBERS: Final = 1_000_000
 
 
 class Salvage(Copy):
-    """One salvage; its answers are ``saved`` and ``lost``."""
+    """One salvage; its results are ``saved`` and ``lost``."""
 
     def run(self) -> None:
         """Copy everything."""
@@ -52,20 +53,20 @@ class Salvage(Copy):
 
 
 def _latest_start(rescue: Wreck) -> int:
-    """The largest start that a counter was written by, and one more."""
+    """Return one more than the largest start found in a counter."""
     tallies = (layout.decode_tally(value).start for _, value in rescue.entries("tallies") if value is not None)
     records = (logs.decode_log(value).start for _, value in rescue.entries("logs") if value is not None)
     return max([0, *tallies, *records]) + 1
 
 
 class Logs:
-    """``numbers``: of all logs, by which their keys go."""
+    """The salvage of topic logs. ``numbers``: the numbers of all logs, which own idempotency keys."""
 
     def __init__(self, salvage: Copy) -> None:
         self._salvage = salvage
         self._rescue = salvage.rescue
         self._logs: dict[bytes, tuple[bytes, LogRecord]] = {}
-        """(key, record) by number."""
+        """The key and the record, by number."""
         self._strangers: Counter[bytes] = Counter()
 
     @property
@@ -91,13 +92,13 @@ class Logs:
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Numbers of logs by their keys, as far as other families name them."""
+        """Return the numbers of logs by key, as far as other families contain them."""
         floors = {value[8:]: key[:8] for key, value in self._rescue.scan("floors", b"", TOP)}
         notes = self._rescue.scan("default", layout.TRIMMED_LOG, layout.after(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}
 
     def _estimated(self, key: bytes, number: bytes) -> LogRecord:
-        """What a log that was lost must be, by the batches that it has."""
+        """Return an estimate of a lost log record, from the batches of the log."""
         self._salvage.lost.append(f"The counters of the topics of project {layout.project_of(key)!r}")
         start = self._salvage.starts
         record = LogRecord(layout.number.unpack(number)[0], startup.origin(start) + LOST_COUNTER, start=start)
@@ -134,10 +135,10 @@ class Logs:
                     messages=max(record.messages, messages),
                 ),
             )
-            self._salvage.save("batches", entries_of(key, value))
+            self._salvage.save("batches", record_entries("batches", key, value))
 
     def _raised(self, number: bytes, record: LogRecord) -> LogRecord:
-        """With an end that no floor lies above."""
+        """Return the record with an end and totals that are not below its floors."""
         floors = self._rescue.scan("floors", number, layout.after(number))
         last = max([record.last, *(layout.number.unpack_from(value)[0] for _, value in floors)])
         return structs.replace(

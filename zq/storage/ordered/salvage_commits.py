@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a salvage that is about commits: open ones, stages, producers, fences; and keys and documents.
+"""The salvage of open commits, stages, producers and fences, and of idempotency keys and documents.
 
-A slice takes out of a stage what it publishes, in one write: all that still lies there has not been published. What
-claims held stays reserved, so that it is not handed out again; of that, what is lost was to be deleted.
+A slice of a commit removes the messages that it publishes from the stage in the same write, so all messages in a stage
+are unpublished. Messages of settled claims stay reserved, so that they are not delivered again.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from zq.storage.ordered import documents, due, layout, stages
+from zq.storage.ordered import due, layout, stages
+from zq.storage.ordered.entries import record_entries
 from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch
 from zq.storage.ordered.salvage_copy import Copy
 from zq.storage.ordered.stages import OpenCommit, StageRest
 from zq.storage.ordered.store import TOP
 
-# Milliseconds for which a producer is remembered of which only the open commit is left: the default of
-# ``producer_ttl``.
+# Milliseconds for which a producer is kept if only its open commit is left: the default of ``producer_ttl``.
 REMEMBERED: Final = 30 * 86_400_000
-# Queues that one sentence names at most.
+# Maximum number of queues that one sentence names.
 SHOWN: Final = 5
 UNKNOWN: Final = (
     "Commits that were open, if there were any: what they were to delete is handed out again, and what they were to "
@@ -27,19 +27,19 @@ UNKNOWN: Final = (
 
 
 def described(producer: bytes) -> str:
-    """A producer for people."""
+    """Return the producer's name for the list of losses."""
     prefix = layout.prefix_of(producer)
     return f"{producer[len(prefix) : -1].decode('utf-8', 'replace')} of project {layout.project_of(prefix)!r}"
 
 
 class OpenCommits:
-    """``reserved``: sequences that are to be deleted, by the numbers of their queues, as ``unfinished.reserved``."""
+    """The open commits. ``reserved``: sequences that they will delete, by queue number."""
 
     def __init__(self, salvage: Copy) -> None:
         self._salvage = salvage
         self._rescue = salvage.rescue
         self._open: dict[bytes, OpenCommit] = {}
-        """By the key of the producer."""
+        """The open commits, by producer key."""
         self.reserved: defaultdict[int, set[int]] = defaultdict(set)
         for key, value in salvage.rescue.entries("default"):
             if value is not None and key.startswith(COMMIT):
@@ -50,15 +50,15 @@ class OpenCommits:
             numbers = [part.number for part in commit.reserved] + [rest.number for rest in commit.rests]
             salvage.raise_top(*numbers)
         self.stages = {rest.number for commit in self._open.values() for rest in commit.rests}
-        """Numbers of the stages that they have taken."""
+        """The numbers of the stages that open commits own."""
 
     def batch(self, producer: bytes) -> Batch | None:
-        """The producer's last batch, as far as its open commit knows it."""
+        """Return the producer's last batch from its open commit; ``None`` without an open commit."""
         commit = self._open.get(producer)
         return None if commit is None else Batch(commit.batch, commit.published, commit.deleted)
 
     def copy(self, queues: set[bytes], producers: set[bytes]) -> None:
-        """Carry them over. ``queues``: the numbers that are in the new store, ``producers``: the keys."""
+        """Copy the open commits. ``queues`` and ``producers``: queue numbers and producer keys in the new store."""
         for producer, commit in self._open.items():
             commit.reserved = [part for part in commit.reserved if layout.number.pack(part.number) in queues]
             rests = (self._copy_rest(producer, rest) for rest in commit.rests)
@@ -73,7 +73,7 @@ class OpenCommits:
             self._report_orphans()
 
     def _copy_rest(self, producer: bytes, rest: StageRest) -> StageRest:
-        """What is left of it; messages stand at its end, without what is lost between them."""
+        """Copy the remaining messages of a stage to its end, without gaps, and return what is left of the stage."""
         number = layout.number.pack(rest.number)
         indexes = [layout.pair.unpack(key)[1] for key, _ in self._staged(number)]
         missing = sorted(set(range(rest.at, rest.end)).difference(indexes))
@@ -90,13 +90,13 @@ class OpenCommits:
         return StageRest(rest.number, begin, begin + len(indexes), size)
 
     def _remember(self, producer: bytes) -> None:
-        """Put the batch of a producer into the new store, so that a repeat is not done again."""
+        """Write the batch of a producer to the new store, so that a repeat has no effect."""
         expires = self._salvage.now + REMEMBERED
         key, value = producer + layout.number.pack(expires), layout.encode(self.batch(producer))
-        self._salvage.save("producers", due.writes("producers", key, value, expires))
+        self._salvage.save("producers", record_entries("producers", key, value))
 
     def _report_orphans(self) -> None:
-        """What is staged and belongs to nothing that is known."""
+        """Report staged messages that belong to no known stage or commit."""
         owned = {layout.number.pack(number) for number in self.stages} | self._salvage.dropped
         owned |= {layout.number.pack(layout.decode_stage(value).number) for _, value in self._scan("stages")}
         owned |= {note for key, note in self._scan("due") if due.named(key)[0] == "stages"}
@@ -119,7 +119,7 @@ class OpenCommits:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Rising numbers, shortened: 1-3, 7."""
+    """Return ascending numbers as ranges, for example ``1-3, 7``."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -130,14 +130,17 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def named(key: bytes) -> str:
-    """What a key of ``stages`` and ``producers`` names, for people."""
+    """Return the name in a key of ``stages`` or ``producers``, for the list of losses."""
     prefix = layout.prefix_of(key)
     name = key[len(prefix) : -9].decode("utf-8", "replace")
     return f"{name} of project {layout.project_of(prefix)!r}"
 
 
 class NamedThings:
-    """``owners``: numbers of the histories and logs that keys go by; ``producers``: keys of those that were copied."""
+    """The salvage of keys, stages, producers, fences and documents.
+
+    ``owners``: numbers of the histories and logs that own idempotency keys. ``producers``: the copied keys.
+    """
 
     def __init__(self, salvage: Copy, owners: set[bytes], commits: OpenCommits) -> None:
         self._salvage = salvage
@@ -146,7 +149,7 @@ class NamedThings:
         self._commits = commits
         self.producers: set[bytes] = set()
         self.kept: Counter[bytes] = Counter()
-        """Bytes that answers count, by the numbers of the owners."""
+        """Bytes of answers, by owner number."""
 
     def run(self) -> None:
         self._copy_keys()
@@ -161,10 +164,10 @@ class NamedThings:
             if value is None:
                 self._salvage.lost.append(f"The document {key!r}")
             else:
-                self._salvage.save("records", documents.writes(key, documents.decode(value)))
+                self._salvage.save("records", record_entries("records", key, value))
 
     def _due(self, family: str) -> Callable[[], Iterator[bytes]]:
-        """Keys of a family that are to expire."""
+        """Return a function that yields the keys of a family that expire."""
 
         def keys() -> Iterator[bytes]:
             for entry, _ in self._rescue.scan("due", b"", TOP):
@@ -184,12 +187,11 @@ class NamedThings:
                 name = key[8:-9].decode("utf-8", "replace")
                 self._salvage.lost.append(f"The Idempotency-Key {name}: a repeat would be done again")
             else:
-                size = layout.decode_known(value).size
-                self.kept[key[:8]] += size
-                self._salvage.save("keys", due.writes("keys", key, value, due.end_of(key), due.size_note(size)))
+                self.kept[key[:8]] += layout.decode_known(value).size
+                self._salvage.save("keys", record_entries("keys", key, value))
 
     def _copy_producers(self) -> None:
-        """The open commit of a producer, if it has one, knows its batch too."""
+        """Copy producers. A lost batch is taken from the producer's open commit, if there is one."""
         for key, value in self._rescue.entries("producers", self._due("producers")):
             batch = self._commits.batch(key[:-8])
             if value is None and batch is not None:
@@ -198,12 +200,12 @@ class NamedThings:
                 self._salvage.lost.append(f"The last batch of producer {named(key)}: a repeat would be done again")
             else:
                 self.producers.add(key[:-8])
-                self._salvage.save("producers", due.writes("producers", key, value, due.end_of(key)))
+                self._salvage.save("producers", record_entries("producers", key, value))
 
     def _copy_stages(self) -> None:
-        """A stage is whole or lost: a commit would publish a part of it as if it were all.
+        """Copy complete stages; an incomplete stage is lost, because a commit would publish it as if it were complete.
 
-        If the log of writes is damaged, one may be here that an open commit has taken: it is that one's.
+        If the write-ahead log is damaged, a stage that an open commit owns may still exist. It belongs to the commit.
         """
         for key, value in self._rescue.entries("stages", self._due("stages")):
             stage = None if value is None else layout.decode_stage(value)
@@ -213,7 +215,7 @@ class NamedThings:
                 self._salvage.raise_top(stage.number)
                 number = layout.number.pack(stage.number)
                 if sum(1 for _ in self._staged(number)) == stage.count:
-                    self._salvage.save("stages", due.writes("stages", key, value, due.end_of(key), number))
+                    self._salvage.save("stages", record_entries("stages", key, value))
                     for place, staged in self._staged(number):
                         self._salvage.save("staged messages", [("staged", place, staged)])
                     continue

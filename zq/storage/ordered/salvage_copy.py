@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common part of a salvage's steps: the damaged store that they read, and the new store that they write."""
+"""The state that the steps of a salvage share: the damaged store, the new store, and the losses."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -9,40 +9,40 @@ from zq.errors import StoreDamaged
 from zq.storage.ordered import layout, startup
 from zq.storage.ordered.store import Readable, Store, Write
 
-# By how much a counter that was lost begins above all that is known to have been given out.
+# Distance of a lost counter from the largest value that is known to have been issued.
 LOST_COUNTER: Final = 1000 * startup.EPOCH_STRIDE
-# Bytes of one write to the new store.
+# Maximum size in bytes of one write to the new store.
 FULL: Final = 4 << 20
 
 
 class Gaps(Protocol):
-    """Which keys of a family cannot be read."""
+    """The unreadable key ranges of a family."""
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any."""
         ...
 
     def __contains__(self, key: bytes) -> bool: ...
 
     def overlap(self, lower: bytes, upper: bytes) -> bool:
-        """Whether there are any with ``lower <= key < upper``."""
+        """Return whether there are any with ``lower <= key < upper``."""
         ...
 
 
 class Wreck(Readable, Protocol):
-    """All that can be read of a damaged store; ``scan`` steps over damage, ``get`` raises ``StoreDamaged``."""
+    """The readable part of a damaged store; ``scan`` skips damage, ``get`` raises ``StoreDamaged``."""
 
     def gaps(self, family: str) -> Gaps:
-        """What ``scan`` cannot read of a family."""
+        """Return the key ranges of a family that ``scan`` cannot read."""
         ...
 
     def entries(self, family: str, *known: Callable[[], Iterable[bytes]]) -> Iterator[tuple[bytes, bytes | None]]:
-        """All that can be read, in gaps too; and with None keys that are ``known`` to be there and cannot be read."""
+        """Yield all readable entries, also inside gaps; an unreadable entry with a ``known`` key has the value None."""
         ...
 
 
 class Copy:
-    """A salvage under way, which its steps share."""
+    """A running salvage, shared by its steps."""
 
     def __init__(self, rescue: Wreck, store: Store, now: int) -> None:
         self.rescue = rescue
@@ -50,10 +50,10 @@ class Copy:
         self.saved: Counter[str] = Counter()
         self.lost: list[str] = []
         self.top = 0
-        """The largest number of a queue, a history, a log or a stage."""
+        """The largest number of a queue, history, log or stage."""
         self.starts = 0
         self.strays: Counter[str] = Counter()
-        """Things whose owner is not known, by kind."""
+        """The number of records whose owner is not known, by kind."""
         notes = rescue.scan("default", layout.PENDING_NUMBER, layout.after(layout.PENDING_NUMBER))
         self.dropped = {key[len(layout.PENDING_NUMBER) :] for key, _ in notes}
         """Numbers of histories and stages that have no owner any more."""
@@ -62,11 +62,11 @@ class Copy:
         self._size = 0
 
     def raise_top(self, *numbers: int) -> None:
-        """Note numbers that are in use: the new store gives out larger ones only."""
+        """Note numbers that are in use. The new store issues only larger ones."""
         self.top = max(self.top, *numbers)
 
     def write(self, writes: Iterable[Write]) -> None:
-        """Write to the new store, together with earlier writes."""
+        """Add writes to the batch for the new store."""
         for write in writes:
             self._writes.append(write)
             self._size += len(write[1]) + len(write[2] or b"")
@@ -74,7 +74,7 @@ class Copy:
             self.flush()
 
     def save(self, kind: str, writes: Iterable[Write]) -> None:
-        """Write something to the new store, and count it under its kind."""
+        """Write a record with its entries to the new store, and count it under its kind."""
         self.saved[kind] += 1
         self.write(writes)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of a salvage that is about queues: their messages, claims, counters and histories."""
+"""The salvage of queues: messages, claims, counters and histories."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from zq.errors import StoreDamaged
 from zq.model import Grouping
 from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout, startup
-from zq.storage.ordered.integrity import index_entries
+from zq.storage.ordered.entries import HISTORY_OF, MESSAGE_OF, message_entries
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
 from zq.storage.ordered.line_integrity import NewLines, grouping_of
 from zq.storage.ordered.lines import LINE
@@ -21,22 +21,34 @@ from zq.storage.ordered.store import TOP, Write
 
 
 class Trace(Struct):
-    """What index entries say of a message."""
+    """The fields of a message that its index entries contain."""
 
     id: str = ""
     expires: int = 0
     available: int = 0
 
+    def read(self, family: str, key: bytes) -> None:
+        """Read the field that an entry of the index family contains."""
+        if family == "ids":
+            self.id = key[len(layout.prefix_of(key)) :].decode("utf-8", "surrogatepass")
+        elif family == "expiry":
+            self.expires = layout.number.unpack_from(key)[0]
+        else:
+            self.available = layout.triple.unpack(key)[1]
+
 
 def named(key: bytes) -> str:
-    """A queue for people."""
+    """Return the queue's name for the list of losses."""
     ref = layout.queue_ref(key)
     return f"queue {ref.name} of project {ref.project!r}"
 
 
 class Queues:
-    """``reserved``: what open commits are to delete; ``histories``: the numbers of all histories, and so of keys, that
-    someone owns."""
+    """The salvage of queues.
+
+    ``reserved``: sequences that open commits will delete, by queue number. ``histories``: the numbers of all histories
+    with an owner, which also own idempotency keys.
+    """
 
     def __init__(self, salvage: Copy, reserved: Mapping[int, set[int]]) -> None:
         self._salvage = salvage
@@ -44,30 +56,29 @@ class Queues:
         self._reserved = reserved
         self.histories: set[bytes] = set()
         self._records: dict[bytes, tuple[bytes, QueueRecord]] = {}
-        """(key, record) by number."""
+        """The key and the record, by number."""
         self._groups: defaultdict[bytes, tuple[int, list[int]]] = defaultdict(lambda: (0, []))
-        """Claimed messages, by their keys in ``claims``."""
+        """The end and the claimed messages of each group, by key in ``claims``."""
         self._group_numbers: Counter[bytes] = Counter()
         self._lines = NewLines(self._head)
         self._counts: Counter[bytes] = Counter()
         self._bytes: Counter[bytes] = Counter()
         self._kept: Counter[bytes] = Counter()
-        """Bytes of history entries, by the history's number."""
+        """Bytes of history entries, by history number."""
         self._hidden: list[QueueRecord] = []
         self._last: defaultdict[bytes, int] = defaultdict(int)
-        """The largest sequence met, by a queue's number; and so positions and moments, by that of a history."""
+        """The largest sequence, by queue number. ``_positions`` and ``_finished`` are by history number."""
         self._fresh: dict[bytes, int] = {}
-        """The sequence of the first fresh message that lives, by its queue's number: damage may have made claims pass
-        it."""
+        """The sequence of the first living fresh message, by queue number, because claims may have skipped damage."""
         self._available: Counter[bytes] = Counter()
-        """Since when the last fresh message was available, by its queue's number; and its sequence."""
+        """The available-at of the last fresh message, by queue number. ``_fresh_tails``: its sequence."""
         self._fresh_tails: Counter[bytes] = Counter()
         self._positions: defaultdict[bytes, int] = defaultdict(int)
         self._finished: defaultdict[bytes, int] = defaultdict(int)
 
     @property
     def numbers(self) -> set[bytes]:
-        """Of all queues that are in the new store."""
+        """The numbers of all queues in the new store."""
         return set(self._records)
 
     def run(self) -> None:
@@ -93,7 +104,7 @@ class Queues:
                 self._hidden.append(record)
 
     def _grouping(self, number: bytes) -> Grouping:
-        """Of a queue whose entry is lost, by where its messages stand."""
+        """Return the grouping of a queue whose record is lost, from the order of its lines."""
         for key, _ in self._rescue.scan("lines", number, layout.after(number)):
             if len(key) > LINE:
                 return grouping_of(key)
@@ -111,25 +122,20 @@ class Queues:
 
     @cached_property
     def _pending_deletes(self) -> set[bytes]:
-        """Numbers of former queues."""
+        """The numbers of former queues."""
         notes = self._rescue.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_QUEUE))
         return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
 
     @cached_property
     def _traces(self) -> dict[bytes, Trace]:
-        """Of messages whose records may be damaged."""
+        """The traces of messages whose records may be damaged, by key in ``messages``."""
         spans = self._rescue.gaps("messages")
         traces: defaultdict[bytes, Trace] = defaultdict(Trace)
-        if spans:
-            for key, value in self._rescue.scan("ids", b"", TOP):
-                if value in spans:
-                    traces[value].id = key[len(layout.prefix_of(key)) :].decode("utf-8", "surrogatepass")
-            for key, _ in self._rescue.scan("expiry", b"", TOP):
-                if key[8:] in spans:
-                    traces[key[8:]].expires = layout.number.unpack_from(key)[0]
-            for key, _ in self._rescue.scan("available", b"", TOP):
-                if key[:8] + key[16:] in spans:
-                    traces[key[:8] + key[16:]].available = layout.triple.unpack(key)[1]
+        for family in ("ids", "expiry", "available") if spans else ():
+            for key, value in self._rescue.scan(family, b"", TOP):
+                message = MESSAGE_OF[family](key, value)
+                if message in spans:
+                    traces[message].read(family, key)
         return dict(traces)
 
     def _copy_messages(self) -> None:
@@ -153,7 +159,7 @@ class Queues:
         self._salvage.write(self._lines.heads())
 
     def _copy_message(self, key: bytes, record: StoredMessage, stored: bytes | None) -> None:
-        """``stored``: the record as it is, which is kept if it is right; None for one that was made anew."""
+        """Copy a message with its entries. ``stored``: the encoded record, or ``None`` if it was rebuilt."""
         queue = self._records[key[:8]][0]
         try:
             apart = self._rescue.get("bodies", key) if record.body is None else None
@@ -165,7 +171,7 @@ class Queues:
                 self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
         body = record.body if apart is None else layout.unsealed(apart)
         if body is not None:
-            size = len(body) + len(record.extra) + OVERHEAD
+            size = len(body) + len(record.attributes) + OVERHEAD
             if stored is None or record.size != size:
                 record.size = size
                 stored = layout.encode(record)
@@ -174,14 +180,14 @@ class Queues:
                 writes.append(("bodies", key, apart))
             if grouping := self._records[key[:8]][1].grouping:
                 writes.append(self._lines.join(grouping, key, record))
-            self._salvage.save("messages", [*writes, *index_entries(layout.prefix_of(queue), key, record)])
+            self._salvage.save("messages", [*writes, *message_entries(layout.prefix_of(queue), key, record)])
             if record.claim:
                 self._list(key, record)
             self._counts[key[:8]] += 1
             self._bytes[key[:8]] += record.size
 
     def _restored(self, key: bytes) -> StoredMessage | None:
-        """A record by what index entries say of it: of a message that was never claimed."""
+        """Return a record that is rebuilt from index entries, as if the message was never claimed."""
         queue, sequence = self._records[key[:8]][0], layout.pair.unpack(key)[1]
         trace, now = self._traces[key], self._salvage.now
         if not trace.id or not trace.expires or not self._has_body(key):
@@ -199,7 +205,7 @@ class Queues:
         return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=indexed)
 
     def _list(self, key: bytes, record: StoredMessage) -> None:
-        """Note a claimed message for its group."""
+        """Add a claimed message to its group."""
         number, sequence = layout.pair.unpack(key)
         group = layout.claim_key(number, record.claim, record.group)
         self._groups[group] = record.until, [*self._groups[group][1], sequence]
@@ -212,19 +218,19 @@ class Queues:
             return b""
 
     def _has_body(self, key: bytes) -> bool:
-        """Whether a body can be read that is not in the record."""
+        """Return whether a separate body is readable."""
         try:
             return self._rescue.get("bodies", key) is not None
         except StoreDamaged:
             return False
 
     def _fate(self, key: bytes) -> str:
-        """What would have become of a message anyhow."""
+        """Return the clause for a lost message that an open commit was deleting; else an empty text."""
         number, sequence = layout.pair.unpack(key)
         return ", which a commit was deleting" if sequence in self._reserved.get(number, ()) else ""
 
     def _adopt(self, number: bytes) -> bool:
-        """Make a queue for messages whose queue is lost, if their project is known."""
+        """Create a queue for messages whose queue is lost, if their project is known. Return whether it exists."""
         key = self._orphans.get(number)
         if key is not None:
             self._salvage.lost.append(f"Name, metadata and history of a queue, whose messages are in {named(key)} now")
@@ -233,7 +239,7 @@ class Queues:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """Keys for queues of numbers that are no known queue's."""
+        """Keys for new queues, by the numbers that belong to no known queue."""
         found = {}
         for key, value in self._rescue.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:
@@ -255,7 +261,7 @@ class Queues:
                 continue
             kept = layout.decode_entry(value)
             self._finished[key[:8]] = max(self._finished[key[:8]], kept.finished)
-            kept.size = len(kept.body) + len(kept.record.extra) + OVERHEAD
+            kept.size = len(kept.body) + len(kept.record.attributes) + OVERHEAD
             self._kept[key[:8]] += kept.size
             self._salvage.save("history", due.history_writes(number, position, kept))
 
@@ -264,14 +270,13 @@ class Queues:
         return next((named(key) for key, record in self._records.values() if record.history == number), "no queue")
 
     def _history_keys(self) -> Iterator[bytes]:
-        """Where there are records of history, by what leads to them."""
-        for key, value in self._rescue.scan("sequences", b"", TOP):
-            yield key[:8] + value
-        for key, _ in self._rescue.scan("endings", b"", TOP):
-            yield key[:8] + key[-8:]
+        """Yield the keys of history entries to which index entries lead."""
+        for family, history_of in HISTORY_OF.items():
+            for key, value in self._rescue.scan(family, b"", TOP):
+                yield history_of(key, value)
 
     def write_tallies(self, answers: Counter[bytes]) -> None:
-        """``answers``: the bytes that they count, by the numbers of histories."""
+        """Write the counters of all queues. ``answers``: the bytes of answers, by history number."""
         self._kept.update(answers)
         for record in self._hidden:
             number = layout.number.pack(record.number)

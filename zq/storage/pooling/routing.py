@@ -146,10 +146,7 @@ class Queues(Controller):
         return count
 
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
-        """The next names in order, each with its pool, the default pool's queues, and whether these are the last ones.
-
-        Queues that are older than the first pool have no binding.
-        """
+        """Return the next names in order with their pools, the default pool's queues, and whether the listing ends."""
         bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
         own = self._catalogue.queues.list(project, after, limit).items
         names = {document.ref.name: read_binding(document).pool for document in bound}

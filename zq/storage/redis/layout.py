@@ -52,7 +52,7 @@ zq:{t}:expiry:queue     sorted set   sequence by expiry: the order of active exp
 zq:{t}:claimed:queue    sorted set   sequence by claim end, or by its expiry if that is sooner, of what has a claim that
                                      nobody has seen to have lapsed
 zq:{t}:states:queue     hash         sequence -> state: what claims have made of a message
-zq:{t}:bodies:queue     hash         sequence -> the raw JSON body and the extra, where they have 1,024 bytes or more
+zq:{t}:bodies:queue     hash         sequence -> the raw JSON body and the attributes, if they have 1,024 bytes or more
 zq:{t}:ids:queue        hash         message id, packed -> sequence
 zq:{t}:claims:queue     hash         claim id -> the sequences of all whose state names it, one behind the other;
                                      zero byte and claim id -> client and agent of its holder, a line each, if known;
@@ -120,7 +120,7 @@ DRAFT: Final = Packing(">QQQIHHH")
 ENTRY: Final = Packing(">BHIQQQIHHH")
 # More of a message, if there is any: when it was created, if not a ttl before it expires; claim count in the origin;
 # lengths of checksum, origin, reason, which follow. Behind these, if there is any of it: when the message was claimed
-# first in its origin, and how many bytes of the body, at its end, are the extra; then the group.
+# first in its origin, and how many bytes of the body, at its end, are the attributes; then the group.
 MORE: Final = Packing(">QIHHH")
 TAIL: Final = Packing(">QI")
 # A state: available, expires, ttl, ends, former, claimed, lease, count, first claimed; the claim follows.
@@ -326,10 +326,10 @@ def ids(blob: bytes) -> list[str]:
 def draft(new: Draft, now: int) -> bytes:
     """Encode a new message, with times relative to ``now``."""
     id, client, checksum, more = packed(new.id), packed_client(new.client), text(new.checksum), b""
-    extra, group = new.extra, new.group
-    if checksum or extra or group:
-        tail = TAIL.pack(0, len(extra)) + text(group) if extra or group else b""
+    attributes, group = new.attributes, new.group
+    if checksum or attributes or group:
+        tail = TAIL.pack(0, len(attributes)) + text(group) if attributes or group else b""
         more = MORE.pack(0, 0, len(checksum), 0, 0) + checksum + tail
     available = now + new.delay * 1000 if new.delay else 0
-    sizes = len(new.body) + len(extra), len(id), len(client), len(more)
-    return DRAFT.pack(available, now + new.ttl * 1000, new.ttl, *sizes) + id + client + more + new.body + extra
+    sizes = len(new.body) + len(attributes), len(id), len(client), len(more)
+    return DRAFT.pack(available, now + new.ttl * 1000, new.ttl, *sizes) + id + client + more + new.body + attributes

@@ -26,7 +26,7 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     entry = first + length
     _, high, low, available, expires, ttl, size, id, client, more = ENTRY.unpack_from(blob, entry)
     created, origin_count, checksum, origin, reason, group = expires - ttl * 1000, 0, "", "", "", ""
-    ends = claimed = lease = count = since = extra = former = 0
+    ends = claimed = lease = count = since = attributes = former = 0
     if length:
         available, expires, ttl, ends, _, claimed, lease, count, since = STATE.unpack_from(blob, first)
     second = entry + ENTRY.size + id
@@ -34,10 +34,10 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     body = third + more
     end = body + size
     if more:
-        created, origin_count, checksum, origin, reason, former, extra, group = _more(blob[third:body], created)
+        created, origin_count, checksum, origin, reason, former, attributes, group = _more(blob[third:body], created)
     found = Message(  # positional, because keywords would cost three times as much
         unpacked(blob[second - id : second]),
-        blob[body : end - extra],
+        blob[body : end - attributes],
         ttl,
         created / 1000,
         expires / 1000,
@@ -50,7 +50,7 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
         origin,
         origin_count,
         reason,
-        blob[end - extra : end],
+        blob[end - attributes : end],
         (since or former) / 1000,
         group,
     )
@@ -64,7 +64,7 @@ def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int,
     third = second + origin
     tail = third + reason
     texts = more[MORE.size : second], more[second:third], more[third:tail]
-    former, extra = TAIL.unpack_from(more, tail) if tail < len(more) else (0, 0)
+    former, attributes = TAIL.unpack_from(more, tail) if tail < len(more) else (0, 0)
     group = string(more[tail + TAIL.size :])
     return (
         told or created,
@@ -73,7 +73,7 @@ def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int,
         string(texts[1]),
         string(texts[2]),
         former,
-        extra,
+        attributes,
         group,
     )
 

@@ -148,9 +148,15 @@ function Facts({ message, queue, state: known }) {
     ["From the queue", message.origin && visible(message.origin)],
     ["Claims there", message.origin_claim_count],
     ["Reason", message.reason && visible(message.reason)],
+    ...Object.entries(message.attributes ?? {}).map(([name, value]) => [`Attribute ${visible(name)}`, attribute(value)]),
   ].filter(([, value]) => value !== undefined && value !== "" && value !== false);
   return html`<dl class="facts">${rows.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     <${Timeline} message=${message} queue=${queue} state=${state} now=${now} />`;
+}
+
+/** The text of an attribute; with its type, unless it is a text or a number. */
+function attribute(value) {
+  return typeof value === "object" ? `${visible(value.value)} (${visible(value.type)})` : visible(value);
 }
 
 /** What is still known of it, in the order of time. */

@@ -10,15 +10,15 @@
 local FAIR = 3              -- kind of a message whose queue's groups take turns; 2: they are ordered
 
 -- What an entry has of a message besides, which has `more`: when it was created if that is told, else 0; its checksum;
--- when it was claimed first in its former queue; how many bytes behind the body are its extra; its group.
+-- when it was claimed first in its former queue; how many bytes behind the body are its attributes; its group.
 local function more_of(m)
   local id, client = struct.unpack('>I2I2', m.value, SIZES_AT)
   local at = ENTRY_SIZE + id + client + 1
   local told, _, checksum, origin, reason, text = struct.unpack(MORE, m.value, at)
   local tail, past = text + checksum + origin + reason, at + m.more
-  local first, extra, name = 0, 0, past
-  if tail < past then first, extra, name = struct.unpack(TAIL, m.value, tail) end
-  return told, string.sub(m.value, text, text + checksum - 1), first, extra, string.sub(m.value, name, past - 1)
+  local first, attributes, name = 0, 0, past
+  if tail < past then first, attributes, name = struct.unpack(TAIL, m.value, tail) end
+  return told, string.sub(m.value, text, text + checksum - 1), first, attributes, string.sub(m.value, name, past - 1)
 end
 
 -- Returns when a message was first claimed, in this queue or in the one that it was buried from; 0 = never.

@@ -9,13 +9,13 @@
 -- any case), `reason` ("" unless it goes as a dead letter), and `body` with `checksum` if it gets new ones. A target is a
 -- table: `q` and `full`, its name.
 
--- When a message was created, its checksum, how many bytes behind its body are its extra, and its group.
+-- When a message was created, its checksum, how many bytes behind its body are its attributes, and its group.
 local function origin_of(m)
   local _, _, _, expires, ttl = struct.unpack(ENTRY, m.value)
   local created = expires - ttl * 1000
   if m.more == 0 then return created, '', 0, '' end
-  local told, checksum, _, extra, group = more_of(m)
-  return told > 0 and told or created, checksum, extra, group
+  local told, checksum, _, attributes, group = more_of(m)
+  return told > 0 and told or created, checksum, attributes, group
 end
 
 -- Puts a message with its body where it goes (model.Move); returns when it expires.
@@ -24,17 +24,17 @@ local function send(item, origin, now, body)
   local ttl = item.ttl >= 0 and item.ttl or m.ttl
   local expires, available = now + ttl * 1000, item.delay > 0 and now + item.delay * 1000 or 0
   local id, client = struct.unpack('>I2I2', m.value, SIZES_AT)
-  local created, checksum, extra, group = origin_of(m)
+  local created, checksum, attributes, group = origin_of(m)
   local count, first = m.count, first_claimed_of(m)
   if item.body then
-    body, checksum = item.body .. string.sub(body, #body - extra + 1), item.checksum
+    body, checksum = item.body .. string.sub(body, #body - attributes + 1), item.checksum
   end
   if reason == '' then
     count, first, origin = 0, 0, ''
     if item.keeps_age == 0 then created = 0 end
   end
   local more, tail = '', ''
-  if first > 0 or extra > 0 or group ~= '' then tail = struct.pack(TAIL, first, extra) .. group end
+  if first > 0 or attributes > 0 or group ~= '' then tail = struct.pack(TAIL, first, attributes) .. group end
   if created > 0 or checksum .. tail ~= '' then
     more = struct.pack(MORE, created, count, #checksum, #origin, #reason) .. checksum .. origin .. reason .. tail
   end

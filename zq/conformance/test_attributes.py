@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an adapter keeps with a message: the extra, whatever becomes of the message; when it was claimed first; and a
-claim that does not prolong its life."""
+"""Attributes of messages, which every verb keeps; the moment of the first claim; claims that do not prolong lives."""
 
 import pytest
 
@@ -8,28 +7,28 @@ from zq.conformance.builders import EVERYTHING, Scene, near
 from zq.model import ClaimRequest, Copies, Draft, Handled, Lease, Message, Move, new_ids
 from zq.model.quotas import OVERHEAD
 
-EXTRA = b'{"a": {"t": "String", "v": "x"}}'
+STORED = b'{"a": {"t": "String", "v": "x"}}'
 LARGE = b'{"a": "' + b"x" * 100_000 + b'"}'
 
 
-def made(scene: Scene, *extras: bytes, body: bytes = b'{"b": 1}') -> list[Draft]:
-    """A message with a checksum and one without, for each extra."""
+def made(scene: Scene, *attributes: bytes, body: bytes = b'{"b": 1}') -> list[Draft]:
+    """Return a draft with a checksum and one without, for each of the attributes."""
     return [
-        Draft(id, body, 3600, 0, "alice", checksum, extra)
-        for extra in extras
+        Draft(id, body, 3600, 0, "alice", checksum, each)
+        for each in attributes
         for id, checksum in zip(new_ids(2, scene.now), ("", "MD5:0"), strict=True)
     ]
 
 
 def shown(messages: list[Message]) -> list[tuple[str, bytes, str, bytes]]:
-    return [(one.id, one.body, one.checksum, one.extra) for one in messages]
+    return [(one.id, one.body, one.checksum, one.attributes) for one in messages]
 
 
 @pytest.mark.parametrize("size", [1, 5000])
-def test_every_verb_shows_the_extra(scene: Scene, size: int):
+def test_every_verb_shows_the_attributes(scene: Scene, size: int):
     """Of short and of long bodies, with and without a checksum, next to messages that have none."""
-    new = made(scene, EXTRA, b"", LARGE, body=b'"%b"' % (b"y" * size))
-    expected = [(one.id, one.body, one.checksum, one.extra) for one in new]
+    new = made(scene, STORED, b"", LARGE, body=b'"%b"' % (b"y" * size))
+    expected = [(one.id, one.body, one.checksum, one.attributes) for one in new]
     scene.storage.messages.post(scene.queue, new, scene.now)
     assert shown(scene.walk()) == expected
     assert shown(scene.get([one.id for one in new])) == expected
@@ -46,41 +45,41 @@ def test_every_verb_shows_the_extra(scene: Scene, size: int):
 
 
 @pytest.mark.every_server
-def test_it_goes_along_with_a_move(scene: Scene):
+def test_a_move_keeps_the_attributes(scene: Scene):
     """As it is, with a new body too, to a dead letter queue and back."""
-    [one, other] = made(scene, EXTRA)
+    [one, other] = made(scene, STORED)
     scene.storage.messages.post(scene.queue, [one, other], scene.now)
     moves = [Move(one.id, "away"), Move(other.id, "away", body=b"[2]", checksum="MD5:1", reason="no use")]
     scene.storage.messages.move(scene.queue, moves, scene.now)
     away = scene.at("away")
-    assert shown(away.walk()) == [(one.id, one.body, "", EXTRA), (other.id, b"[2]", "MD5:1", EXTRA)]
+    assert shown(away.walk()) == [(one.id, one.body, "", STORED), (other.id, b"[2]", "MD5:1", STORED)]
     away.claim_named("a")
     away.settle("a", move=[Move(other.id, scene.queue.name), Move(one.id, scene.queue.name, body=b"", reason="r")])
-    assert shown(scene.walk()) == [(other.id, b"[2]", "MD5:1", EXTRA), (one.id, b"", "", EXTRA)]
+    assert shown(scene.walk()) == [(other.id, b"[2]", "MD5:1", STORED), (one.id, b"", "", STORED)]
 
 
-def test_copies_and_stages_bring_theirs(scene: Scene):
+def test_copies_and_stages_keep_their_attributes(scene: Scene):
     """Each message its own."""
-    new, copies = made(scene, EXTRA), made(scene, b"[1]", LARGE)
+    new, copies = made(scene, STORED), made(scene, b"[1]", LARGE)
     there = scene.at("copies")
     scene.storage.messages.post(scene.queue, new, scene.now, copies=Copies(there.queue, copies))
-    assert [one.extra for one in scene.walk() + there.walk()] == [EXTRA] * 2 + [b"[1]"] * 2 + [LARGE] * 2
-    staged = made(scene, EXTRA, b"")
+    assert [one.attributes for one in scene.walk() + there.walk()] == [STORED] * 2 + [b"[1]"] * 2 + [LARGE] * 2
+    staged = made(scene, STORED, b"")
     scene.storage.transactions.stage(scene.queue.project, "s", scene.queue, staged, scene.now, 3600, 10**6)
     scene.commit(1, ["s"])
-    assert [one.extra for one in scene.get([draft.id for draft in staged])] == [EXTRA] * 2 + [b""] * 2
+    assert [one.attributes for one in scene.get([draft.id for draft in staged])] == [STORED] * 2 + [b""] * 2
 
 
 @pytest.mark.fresh_store
 @pytest.mark.needs_part("usage")
-def test_it_counts_for_what_is_stored(scene: Scene, exact_usage: None):
+def test_attributes_count_towards_usage(scene: Scene, exact_usage: None):
     """As the body does, wherever the message goes, until it has gone."""
 
     def stored() -> int:
         used = scene.storage.usage(scene.queue.project, scene.now)
         return 0 if used is None else used.bytes
 
-    new = made(scene, EXTRA, LARGE)
+    new = made(scene, STORED, LARGE)
     whole = sum(draft.size + OVERHEAD for draft in new)
     scene.storage.messages.post(scene.queue, new, scene.now)
     assert stored() == whole
@@ -97,9 +96,9 @@ def test_it_counts_for_what_is_stored(scene: Scene, exact_usage: None):
     assert stored() == 0
 
 
-def test_records_have_it(scene: Scene):
+def test_history_entries_have_the_attributes(scene: Scene):
     """Whether a message was deleted, popped or moved; a record of its former life has it too."""
-    new = made(scene, EXTRA, LARGE)
+    new = made(scene, STORED, LARGE)
     scene.storage.messages.post(scene.queue, new, scene.now)
     scene.delete(new[0].id, history=600)
     scene.pop(1, history=600)
@@ -107,7 +106,7 @@ def test_records_have_it(scene: Scene):
     scene.settle("a", rest=True, history=600)
     scene.move([new[3].id], "away", history=600)
     assert [shown([entry.message])[0] for entry in scene.history()] == [
-        (one.id, one.body, one.checksum, one.extra) for one in new
+        (one.id, one.body, one.checksum, one.attributes) for one in new
     ]
 
 

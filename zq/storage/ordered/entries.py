@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of index entries: for each record of the store, the entries that exist because of it.
+
+The writer, active expiry, reclaim, restore, the integrity check and salvage derive their writes and comparisons from
+these functions. All functions are pure: they know the layout and read no store.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from zq.storage.ordered import documents, due, layout, logs
+from zq.storage.ordered.layout import IndexPlace, NewMessage
+from zq.storage.ordered.store import Write
+
+# The length of a number in a key.
+WORD: Final = layout.number.size
+# Bound once, because the functions for messages are called for each message of a verb.
+_pack: Final = layout.number.pack
+
+# The key in ``messages`` to which an entry of each index family leads.
+MESSAGE_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
+    "bodies": lambda key, _: key,
+    "available": lambda key, _: key[:WORD] + key[2 * WORD :],
+    "expiry": lambda key, _: key[WORD:],
+    "ids": lambda _, value: value,
+}
+# The key in ``history`` to which an entry of each index family leads.
+HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
+    "sequences": lambda key, value: key[:WORD] + value,
+    "endings": lambda key, _: key[:WORD] + key[-WORD:],
+}
+
+
+def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
+    """Return the index entries of a message, or the writes that remove them if it is ``gone``.
+
+    The entries of groups and claims are not included, because several messages share them. ``project``: the
+    ``layout.project_prefix`` of the queue's project.
+    """
+    expires = _pack(record.expires)
+    entries: list[Write] = [
+        ("expiry", expires + key, None if gone else b""),
+        ("ids", project + record.id.encode("utf-8", "surrogatepass"), None if gone else key),
+    ]
+    if record.indexed:
+        place = key[:WORD] + _pack(record.available) + key[WORD:]
+        entries.append(("available", place, None if gone else expires))
+    return entries
+
+
+def message_removal(project: bytes, key: bytes, record: NewMessage) -> list[Write]:
+    """Return the writes that remove a message, its body and its index entries."""
+    writes = message_entries(project, key, record, gone=True)
+    if record.body is None:
+        writes.append(("bodies", key, None))
+    writes.append(("messages", key, None))
+    return writes
+
+
+def message_changes(key: bytes, old: IndexPlace, new: NewMessage) -> list[Write]:
+    """Return the difference between the index entries of a message before and after a change.
+
+    Equals ``difference`` of both ``message_entries``, and builds only the entries that differ.
+    """
+    expires, available = new.expires, new.available
+    writes: list[Write] = []
+    if old.expires != expires:
+        writes.append(("expiry", _pack(old.expires) + key, None))
+        writes.append(("expiry", _pack(expires) + key, b""))
+    elif old.available == available and old.indexed == new.indexed:
+        return writes
+    if old.indexed and (old.available != available or not new.indexed):
+        writes.append(("available", key[:WORD] + _pack(old.available) + key[WORD:], None))
+    if new.indexed:
+        writes.append(("available", key[:WORD] + _pack(available) + key[WORD:], _pack(expires)))
+    return writes
+
+
+def record_entries(family: str, key: bytes, value: bytes) -> list[Write]:
+    """Return all entries of a record other than a message, including its own entry.
+
+    Raises ``MsgspecError`` or ``ValueError`` if the value is damaged.
+    """
+    return _RECORD_ENTRIES[family](key, value)
+
+
+def removal(entries: Iterable[Write]) -> list[Write]:
+    """Return the writes that remove entries."""
+    return [(family, key, None) for family, key, _ in entries]
+
+
+def difference(old: Sequence[Write], new: Sequence[Write]) -> list[Write]:
+    """Return the writes that replace the old entries by the new ones."""
+    kept = {(family, key) for family, key, _ in new}
+    gone = [entry for entry in old if entry[:2] not in kept]
+    return [*removal(gone), *(entry for entry in new if entry not in old)]
+
+
+def _history_entries(key: bytes, value: bytes) -> list[Write]:
+    number, position = layout.pair.unpack(key)
+    return due.history_writes(number, position, layout.decode_entry(value))
+
+
+def _key_entries(key: bytes, value: bytes) -> list[Write]:
+    note = due.size_note(layout.decode_known(value).size)
+    return due.writes("keys", key, value, due.end_of(key), note)
+
+
+def _stage_entries(key: bytes, value: bytes) -> list[Write]:
+    note = layout.number.pack(layout.decode_stage(value).number)
+    return due.writes("stages", key, value, due.end_of(key), note)
+
+
+def _producer_entries(key: bytes, value: bytes) -> list[Write]:
+    return due.writes("producers", key, value, due.end_of(key))
+
+
+def _document_entries(key: bytes, value: bytes) -> list[Write]:
+    return documents.writes(key, documents.decode(value))
+
+
+_RECORD_ENTRIES: Final[dict[str, Callable[[bytes, bytes], list[Write]]]] = {
+    "history": _history_entries,
+    "keys": _key_entries,
+    "stages": _stage_entries,
+    "producers": _producer_entries,
+    "batches": logs.entries_of,
+    "records": _document_entries,
+}

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attributes of messages in JSON, for server and client: what a post takes, and what ``detailed`` shows.
+
+A string is an attribute of type String, a JSON number one of type Number. Any other attribute is an object with its
+type and its value: a Binary in base64, a type with a label, and a Number whose text a JSON number would change.
+"""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import msgspec
+from msgspec import Struct
+
+from zq.limits import MAX_BODY_NUMBER
+from zq.model.attributes import Attributes, AttributeValue
+
+# The types of attributes without a label.
+STRING: Final = "String"
+NUMBER: Final = "Number"
+BINARY: Final = "Binary"
+
+
+class TypedValue(Struct, frozen=True):
+    """An attribute with its type: String, Number or Binary, with an optional label as in ``String.uuid``."""
+
+    type: str
+    value: str
+    """The text of a String or a Number, or the base64 of a Binary."""
+
+
+JsonValue: TypeAlias = str | int | float | TypedValue
+Attribute: TypeAlias = JsonValue | bytes
+"""What the client posts; bytes are an attribute of type Binary."""
+
+
+class AttributesOut(Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """The members that ``detailed`` adds to a message for its attributes."""
+
+    attributes: dict[str, JsonValue] = {}
+    """Values by name that the sender chose, and the trace context."""
+    deduplication_id: str = ""
+    """The id by which a FIFO queue of SQS detected duplicates."""
+    aws_trace_header: str = ""
+    """The trace header of AWS X-Ray."""
+
+
+def typed_value(value: JsonValue) -> TypedValue:
+    """Return an attribute with its type, also if it is a string or a number."""
+    if isinstance(value, TypedValue):
+        return value
+    return TypedValue(STRING, value) if isinstance(value, str) else TypedValue(NUMBER, _encode(value).decode())
+
+
+def attributes_out(attributes: Attributes) -> AttributesOut:
+    """Return the members of an answer."""
+    return AttributesOut(
+        attributes={name: _shown(value) for name, value in attributes.message_attributes.items()},
+        deduplication_id=attributes.message_deduplication_id,
+        aws_trace_header=attributes.trace,
+    )
+
+
+def attribute_values(given: Mapping[str, JsonValue]) -> dict[str, AttributeValue]:
+    """Return the posted attributes for the store."""
+    return {name: _value(value) for name, value in given.items()}
+
+
+def json_values(given: Mapping[str, Attribute]) -> dict[str, JsonValue]:
+    """Return the attributes as a post has them. Raises ``TypeError`` for a value of another type."""
+    return {name: _json_value(name, value) for name, value in given.items()}
+
+
+def _json_value(name: str, value: Attribute) -> JsonValue:
+    if isinstance(value, bytes):
+        return TypedValue(BINARY, b64encode(value).decode())
+    if isinstance(value, bool) or not isinstance(value, (str, int, float, TypedValue)):
+        raise TypeError(f"Attribute {name} must be text, a number, bytes or a TypedValue, not {type(value).__name__}")
+    return value
+
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode_number: Final = msgspec.json.Decoder(int | float).decode
+
+
+def _value(given: JsonValue) -> AttributeValue:
+    typed = typed_value(given)
+    if typed.type.partition(".")[0] == BINARY:
+        return AttributeValue(typed.type, binary_value=typed.value)
+    return AttributeValue(typed.type, typed.value)
+
+
+def _shown(value: AttributeValue) -> JsonValue:
+    text = value.string_value
+    if value.data_type == STRING and text is not None:
+        return text
+    number = _number(text) if value.data_type == NUMBER and text is not None else None
+    return TypedValue(value.data_type, text or value.binary_value or "") if number is None else number
+
+
+def _number(text: str) -> int | float | None:
+    """Return the number if JSON writes it as this text, so that a message that is posted again has the same text."""
+    try:
+        number = _decode_number(text)
+    except msgspec.DecodeError:
+        return None
+    if isinstance(number, int) and abs(number) > MAX_BODY_NUMBER:
+        return None
+    return number if _encode(number) == text.encode() else None
