@@ -30,8 +30,6 @@ MAX_IDS: Final = 20
 MAX_NAME: Final = 64
 # Maximum length of a project id.
 MAX_PROJECT: Final = 256
-# Maximum integer in a body.
-MAX_BODY_NUMBER: Final = 2**63 - 1
 # Maximum nesting depth of metadata.
 MAX_NESTING: Final = 64
 # Maximum seconds by which a ready server's clock may differ from the store's.
@@ -323,8 +321,3 @@ def claim_name(name: str) -> str:
     if "." not in name:
         raise Invalid("The name of a claim must contain a dot, which distinguishes it from ids assigned by the server.")
     return free_name("claim", name)
-
-
-def integer_in_body(value: int) -> int:
-    """Return ``value`` if it fits in 64 bits with sign (contract 1.6). Raises ``InvalidBody`` otherwise."""
-    return within("An integer in the body", value, -MAX_BODY_NUMBER - 1, MAX_BODY_NUMBER, InvalidBody)

@@ -261,7 +261,7 @@ def test_messages_that_were_deleted_meanwhile_are_no_hindrance(job: Job):
 
 def test_a_commit_beyond_the_most_is_refused_before_anything_changed(job: Job):
     """Both numbers are told; claims, stages and producer are as they were."""
-    with pytest.raises(CommitTooLarge, match="13 messages together; this one has 14"):
+    with pytest.raises(CommitTooLarge, match="13 messages in total, not 14"):
         job.scene.commit(1, STAGES, HELD, bounds=Bounds(2, 13))
     with pytest.raises(ProducerNotFound):
         job.scene.last()
@@ -275,7 +275,7 @@ def test_a_commit_whose_stages_hold_something_else_is_refused(job: Job, step: in
     """A.9: fewer or more than the job has staged, large or small; nothing has changed, and then it can be committed."""
     bounds = Bounds(step, 1000)
     for expected in ({"s1": 3}, {"s1": 4, "s2": 5}):
-        with pytest.raises(StageDiffers, match="holds 4 messages"):
+        with pytest.raises(StageDiffers, match="has 4 messages"):
             job.scene.commit(1, STAGES, HELD, expected=expected, bounds=bounds)
     with pytest.raises(ProducerNotFound):
         job.scene.last()

@@ -13,9 +13,10 @@ from zq.core.encryption import Sealing
 from zq.core.paging import read_page
 from zq.core.values import Seen
 from zq.errors import InvalidParameter, MessageNotFound
-from zq.limits import DEFAULT_PAGE, MAX_BODY_NUMBER, Limits, within
+from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Browsed, Located, Message, Page, Position, QueueRef, State
 from zq.storage.api import Storage
+from zq.wire.numbers import MAX_BODY_NUMBER
 
 # Marker of a page of messages in one state.
 POSITION: Final = re.compile(r"[0-9]{1,19}\.[0-9]{1,19}\.[0-9]{1,19}", re.ASCII)

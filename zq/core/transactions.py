@@ -16,7 +16,6 @@ from zq.errors import Invalid
 from zq.events import Events
 from zq.limits import (
     DEFAULT_PAGE,
-    MAX_BODY_NUMBER,
     MAX_COMMITTED,
     MAX_FREE_NAME,
     MAX_WORK_PAGE,
@@ -34,6 +33,7 @@ from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.storage.capabilities import Missing
 from zq.wire.extensions import CommitTerms, HeldClaim
+from zq.wire.numbers import MAX_BODY_NUMBER
 
 T = TypeVar("T")
 

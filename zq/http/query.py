@@ -13,6 +13,7 @@ from zq.http import heads
 from zq.model import Fence
 from zq.model.attributes import AttributeValue, trace_context
 from zq.model.scopes import Kind, Verb
+from zq.wire.numbers import MAX_BODY_NUMBER
 
 # Media type that curl sends by default.
 FORM: Final = "application/x-www-form-urlencoded"
@@ -92,7 +93,7 @@ def fence(req: falcon.Request) -> Fence | None:
     if not epoch.isascii() or not epoch.isdigit():
         raise InvalidParameter("fence must be <name>:<epoch>, with the epoch from POST /v2/fences/<name>.")
     req.context.allowance.judge("claims:update", Verb.CONSUME, Kind.WORK, limits.free_name("fence", name))
-    return Fence(name, limits.within("fence", int(epoch[:20]), 1, limits.MAX_BODY_NUMBER))
+    return Fence(name, limits.within("fence", int(epoch[:20]), 1, MAX_BODY_NUMBER))
 
 
 def hops(req: falcon.Request) -> int:

@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from zq.limits import MAX_BODY_NUMBER
 from zq.model.attributes import Attributes, AttributeValue
+from zq.wire.numbers import MAX_BODY_NUMBER
 
 # The types of attributes without a label.
 STRING: Final = "String"

@@ -7,7 +7,6 @@ from typing import Any, Final
 from zq.limits import (
     FREE_NAME,
     LONG_QUEUE_NAME,
-    MAX_BODY_NUMBER,
     MAX_FREE_NAME,
     MAX_KEY,
     MAX_LONG_NAME,
@@ -17,6 +16,7 @@ from zq.limits import (
     QUEUE_NAME,
     Limits,
 )
+from zq.wire.numbers import MAX_BODY_NUMBER
 from zq.wire.refusals import STATUSES
 
 # A piece of the document.

@@ -15,7 +15,6 @@ from zq.http.service import FIXED
 from zq.limits import (
     MAX_ATTRIBUTE_NAME,
     MAX_BATCH,
-    MAX_BODY_NUMBER,
     MAX_COMMITTED,
     MAX_GROUP,
     MAX_NAMED,
@@ -26,6 +25,7 @@ from zq.limits import (
 from zq.model import Outcome, Settled, State
 from zq.wire import answers, extensions
 from zq.wire.attributes import AttributesOut
+from zq.wire.numbers import MAX_BODY_NUMBER
 from zq.wire.tokens import TokenTerms
 
 # Structs that decode request bodies, by component name.
