@@ -27,7 +27,7 @@ field   of a batch                                       of the counter, which l
 ``g``   -                                                documents up to this sequence are to be removed
 ======= ================================================ ===============================================================
 
-A batch that is too large for one document lies in several, which are read as batches of their own, but trimmed as one.
+A batch that is too large for one document is split into several, which are read as separate batches but trimmed as one.
 A purge is noted as ``{_id: "g" P topic, s: "l" P, d: topic, g: the log's last sequence at that moment}`` until its
 documents are deleted (``PendingDeletes``); readers leave out batches up to ``g``. Idempotency keys are those of a
 queue, named "l" P.
