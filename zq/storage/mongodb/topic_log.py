@@ -2,28 +2,28 @@
 """The log of a project's topics: a counter, and a document for each published batch, in ``messages``.
 
 ======= ================================================ ===============================================================
-field   of a batch                                       of the counter, which lives for ever
+field   in a batch                                       in the counter, which is never deleted
 ======= ================================================ ===============================================================
 ``_id`` "l" P last sequence                              "l" P
-``s``   "l" P: the shard key; equal for all of the log
+``s``   "l" P: the shard key; equal in the whole log
 ``q``   "l" P                                            -
 ``k``   last sequence in this document                   -
-``d``   topic; so the indexes of queues find batches     -
-        by topic and sequence, and tell the topics of
-        a log without the documents
+``d``   topic: the indexes of queues find batches by     -
+        topic and sequence, and have the topics of a
+        log without its documents
 ``e``   largest expiry; the TTL index removes it         -
 ``a``   created                                          -
 ``b``   entries, as msgpack                              -
-``t``   ``[ttl, how many entries have it]``, of each     -
+``t``   ``[ttl, number of entries with it]`` per TTL     -
 ``f``   first sequence of the whole batch                -
 ``z``   bytes published before the whole batch           -
-``w``   which transaction stored it                      -
-``k1``  -                                                last sequence given; none is left out, so it is the number of
-                                                         messages ever published too
+``w``   the transaction that stored it                   -
+``k1``  -                                                last sequence, without gaps; therefore also the number of
+                                                         messages ever published
 ``z1``  -                                                bytes of bodies ever published
-``x``   -                                                last sequence that was trimmed
-``k0``  -                                                messages and bytes up to which what was published was let fall
-``z0``                                                   off when it was looked at last
+``x``   -                                                last trimmed sequence
+``k0``  -                                                messages and bytes that were trimmed according to the last
+``z0``                                                   check
 ``g``   -                                                documents up to this sequence are to be removed
 ======= ================================================ ===============================================================
 
@@ -51,9 +51,9 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey, original, project_
 
 LOG: Final = "l"
 PURGE: Final = "g"
-# Bytes of entries in one document.
+# Maximum bytes of entries in one document.
 LARGEST: Final = 8 << 20
-# Bytes of an entry besides its body and checksum, rounded up.
+# Bytes of an entry without its body and checksum, rounded up.
 OVERHEAD: Final = 64
 
 
@@ -137,11 +137,11 @@ def _storable(entry: Entry) -> Entry:
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 
 
-# The moment of a snapshot; False = there is none.
+# The time of a snapshot; False if there is none.
 Moment = Timestamp | bool
-# Batches that one read returns at most.
+# Maximum number of batches that one read returns.
 MOST: Final = 1000
-# Bytes of bodies that one read returns, unless a batch is larger.
+# Maximum bytes of bodies that one read returns, unless a single batch is larger.
 WEIGHT: Final = 1 << 20
 
 
@@ -186,8 +186,8 @@ class Reader:
             span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=WEIGHT
         )
         if not moment:
-            # Batches that were trimmed or purged since the first look may be missing among these. A note that the first
-            # look has found may be gone.
+            # Batches that were trimmed or purged after the floors were read may be missing here. A note that was found
+            # then may already be deleted.
             floors = floors.joined(self._floors(key))
             dropped = floors.trimmed
         kept = [one for one in found if one["k"] > max(dropped, floors.purged.get(one["d"], 0))]
@@ -250,7 +250,7 @@ def _state(key: QueueKey) -> BsonDocument:
 
 
 def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:
-    """Return the batches that have ``limit`` messages or ``WEIGHT`` bytes together, but one at least."""
+    """Return enough batches for ``limit`` messages, but at most ``WEIGHT`` bytes unless a single batch is larger."""
     batches: list[Batch] = []
     count = weight = 0
     for one in found:

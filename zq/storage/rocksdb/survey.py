@@ -112,7 +112,7 @@ class Survey:
         self.notes += notes
 
     def _note_log(self, path: Path) -> None:
-        """Note the place where the log becomes unreadable, and the missing log files."""
+        """Note the place at which the log becomes unreadable, and the missing log files."""
         try:
             self.tear, gone = look_at_log(path)
         except Exception:  # noqa: BLE001  (the binding raises no other: a list of files that cannot be read says nothing)
