@@ -1,36 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a project's topics: a counter, and a document for each published batch, in ``messages``.
+"""Topic log of a project: a counter document, and one document per published batch, in ``messages``.
 
 ======= ================================================ ===============================================================
-field   in a batch                                       in the counter, which is never deleted
+field   of a batch                                       of the counter, which is never removed
 ======= ================================================ ===============================================================
 ``_id`` "l" P last sequence                              "l" P
-``s``   "l" P: the shard key; equal in the whole log
+``s``   "l" P: the shard key, equal in the whole log
 ``q``   "l" P                                            -
 ``k``   last sequence in this document                   -
-``d``   topic: the indexes of queues find batches by     -
-        topic and sequence, and have the topics of a
-        log without its documents
-``e``   largest expiry; the TTL index removes it         -
+``d``   topic; the queue indexes can then select by      -
+        topic and sequence, and list the topics
+        without reading documents
+``e``   latest expiry, for the TTL index                 -
 ``a``   created                                          -
 ``b``   entries, as msgpack                              -
-``t``   ``[ttl, number of entries with it]`` per TTL     -
+``t``   ``[ttl, number of entries]`` for each ttl        -
 ``f``   first sequence of the whole batch                -
 ``z``   bytes published before the whole batch           -
-``w``   the transaction that stored it                   -
-``k1``  -                                                last sequence, without gaps; therefore also the number of
-                                                         messages ever published
-``z1``  -                                                bytes of bodies ever published
+``w``   id of the transaction that stored it             -
+``k1``  -                                                last assigned sequence; sequences have no gaps, so it is also
+                                                         the number of messages ever published
+``z1``  -                                                total bytes of bodies ever published
 ``x``   -                                                last trimmed sequence
-``k0``  -                                                messages and bytes that were trimmed according to the last
-``z0``                                                   check
-``g``   -                                                documents up to this sequence are to be removed
+``k0``  -                                                published messages (``k0``) and bytes (``z0``) up to which the
+``z0``                                                   last retention check trimmed the log
+``g``   -                                                documents up to this sequence are to be deleted
 ======= ================================================ ===============================================================
 
-A batch that is too large for one document is split into several, which are read as separate batches but trimmed as one.
-A purge is noted as ``{_id: "g" P topic, s: "l" P, d: topic, g: the log's last sequence at that moment}`` until its
-documents are deleted (``PendingDeletes``); readers leave out batches up to ``g``. Idempotency keys are those of a
-queue, named "l" P.
+P is the project's prefix. A batch that is too large for one document is split into several documents, which are read as
+separate batches but trimmed together.
+
+A purge is recorded as ``{_id: "g" P topic, s: "l" P, d: topic, g: last sequence of the log}`` until ``PendingDeletes``
+has deleted the topic's documents. Readers skip the topic's batches up to ``g``.
+
+Idempotency keys are stored as for a queue that is named "l" P.
 """
 
 from collections import Counter
@@ -51,9 +54,9 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey, original, project_
 
 LOG: Final = "l"
 PURGE: Final = "g"
-# Maximum bytes of entries in one document.
+# Maximum size of the entries in one document, in bytes.
 LARGEST: Final = 8 << 20
-# Bytes of an entry without its body and checksum, rounded up.
+# Size of an entry in bytes without its body and checksum, rounded up.
 OVERHEAD: Final = 64
 
 
@@ -137,11 +140,11 @@ def _storable(entry: Entry) -> Entry:
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 
 
-# The time of a snapshot; False if there is none.
+# The moment of a snapshot; False = there is none.
 Moment = Timestamp | bool
-# Maximum number of batches that one read returns.
+# Batches that one read returns at most.
 MOST: Final = 1000
-# Maximum bytes of bodies that one read returns, unless a single batch is larger.
+# Bytes of bodies that one read returns, unless a batch is larger.
 WEIGHT: Final = 1 << 20
 
 
@@ -186,8 +189,8 @@ class Reader:
             span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=WEIGHT
         )
         if not moment:
-            # Batches that were trimmed or purged after the floors were read may be missing here. A note that was found
-            # then may already be deleted.
+            # Batches that were trimmed or purged since the first look may be missing among these. A note that the first
+            # look has found may be gone.
             floors = floors.joined(self._floors(key))
             dropped = floors.trimmed
         kept = [one for one in found if one["k"] > max(dropped, floors.purged.get(one["d"], 0))]
@@ -250,7 +253,7 @@ def _state(key: QueueKey) -> BsonDocument:
 
 
 def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:
-    """Return enough batches for ``limit`` messages, but at most ``WEIGHT`` bytes unless a single batch is larger."""
+    """Return the batches that have ``limit`` messages or ``WEIGHT`` bytes together, but one at least."""
     batches: list[Batch] = []
     count = weight = 0
     for one in found:
