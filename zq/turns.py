@@ -44,7 +44,7 @@ SHORT_PAUSE: Final = 0.00005
 
 
 class Company(IntEnum):
-    """Whether other projects are served during large work: no, recently, or now."""
+    """Activity of other projects in this process during large work."""
 
     NONE = 0
     LATELY = 1
@@ -52,7 +52,7 @@ class Company(IntEnum):
 
 
 class _Work(threading.local):
-    """The large work of this thread."""
+    """Per-thread state: whether large work is running, since when, and a callback for other projects' load."""
 
     is_large = False
     since = 0.0

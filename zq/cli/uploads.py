@@ -248,7 +248,7 @@ class Sender:
         self._resume_file.remove()
 
     def _finish(self, most: int, progress: Callable[[Upload, int], None]) -> None:
-        """Wait for the oldest batches until ``most`` are left, so that the saved progress has no holes."""
+        """Wait for the oldest batches until at most ``most`` are pending. Progress is saved in order, without gaps."""
         while len(self._running) > most:
             batch, read, sent = self._running[0]
             sent.result()

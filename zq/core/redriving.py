@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of dead letters: redrive, and preview of a redrive (extensions 4)."""
+"""Dead-letter use cases: redrive and its preview (extensions 4)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence

@@ -16,7 +16,7 @@ class Slots:
     """The slots of one server for long polls or streams. Not thread-safe: the caller holds a lock."""
 
     def __init__(self, most: int, share: int = SHARE) -> None:
-        """Initialize with ``most`` slots. By default, one project may occupy ``share`` percent of them."""
+        """Create ``most`` slots, of which one project may occupy ``share`` percent by default."""
         self._free = self._most = most
         self._share = share
         self._taken: Counter[str] = Counter()

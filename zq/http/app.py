@@ -93,7 +93,7 @@ def create_app(
         metrics_page: Renders ``/metrics``; ``None`` = no such route.
         tells_rates: Returns whether answers have rate-limit headers.
         strategy: Authenticates callers. Without ``strategy`` and ``proxy``, request headers are trusted.
-        proxy: Verifies identity headers of an authenticating proxy; excludes ``strategy``.
+        proxy: Verifies identity headers of an authenticating proxy; cannot be combined with ``strategy``.
         behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
         tokens: Tokens of all projects. The default reads them from the broker's store.
         share: Returns the current options of signed URLs.

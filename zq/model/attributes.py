@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attributes: the fields of a message that travel with it and that no storage driver reads.
 
-Verbs change the state of a message: its claim, its moments, its counts. Attributes never change after the post. A
-driver stores them as one opaque field, ``Draft.attributes``, and returns them as they came; claims, moves, dead
-letters, stages, history and replays keep them. Every bound and every rule about them is above the drivers.
+Verbs change the state of a message: its claim, its times, its counts. Attributes never change after the post. A driver
+stores them as one opaque field, ``Draft.attributes``, and returns them unchanged; claims, moves, dead letters, stages,
+history and replays keep them. Limits and rules for attributes are enforced above the drivers.
 
 The stored form is JSON. Readers ignore members that they do not know, so a new member may be added, but no member may
 be renamed or change its type: servers of an earlier version may share the store.

@@ -143,7 +143,7 @@ class Handled(StrEnum):
     GONE = "gone"
     """The queue has no such message."""
     LOST = "lost"
-    """The message was claimed again or released since, or a commit settles it."""
+    """The message has since been claimed again or released, or a commit is settling it."""
     EXPIRED = "expired"
     """The caller's claim on the message has expired."""
     TOO_LONG = "too_long"

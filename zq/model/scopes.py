@@ -136,7 +136,7 @@ def parse(texts: Sequence[str] | None) -> Scopes | None:
 
 
 def exceed(asked: Scopes | None, own: Scopes | None) -> bool:
-    """Return whether ``asked`` permits anything that ``own`` does not, as far as that is decidable."""
+    """Return whether the requested scopes permit anything that ``own`` does not, as far as that is decidable."""
     return own is not None and not own.include(asked)
 
 

@@ -171,10 +171,10 @@ class Work:
         self.names_queues = False
         """Whether rows of the last results named their target queue."""
         self.wrote = False
-        """Whether such rows existed, if they were staged and dropped."""
+        """Whether the last results had rows that name a target queue; set only if rows were staged and dropped."""
 
     def do(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
-        """Do a whole round; without ``keep``, all but the sink.
+        """Process a round; without ``keep``, skip the sink.
 
         Args:
             inlined: Content of claims that the driver already has.

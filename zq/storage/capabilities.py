@@ -35,14 +35,14 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Refuse a commit that expects another number of messages in a stage. Raises ``StageDiffers``."""
+    """Check the number of messages that the commit expects in a stage. Raises ``StageDiffers``."""
     expected = commit.expected.get(stage, count)
     if expected != count:
         raise StageDiffers.of(stage, count, expected)
 
 
 def check_size(committed: Committed, bounds: Bounds) -> None:
-    """Refuse a commit of more messages than one may be about. Raises ``CommitTooLarge``."""
+    """Check the number of messages in a commit. Raises ``CommitTooLarge``."""
     count = committed.published + committed.deleted
     if count > bounds.most:
         raise CommitTooLarge.of(count, bounds.most)
@@ -61,7 +61,7 @@ class Snapshots(Protocol):
 
 
 class HistoryController(Protocol):
-    """Records of finished messages. They expire, go with the queue, and stay when it is purged."""
+    """The history of finished messages. Entries expire, are deleted with the queue, and survive a purge."""
 
     def list(
         self,
@@ -89,10 +89,10 @@ class TransactionController(Protocol):
     """Fences, stages and commits (extensions 9)."""
 
     least_slice: int
-    """Messages of ``carry_on`` below which a step takes hardly less time."""
+    """The number of messages below which a smaller slice of ``carry_on`` takes about the same time."""
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
-        """Give out the next epoch of a fence; the first is 1. From then on no other one passes in any verb."""
+        """Issue the next epoch of a fence, starting with 1. From then on, every verb refuses all other epochs."""
         ...
 
     def stage(
@@ -118,7 +118,7 @@ class TransactionController(Protocol):
         ...
 
     def drop_stage(self, project: str, stage: str) -> None:
-        """Drop what is staged there. A missing or published stage is fine; one that an open commit names stays."""
+        """Delete a stage. Do nothing if it is missing, was published, or belongs to an open commit."""
         ...
 
     def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
@@ -129,13 +129,12 @@ class TransactionController(Protocol):
         Up to ``bounds.step`` messages, and some megabytes, are committed in one step. A larger commit is only decided:
         the answer is ``open``, and ``carry_on`` completes it. Until then:
 
-        - The messages of its claims count as claimed, do not lapse, and their holder gets ``MessageClaimed``. In
-          metrics they
-          may count as ready, if there are many and their claims would have lapsed.
+        - The messages of its claims count as claimed, do not lapse, and their holder gets ``MessageClaimed``. Metrics
+          may count them as ready if there are many and their claims would have lapsed.
         - Its stages are invisible for all other verbs.
 
-        If a batch of the producer is open, it is the answer, and nothing else is done. If the batch is not above the
-        producer's last one, the answer has the last one's figures and ``replayed``, and the stages are dropped as by
+        If a batch of the producer is open, the commit only returns that batch. If the batch is not above the producer's
+        last one, the answer has the counts of the last batch and ``replayed``, and the stages are deleted as by
         ``drop_stage``.
 
         Raises ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed`` (a claim has no messages), ``CommitTooLarge`` or
@@ -153,7 +152,7 @@ class TransactionController(Protocol):
         ...
 
     def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
-        """Open batches, of all projects; those of a few, if there are very many."""
+        """Return the open batches of all projects, or only some of them if there are very many."""
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
@@ -224,7 +223,7 @@ class TopicController(Protocol):
 
 
 class Missing:
-    """Stands where a driver has no such capability: each of its verbs raises ``NotBuilt`` with the sentence."""
+    """The replacement for a capability that a driver lacks. Each of its verbs raises ``NotBuilt`` with the message."""
 
     def __init__(self, capability: str) -> None:
         self.sentence = f"The store of this server does not have {capability}."

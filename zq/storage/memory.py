@@ -20,7 +20,7 @@ from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range, Store, Write
 
 LOG = logging.getLogger(__name__)
-# Items that one step of a scan reads, at first and at the most: a scan that is left early reads few in vain.
+# Number of items that one step of a scan reads, at first and at most, so that a scan that ends early reads few items.
 FIRST: Final = 8
 MOST: Final = 512
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes of messages in JSON, for server and client: what a post takes, and what ``detailed`` shows.
+"""The JSON form of message attributes, for server and client: in posts, and in listings with ``detailed``.
 
 A string is an attribute of type String, a JSON number one of type Number. Any other attribute is an object with its
 type and its value: a Binary in base64, a type with a label, and a Number whose text a JSON number would change.
@@ -31,7 +31,7 @@ class TypedValue(Struct, frozen=True):
 
 JsonValue: TypeAlias = str | int | float | TypedValue
 Attribute: TypeAlias = JsonValue | bytes
-"""What the client posts; bytes are an attribute of type Binary."""
+"""An attribute as the caller of the client passes it. Bytes become an attribute of type Binary."""
 
 
 class AttributesOut(Struct, kw_only=True, frozen=True, omit_defaults=True):

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The MongoDB driver: a replica set or a sharded cluster, shared by any number of zq servers.
 
-``layout`` is what lies in the database, ``address`` and ``schema`` the way in, ``client`` the server's commands;
-concurrent requests share a ``GroupCommit``: posts, publishes, settlements, deletions, and claims of one queue.
+``layout`` describes the documents in the database. ``address`` and ``schema`` connect to it and create it, and
+``client`` sends the commands. Concurrent requests share a ``GroupCommit``: posts, publishes, settlements, deletions,
+and claims of one queue.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +43,7 @@ class MongoStorage(Defaults):
     """``zq.storage.api.Storage`` on MongoDB."""
 
     def __init__(self, client: StoreClient, events: CommitEvents | None = None, expiry: Expiry = SWEPT) -> None:
-        """``events`` is notified of the steps of commits, for tests of what becomes of them half-way."""
+        """Initialize; ``events`` is notified of the steps of commits, for tests of interrupted commits."""
         self._feed = Feed(client)
         client.listen(self._feed.announce)
         lookup, stages = MetadataLookup(client), Stages(client)
@@ -125,10 +126,10 @@ def connect(
     journal: bool = True,
     expiry: Expiry = SWEPT,
 ) -> MongoStorage:
-    """Open ``mongodb://hosts/database?options``. Raises ``StartRefused``, ``Unavailable`` with a sentence.
+    """Open the store at ``mongodb://hosts/database?options``. Raises ``StartRefused`` or ``Unavailable``.
 
-    ``timeout``: seconds within which every verb ends. ``database`` holds the store if the URI names none.
-    ``write_concern`` (``majority`` or a number of servers) and ``journal`` hold where the URI does not say otherwise.
+    ``timeout`` is the maximum duration of every verb in seconds. ``database`` is used if the URI does not name one.
+    ``write_concern`` (``majority`` or a number of servers) and ``journal`` apply unless the URI sets them.
     """
     found = startup.parse(uri, timeout, database, write_concern, journal)
     client, cluster = startup.connect(found)

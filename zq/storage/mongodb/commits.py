@@ -185,7 +185,7 @@ class Commits:
         if fits(kept, deleted, bounds.step):
             drafts, _ = part(self._stages, kept, BEGINNING, bounds.step, session)
             if len(drafts) != sum(stage["count"] for stage in kept):
-                raise StageNotFound.of(commit.publish[0])  # it has expired meanwhile
+                raise StageNotFound.of(commit.publish[0])  # it has expired in between
             entered = publish(self._client, session, commit.project, drafts, clock.start)
             self._stages.remove_small(kept, session)
             self._reservations.finish_small(held, clock.start, session)

@@ -153,7 +153,7 @@ def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[Bso
         believed = available <= arrival.fresh + FALSE_FUTURE * 1000
         available = max(available, arrival.fresh) if believed else arrival.fresh
     where = {**_identity(key), "k1": known.sequence, "d1": known.available, "b": known.metadata}
-    # Since it was remembered, the queue may have been purged, or deleted and made anew.
+    # The queue may have been purged, or deleted and created again, since it was cached.
     # A purge before the first post has left a floor of 0.
     where |= {"h": known.grouping or None, "m0": known.floor or {"$in": [None, 0]}}
     first, number = known.sequence + 1, arrival.number

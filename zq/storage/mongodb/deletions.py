@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletions by id of the MongoDB store.
+"""Deletions by id in MongoDB.
 
-A command waits for the journal once, which costs more than a handful of deletions; its reply tells only how many went,
-so if they are fewer than asked, each caller has to look for itself. Deletions that leave a history entry go together in
-a transaction, since any two of one queue would write its counter of finishing; and so do those in a grouped queue.
+Concurrent deletions share a command, because its single wait for the journal takes longer than several deletions. The
+reply only has the number of deleted messages. If it is less than the number of requested deletions, each caller checks
+its own message.
+
+Deletions with a history entry share a transaction, because concurrent transactions on one queue would conflict on its
+counter of finished messages. Deletions in a grouped queue share a transaction too.
 """
 
 from collections import defaultdict
@@ -23,12 +26,12 @@ from zq.storage.mongodb.floors import find_there
 from zq.storage.mongodb.group_commit import ShardGroups
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 
-# Deletions in one group.
+# Maximum number of deletions in one group.
 CAPACITY: Final = 256
 
 
 class Deletion(NamedTuple):
-    """The messages to delete (``_id``), the claims that the request names (None: any), and the history retention."""
+    """The messages to delete (``_id``), the claims in the request (None: any claim), and the history retention."""
 
     key: QueueKey
     doc_ids: Sequence[str]
@@ -39,7 +42,7 @@ class Deletion(NamedTuple):
 
 
 class Deletions:
-    """Deletions of one process."""
+    """The deletions of one process, which are grouped."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -60,7 +63,7 @@ class Deletions:
             self._delete_one(deletion, living, claims)
 
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
-        """Delete one message in a command for many callers, and look at it if there are fewer than all."""
+        """Delete one message in a command that callers share; check the message if some were not deleted."""
         while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
             found = find_there(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
@@ -77,12 +80,12 @@ class Deletions:
         return [self._client.delete(statements) == len(deletions)] * len(deletions)
 
     def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
-        """Finish the messages that are there, of each request all or, with its refusal, none."""
+        """Finish the existing messages: all messages of a request, or none if it is refused; return the refusals."""
         with self._client.locks.locked(*{one.key.finishing for one in deletions if one.history}):
             return self._client.transaction(partial(self._finish_all, deletions))
 
     def _finish_all(self, deletions: Sequence[Deletion], session: Session) -> Sequence[Exception | None]:
-        now = max(deletion.now for deletion in deletions)  # as if all had read the latest clock
+        now = max(deletion.now for deletion in deletions)  # one time for the whole group
         keys = list(dict.fromkeys(one.key for one in deletions))
         shards = self._client.shards(key.shard for key in keys)
         named = {"_id": {"$in": [doc_id for one in deletions for doc_id in one.doc_ids]}, **shards}
@@ -105,7 +108,7 @@ class Deletions:
 
 
 def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
-    """Why a caller of these claims, or of none, may not delete what is, or was, under a claim; None if it may."""
+    """Return the error for a deletion of a message that is or was claimed, or None if the claims permit it."""
     if claims is None:
         return None
     held = claim.get("e", 0) > now

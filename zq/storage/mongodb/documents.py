@@ -72,7 +72,7 @@ class DocumentController:
         expired = {**_identity(ref), "e": {"$lte": DatetimeMS(layout.ms(now))}}
         try:
             return bool(self._client.update([{"q": expired, "u": document, "upsert": True}]))
-        except DuplicateKeyError:  # there is a living one, or another server has made it meanwhile
+        except DuplicateKeyError:  # a live document exists, or another server has just created it
             return False
 
 

@@ -233,7 +233,7 @@ class Feed:
         Each cursor begins with an entry of this process. The server ends a cursor that finds nothing, and never serves
         one that finds nothing while the first entry is being written.
         """
-        theirs = {"w": {"$ne": self._own}}  # the server passes over this process's entries and wakes nobody for them
+        theirs = {"w": {"$ne": self._own}}  # MongoDB skips this process's own entries, so they wake no thread
         pause = FIRST_PAUSE
         begun = False
         while not self._closed.is_set():

@@ -25,7 +25,7 @@ from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.unions import FLOORS, find_with
 
-# Above the floor, so many sequences are searched in the order of sequences.
+# Number of sequences above the floor that are searched in the order of sequences.
 FEW_SEQUENCES: Final = 1000
 
 

@@ -182,7 +182,7 @@ class Stages:
                 statement = {"q": part, "u": {"$unset": {"e": ""}}, "multi": True, "hint": layout.OBSERVERS}
                 kept = self._client.update([statement])
             if kept < min(DRAFTS_AT_ONCE, stage["count"] - part["k"]["$gt"]):
-                raise StageNotFound.of(layout.queue_of(stage["s"]).name)  # it has expired meanwhile
+                raise StageNotFound.of(layout.queue_of(stage["s"]).name)  # it has expired in between
             yield
 
     def unreserve(self, stages: Sequence[BsonDocument], attempt: str) -> None:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What projects have stored: an estimate, since nobody writes down what is removed (decision 0072).
+"""The estimated usage of projects, because removals are not counted (decision 0072).
 
-Messages, history entries and answers under idempotency keys are counted by the index ``observers``, whose keys begin
-with kind and project; nothing else is read but the bodies of a sample. Where a project has few, that is done when a
-server asks. Where it has many, the server that asked counts them in its next round of maintenance and writes the
-document ``("", "usage", project)``; until the next count, what has entered since is added, as the queues' counters
-say. So nobody counts a project that nobody asks for. The document is a lease too: one server counts at a time, and
-when it dies, another may after ``LEASE``. Stages know what they hold and are read at each question.
+Messages, history entries and answers under idempotency keys are counted with the index ``observers``, whose keys begin
+with kind and project. Apart from the index, only the bodies of a sample are read.
+
+A small project is counted on each query. A large project is counted in the next maintenance round of the server that
+received the query; the result is stored in the document ``("", "usage", project)``. Until the next count, the growth of
+the queues' counters is added to it. Projects without queries are never counted. The document is also a lease: one
+server counts at a time, and if that server dies, another one may count after ``LEASE`` seconds. Stages record their own
+sizes, which are read on each query.
 """
 
 import logging
@@ -28,28 +30,28 @@ from zq.storage.mongodb.floors import below, pending
 from zq.storage.mongodb.layout import BsonDocument
 
 LOG = logging.getLogger(__name__)
-# The kind of the documents that hold counts; they are the deployment's.
+# The kind of the documents with counts, which belong to the deployment instead of a project.
 KIND: Final = "usage"
-# Messages, entries or answers of a project up to which they are counted when a server asks.
+# Maximum number of messages, history entries or answers of a project that is counted on each query.
 FEW: Final = 1000
-# Seconds between two counts of a project at least ...
+# Minimum seconds between two counts of a project.
 INTERVAL: Final = 10.0
 # Minimum pause as a multiple of a count's duration, so that counts take at most a tenth of the time.
 REST: Final = 10
 # Seconds after which a count is aborted; the previous count stays valid.
 LONGEST: Final = 30.0
-# Seconds after which others may count though one has begun to.
+# Seconds after which another server may count although a count has begun.
 LEASE: Final = 60.0
-# Seconds for which a count is remembered.
+# Seconds for which a count is stored.
 KEPT: Final = 86_400
-# Bodies whose sizes one count reads: so many, fewer where they would be so many bytes together, but some.
+# Limits of the sample of bodies whose sizes one count reads: maximum number, maximum bytes, and minimum number.
 SAMPLE: Final = 10_000
 SAMPLE_BYTES: Final = 32 << 20
 SMALLEST_SAMPLE: Final = 100
 
 
 class Figures(Struct, frozen=True):
-    """Messages, and the bytes of their bodies with ``OVERHEAD`` for each; of ``bytes``, what else counts too."""
+    """A number of messages, and their bytes: the bodies plus ``OVERHEAD`` each, and other data that counts as usage."""
 
     messages: int = 0
     bytes: int = 0
@@ -77,12 +79,12 @@ class Count(Struct, frozen=True):
 
 
 class Usages:
-    """The usage of all projects, as one server finds it out."""
+    """The usage of all projects, as estimated by one server."""
 
     def __init__(self, client: StoreClient, documents: DocumentController) -> None:
         self._client = client
         self._documents = documents
-        # Projects that are to be counted by the next round.
+        # Projects to be counted in the next maintenance round.
         self._asked: set[str] = set()
 
     def usage(self, project: str, now: Seconds) -> Usage:
@@ -172,9 +174,10 @@ class Usages:
         return int(found[0]["n"]) if found else 0
 
     def _sizes(self, kind: str, where: BsonDocument, number: int, mean: int) -> int:
-        """Bytes of all bodies, if they are few, or reckoned by those of a sample: each n-th by sequence.
+        """Return the total size of the bodies, which for many bodies is extrapolated from a sample.
 
-        Answers have no sequence of their own; of these it is the first ones.
+        The sample has every n-th message or history entry by sequence. Answers have no sequence, so the sample has the
+        first answers.
         """
         sample = max(SMALLEST_SAMPLE, min(SAMPLE, SAMPLE_BYTES // max(1, mean)))
         every = -(-number // sample)

@@ -20,7 +20,7 @@ class ObjectStoreRefuses(Unavailable):
 
 
 class Requests:
-    """Request counts by verb and response status; "none" stands for no response."""
+    """Request counts by verb and response status; the status "none" means that there was no response."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,15 +46,15 @@ class Objects(Protocol):
     """Set if ``put_new`` reports success to at most one of several writers."""
 
     def put(self, name: str, value: bytes) -> bool:
-        """Store the value; False if the object store says that something younger is there already."""
+        """Store the value; return False if the object store reports a newer value."""
         ...
 
     def put_new(self, name: str, value: bytes) -> bool:
-        """Store the value where there is none; False if there is one. To be relied on if this is ``exclusive``."""
+        """Store the value unless the object exists; return whether it was stored. Reliable only if ``exclusive``."""
         ...
 
     def prove_exclusive(self) -> None:
-        """Try whether it is. No try proves it, but many fail. Raises ``StartRefused``."""
+        """Test whether ``put_new`` is exclusive, as far as tests can show. Raises ``StartRefused`` if it is not."""
         ...
 
     def get(self, name: str) -> bytes | None:
@@ -66,11 +66,14 @@ class Objects(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Remove it; a missing one is fine."""
+        """Delete the object; do nothing if it does not exist."""
         ...
 
     def elect(self, number: int) -> bool:
-        """Run for the number; True for one caller at most, and for ever. Nobody may win."""
+        """Run for election with this number; return whether the caller has won.
+
+        At most one caller ever wins a number. It is possible that no caller wins.
+        """
         ...
 
     def elected(self, number: int) -> bool:
@@ -78,9 +81,9 @@ class Objects(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         ...
 
 
-# Seconds that one request may take.
+# Timeout of one request in seconds.
 TIMEOUT: Final = 5.0

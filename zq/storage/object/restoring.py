@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restore from an object store: the newest checkpoint, then the log in the chain's order; and the end of a deposed log.
+"""The restore from an object store, and the closing of a deposed owner's log.
 
-With fencing by position, an epoch's records and those of its successor share one sequence of names, each written once.
-A successor writes a fence to the first free name: the former owner's records before the fence count, and its next
-record does not get its name, so the former owner acknowledges nothing more. It may have written some of the next
-``WINDOW`` names already, or may still do so later. The successor therefore fills the free ones of these names: records
-of an older epoch after a fence are void, and a successor's record never collides with one.
+A restore reads the newest checkpoint and then the log, epoch by epoch in the order of the chain.
+
+With fencing by position, the records of an epoch and of its successor share one sequence of names, and each name is
+written once. The successor writes a fence to the first free name. The former owner's records before the fence are
+valid. Its next record does not get its name, so the former owner acknowledges no further record. It may already have
+written some of the next ``WINDOW`` names, or may still write them. The successor therefore fills the free names among
+them. Records of an older epoch after a fence are void, and the successor's records never collide with them.
 """
 
 from collections import deque
@@ -19,9 +21,9 @@ from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Head, Span, Taken, log_name
 from zq.storage.object.objects import Objects
 
-# Records that are asked for at a time.
+# Number of records that are requested at the same time.
 AHEAD: Final = 16
-# Positions beyond the last acknowledged one that an owner may put, where it is fenced by position.
+# Maximum number of unacknowledged positions that an owner may write with fencing by position.
 WINDOW: Final = 16
 MISSING: Final = "The object {} of the log is missing."
 NOT_NEXT: Final = "The object {} does not follow the record before it."
@@ -54,7 +56,7 @@ def followed(
     before: int | None = None
     for record in sequence(objects, epoch, base, last, acknowledged, by_position):
         if record.epoch > epoch:
-            return  # a fence: what follows is void
+            return  # a fence: the following records are void
         if record.epoch < epoch or not record.batches:
             continue
         if before not in (None, record.before):
@@ -66,7 +68,7 @@ def followed(
 def sequence(
     objects: Objects, epoch: int, base: int, last: int | None, acknowledged: int, by_position: bool
 ) -> Iterator[Entry]:
-    """Yield the records of ``followed``, and also fences and void records."""
+    """Yield the records that ``followed`` yields, and also fences and void records."""
     with ThreadPoolExecutor(AHEAD, "zq-restore") as readers:
         while last is None or base < last:
             end = base + AHEAD if last is None else min(base + AHEAD, last)

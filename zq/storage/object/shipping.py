@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Upload of commits to the object store in groups, acknowledged in log order.
+"""The upload of commits to the object store: in groups, and acknowledged in log order.
 
-A record is uploaded repeatedly with the same bytes until the object store has it; the check for a fence follows. The
-content of batches is opaque here.
+The upload of a record is repeated with the same bytes until the object store has it. Then the server checks for a
+fence. This module does not interpret the content of batches.
 """
 
 import logging
@@ -23,15 +23,15 @@ from zq.storage.object.restoring import WINDOW
 from zq.storage.ordered.store import Range, Write
 
 LOG = logging.getLogger(__name__)
-# Bytes of one record, before they are compressed; a single batch may have more.
+# Maximum uncompressed size of a record in bytes, except for a record with a single batch.
 MOST: Final = 4 << 20
-# Bytes that may wait before writes are refused.
+# Maximum size in bytes of the waiting changes; beyond it, writes are refused.
 MOST_WAITING: Final = 64 << 20
-# The last uploads by which the next ones are spaced.
+# Number of recent uploads whose durations determine the spacing of the next ones.
 RECENT: Final = 8
 # Seconds after which changes without a waiting caller are uploaded.
 UNHURRIED: Final = 1.0
-# Seconds between two attempts, at first and at the most; and where the object store has refused.
+# Minimum and maximum seconds between two attempts. ``REFUSED_PAUSE`` applies after the object store rejected a record.
 PAUSE: Final = (0.05, 2.0)
 REFUSED_PAUSE: Final = 5.0
 UNKNOWN: Final = "The object store has not confirmed this in time: it is not known to be stored.{} Try again later."
@@ -39,7 +39,7 @@ FULL: Final = "The object store is slower than this server is asked to write. Tr
 
 
 class _Waiting(NamedTuple):
-    """A batch that is in no record yet. ``since``: of the monotonic clock."""
+    """A batch that is not in a record yet. ``since`` is the monotonic time at which it was appended."""
 
     batch: Batch
     size: int
@@ -47,14 +47,17 @@ class _Waiting(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    """A thread that waits until all batches up to ``wanted`` are acknowledged; ``gate`` is let go of then."""
+    """A thread that waits until all batches up to ``wanted`` are acknowledged; ``gate`` is then released."""
 
     wanted: int
     gate: threading.Lock
 
 
 class Cut:
-    """A place between two batches where a record ends. ``position``: of that record, None until it is made."""
+    """A place between two batches at which a record ends.
+
+    ``position`` is the position of that record, or None until the record exists.
+    """
 
     def __init__(self, serial: int, position: int | None) -> None:
         """Create a cut after the batch ``serial``."""
@@ -63,7 +66,7 @@ class Cut:
 
 
 class Shipper:
-    """The log of one epoch, by its owner; ``uploads`` threads of its own."""
+    """The uploader of one epoch's log, which the owner runs with ``uploads`` threads."""
 
     def __init__(
         self,
@@ -93,27 +96,30 @@ class Shipper:
         self._ahead = WINDOW if by_position else math.inf
         self._now = now
         self._changed = threading.Condition(threading.Lock())
-        """Notified when an upload may be due. One thread waits for it, the one that holds ``_encoding``: who waits for
-        an upload has a gate of its own, for else each upload and each that waits would wake all others."""
+        """Notified when an upload may be due.
+
+        Only the thread that holds ``_encoding`` waits for it. Callers that wait for an upload have their own gates, so
+        that an upload does not wake all waiting threads.
+        """
         self._encoding = threading.Lock()
-        """Held from taking a group to having its record: records are made in the order of their positions."""
+        """Held while a group is taken and encoded, so that records are created in the order of their positions."""
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
         self._appended = 0
         self._taken = 0
         self._turns: list[_Turn] = []
         self._wanted = 0
-        """The last batch that somebody has waited for."""
+        """The last batch that a caller has waited for."""
         self._serials: dict[int, int] = {}
         """Number of the last batch of each unacknowledged record, by position."""
         self._cuts: deque[Cut] = deque()
-        """Cuts that no record has reached yet."""
+        """Cuts that the records have not reached yet."""
         self._done: dict[int, float] = {}
         """Time of the proof before the upload of each stored but unacknowledged record, by position."""
         self._durations: deque[float] = deque(maxlen=RECENT)
         self._alone = 0.0
         self._spacing = 0.0
-        """Least seconds between the starts of two uploads of which one begins while the other is under way."""
+        """Minimum seconds between the starts of two concurrent uploads."""
         self._started = 0.0
         self._last = position
         self._checksum = 0
@@ -121,13 +127,13 @@ class Shipper:
         self._shipped = 0
         self._closing = False
         self._refusal = ""
-        """Reason for which the object store rejects records."""
+        """The reason why the object store rejects records, or an empty text."""
         self.uploads = dict.fromkeys(("stored", "failed", "refused"), 0)
         """Number of uploads by outcome."""
         self.seconds = 0.0
-        """Seconds of all successful uploads."""
+        """Total duration of all successful uploads in seconds."""
         self.stored_bytes = 0
-        """Bytes of the records so far, as they are stored."""
+        """Total size in bytes of the stored records."""
         self._threads = [threading.Thread(target=self._run, name="zq-upload", daemon=True) for _ in range(uploads)]
 
     def start(self) -> None:
@@ -142,7 +148,7 @@ class Shipper:
             raise Unavailable(FULL)
 
     def append(self, writes: Sequence[Write], gone: Sequence[Range]) -> None:
-        """Add what was just written. The caller sees to it that the order is that of the writes."""
+        """Append a batch that was just written to the store. The caller appends batches in the order of the writes."""
         size = sum(len(key) + len(value or b"") for _, key, value in writes)
         with self._changed:
             self._waiting.append(_Waiting(Batch(writes, gone), size, time.monotonic()))
@@ -190,7 +196,7 @@ class Shipper:
                 self._turns.append(turn)
 
     def cut(self) -> Cut:
-        """Have a record end with what was appended last."""
+        """Let a record end with the last appended batch."""
         with self._changed:
             made = Cut(self._appended, self._last if self._taken == self._appended else None)
             if made.position is None:
@@ -198,7 +204,7 @@ class Shipper:
             return made
 
     def reached(self, cut: Cut) -> int:
-        """Its position, once that is acknowledged. Raises ``Unavailable`` as ``wait`` does."""
+        """Wait until the cut's record is acknowledged; return its position. Raises the errors of ``wait``."""
         self._settle(cut.serial)
         assert cut.position is not None
         return cut.position
@@ -210,21 +216,21 @@ class Shipper:
 
     @property
     def commits(self) -> int:
-        """Batches in the records that are acknowledged."""
+        """Number of batches in acknowledged records."""
         return self._shipped
 
     @property
     def acknowledged(self) -> int:
-        """The last position that was acknowledged."""
+        """The last acknowledged position."""
         return self._acknowledged
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that are in no acknowledged record yet."""
+        """Total size in bytes of the changes that are not acknowledged yet."""
         return self._bytes
 
     def close(self) -> int:
-        """Upload what waits, and end; the last position, -1 if not all could be acknowledged."""
+        """Upload the waiting changes and stop; return the last position, or -1 if some changes are unacknowledged."""
         try:
             self.wait()
         except Unavailable:
@@ -253,7 +259,7 @@ class Shipper:
                 return
 
     def _next(self) -> tuple[int, list[Batch], int] | None:
-        """Wait for a group whose turn it is; None when there will be none."""
+        """Wait for the next group of batches; return its position, batches and size, or None after the last group."""
         with self._changed:
             while True:
                 if self._proof.fenced or (self._closing and not self._waiting):
@@ -281,7 +287,7 @@ class Shipper:
             self._cuts.popleft().position = position
 
     def _pause(self) -> float:
-        """Seconds until an upload may begin, or until one may have something to do."""
+        """Return the seconds until the next upload may begin, or until the next check if nothing is waiting."""
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
         now, oldest = time.monotonic(), self._waiting[0].since
@@ -313,7 +319,7 @@ class Shipper:
             while self._acknowledged + 1 in self._done:
                 self._acknowledged += 1
                 moment = self._done.pop(self._acknowledged)
-                if self.by_position:  # with all before it, it has its name: no fence was there when its upload began
+                if self.by_position:  # this record and all before it got their names, so there was no fence before
                     self._proof.extend(moment)
                 self._shipped = self._serials.pop(self._acknowledged)
             self._open(self._shipped)
@@ -343,7 +349,7 @@ class Shipper:
             raise Deposed
 
     def _insist(self, act: Callable[[], object]) -> None:
-        """Until it is done. Raises ``Deposed``, also where this server is fenced meanwhile, or ends."""
+        """Repeat the action until it succeeds. Raises ``Deposed``, also if this server is fenced or stops."""
         pause = PAUSE[0]
         while True:
             try:
@@ -370,6 +376,6 @@ def stored(objects: Objects, name: str, value: bytes, by_position: bool) -> bool
     if objects.put_new(name, value) if by_position else objects.put(name, value):
         return True
     found = objects.get(name)
-    if found is None:  # it was removed meanwhile, by a successor
+    if found is None:  # a successor has removed it in between
         raise Unavailable
     return found == value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in OpenStack Swift, over HTTP with one connection per thread and tokens of Keystone v3 or Swift's v1.
+"""Objects in OpenStack Swift, over HTTP with one connection per thread, and with tokens of Keystone v3 or Swift v1.
 
 Swift checks ``If-None-Match`` when a request arrives, not when the object is stored, so objects cannot serve for leader
 election. A container can: at most one of several creators receives status 201. Reads query all replicas (``X-Newest``).
@@ -27,7 +27,7 @@ NO_SIGN_IN: Final = "What answers where one signs in to the object store is no s
 
 
 class Answer(NamedTuple):
-    """``headers``: by names in lower case."""
+    """An HTTP response. The names of ``headers`` are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -35,14 +35,14 @@ class Answer(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The URL of an account, and the token for it."""
+    """The URL of an account and a token for it."""
 
     url: str
     token: str
 
 
 class Http(threading.local):
-    """Requests to any server, over one connection for each server and thread."""
+    """An HTTP client with one connection per server and thread."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
@@ -73,7 +73,7 @@ class Http(threading.local):
                 return answer
 
     def close(self) -> None:
-        """Let go of this thread's connections."""
+        """Close this thread's connections."""
         for connection in self._open.values():
             connection.close()
         self._open.clear()
@@ -118,7 +118,7 @@ class SwiftObjects(Objects):
         return self._expect(answer, 201, 202).status == 201
 
     def put_new(self, name: str, value: bytes) -> bool:
-        """Several may be told that they were the first."""
+        """Store the value unless the object exists. Several concurrent callers may succeed."""
         headers = {"Content-Type": "application/octet-stream", "If-None-Match": "*"}
         return self._expect(self.ask("PUT", self.path(name), headers, value), 201, 202, 412).status == 201
 
@@ -163,7 +163,7 @@ class SwiftObjects(Objects):
         return answer
 
     def _signed_in(self, former: Place | None) -> Place:
-        """Return the current place; sign in again if it is still ``former``."""
+        """Return the current account URL and token; sign in again if they are still ``former``."""
         with self._lock:
             if self._place is None or self._place == former:
                 try:
@@ -181,7 +181,7 @@ class SwiftObjects(Objects):
 
 
 class _V1:
-    """Swift's own way: ``ST_AUTH``, ``ST_USER`` and ``ST_KEY``."""
+    """Authentication with Swift's v1 protocol: ``ST_AUTH``, ``ST_USER`` and ``ST_KEY``."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = _variable(environment, "ST_AUTH")
@@ -196,7 +196,7 @@ class _V1:
 
 
 class _V3:
-    """Keystone's way: the ``OS_*`` variables of a user with a password, or of an application credential."""
+    """Authentication with Keystone v3: the ``OS_*`` variables of a user's password or an application credential."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = _variable(environment, "OS_AUTH_URL").rstrip("/").removesuffix("/v3") + "/v3/auth/tokens"

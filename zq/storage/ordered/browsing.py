@@ -19,7 +19,7 @@ from zq.storage.ordered.ready import fresh
 from zq.storage.ordered.registry import RESERVED, QueueState
 from zq.storage.ordered.store import Store
 
-# Records that are read at a time, at first and at the most.
+# Number of records that are read at a time, at first and at most.
 FIRST: Final = 16
 MOST: Final = 512
 
@@ -48,7 +48,7 @@ def page(
     while len(items) < limit and (some := list(islice(met, min(FIRST, limit - len(items))))):
         texts = bodies(store, state.number, [(one.position.sequence, one.record) for one in some], spare=True)
         for one, body in zip(some, texts, strict=True):
-            if not body:  # it expired, or was removed, meanwhile; or it cannot be read
+            if not body:  # the message expired or was removed in between, or it is unreadable
                 continue
             most_bytes -= len(body)
             if most_bytes < 0 and items:
@@ -96,7 +96,7 @@ def _indexed(store: Store, state: QueueState, wanted: State, after: Position, no
 
 
 def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    """Fresh messages, whose moments rise along with their sequences."""
+    """Yield fresh messages, whose available-at increases with their sequences."""
     if wanted is State.READY:
         for available, sequence, expires, _, record in fresh(store, state, after.lane):
             if available > now:

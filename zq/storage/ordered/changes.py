@@ -24,7 +24,7 @@ from zq.storage.ordered.store import Store, Write
 
 # Maximum number of other messages between two fresh ones, which a claim steps over.
 MAX_GAP: Final = 16
-# Milliseconds by which the last available-at may be ahead of now before it is reset.
+# Maximum milliseconds by which the last available-at may be in the future; a later one is reset.
 BELIEVED: Final = FALSE_FUTURE * 1000
 
 
@@ -61,8 +61,7 @@ class Change:
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
         """Number and sequences of the last claim group, by queue, claim and end."""
         self.holders: dict[bytes, bytes] = {}
-        """Holders of new claims by ``layout.claim_prefix``; b"" stands for an unknown holder. Other claims keep theirs.
-        """
+        """Holders of new claims by ``layout.claim_prefix``; b"" means an unknown holder. Other claims keep theirs."""
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
         """Sequences that leave a claim group, by queue number, claim and group."""
 

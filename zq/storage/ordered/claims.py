@@ -39,11 +39,11 @@ from zq.storage.ordered.ready import take
 from zq.storage.ordered.registry import NO_METADATA, QueueState, Registry
 from zq.storage.ordered.store import Store
 
-# Groups and queues that one page of claims looks at.
+# Maximum number of claim groups and queues that one page of claims examines.
 STEPS: Final = 1000
-# Messages of a claim that the event loop's thread handles at once.
+# Maximum number of messages of a claim that are handled on the event loop's thread.
 MAX_INLINE: Final = 100
-# Bytes of a group's key behind those of its claim.
+# Size in bytes of the part of a group's key that follows the claim's prefix.
 SUFFIX: Final = layout.number.size
 
 
@@ -187,12 +187,12 @@ class ClaimAttempt:
         return Claimed(claim, spent=self._spent)
 
     def _meet(self, change: Change, state: QueueState, item: Taken) -> None:
-        """Claim a message, unless it was handed out too often."""
+        """Claim a message, unless it has reached the maximum number of claims."""
         sequence, record, body = item
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:
             self._spent.append(record.id)
-            if not record.indexed and not state.grouping:  # it stays, and claims of fresh ones pass it
+            if not record.indexed and not state.grouping:  # index it, because the fresh cursor passes it
                 change.rewrite(state, sequence, record.index_place(), record)
             return
         self._lapsed += record.claim != ""
@@ -207,9 +207,10 @@ class ClaimAttempt:
 def hold(
     change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
 ) -> None:
-    """Put a message under a claim that starts now; when it lapses, the message stays away ``wait`` ms longer.
+    """Claim a message from now on.
 
-    ``body``: as for ``Change.rewrite``.
+    If the claim expires, the message becomes available ``wait`` milliseconds later. ``body`` is explained in
+    ``Change.rewrite``.
     """
     sequence, record = found
     place = record.index_place()
@@ -224,7 +225,10 @@ def hold(
 
 
 def give_back(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
-    """End the hold on a message: ready again after ``delay`` s, after its redelivery delay, or in its former place."""
+    """Release a message from its claim.
+
+    It becomes available after ``delay`` seconds, or after its redelivery delay, or else at its former place.
+    """
     sequence, record = found
     place = record.index_place()
     wait = record.available - record.ends
@@ -252,7 +256,7 @@ def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Cl
 
 
 def _holder(holder: Holder) -> bytes:
-    """Encode the holder for a claim group; b"" stands for an unknown holder."""
+    """Encode the holder for a claim group; b"" means an unknown holder."""
     return layout.encode((holder.client, holder.agent)) if holder.is_known else b""
 
 
@@ -298,13 +302,13 @@ class ClaimPage:
         return len(self._found) == self._limit or self._steps >= STEPS
 
     def _names(self, project: str, first: str) -> Iterator[str]:
-        """Queues of the project from that name on."""
+        """Yield the project's queue names from ``first`` on."""
         prefix = layout.project_prefix(project)
         for key, _ in self._store.scan("queues", layout.queue_key(QueueRef(project, first)), layout.after(prefix)):
             yield key[len(prefix) :].decode("utf-8", "surrogatepass")
 
     def _add(self, state: QueueState, after: str) -> str | None:
-        """Add the queue's claims with ids above ``after``; the last one's that was looked at if there may be more."""
+        """Add the queue's claims with ids above ``after``; return the last examined id if there may be more."""
         lower, upper = state.bounds()
         if after:
             lower = layout.after(layout.claim_prefix(state.number, after))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents of the engine. Each is changed under its name's stripe."""
+"""Documents in an ordered store. A document is changed under the striped lock of its name."""
 
 import os
 
@@ -60,7 +60,10 @@ class DocumentController:
         return self._change(ref, now, expected, None)
 
     def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
-        """Put another one in the document's place, or none; whether it was the expected one. None is not deleted."""
+        """Replace or delete a document; return whether its version was the expected one.
+
+        Deleting a missing document returns False.
+        """
         key = _key(ref)
         with self._handle as (store, _):
             with self._stripes.locked(name(key)):

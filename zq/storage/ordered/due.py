@@ -26,7 +26,7 @@ def traces(family: str, key: bytes, expires: int) -> list[Write]:
 
 
 def living(store: Store, family: str, prefix: bytes, now: int) -> tuple[bytes, bytes] | None:
-    """(key, value) of the one entry whose key is ``prefix`` and an end that is to come."""
+    """Return key and value of the unexpired entry whose key consists of ``prefix`` and its expiry, or None."""
     return next(store.scan(family, prefix + layout.number.pack(now + 1), layout.after(prefix)), None)
 
 
@@ -36,7 +36,7 @@ def end_of(key: bytes) -> int:
 
 
 def named(entry: bytes) -> tuple[str, bytes]:
-    """(family, key) of what an entry of ``due`` is about."""
+    """Return the family and key of the value that an entry of ``due`` refers to."""
     return layout.FAMILY_OF[entry[KIND : KIND + 1]], entry[KIND + 1 :]
 
 

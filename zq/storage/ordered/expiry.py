@@ -29,20 +29,20 @@ from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
 LOG = logging.getLogger(__name__)
-# Things that active expiry removes in one write, which holds up every thread for as long as it lasts: a millisecond.
+# Number of items that active expiry removes in one write, which blocks every thread for about a millisecond.
 SLICE: Final = 100
-# Seconds after each slice: a thread that waits for the interpreter would else wait for five milliseconds.
+# Pause in seconds after each slice. Without it, a thread would wait up to five milliseconds for the GIL.
 BREATH: Final = 0.0001
 # Seconds after which active expiry reads the indexes from their beginnings again.
 AFRESH: Final = 3600.0
-# Messages that lazy expiry removes in one write.
+# Number of messages that lazy expiry removes in one write.
 BATCH: Final = 100
-# Lazy expiry rests so many times as long as it worked: it works a fifth of its time at most.
+# Pause of lazy expiry as a multiple of its working time, so that it works at most a fifth of the time.
 REST: Final = 4
-# Seconds that lazy expiry rests at most.
+# Maximum pause of lazy expiry in seconds.
 LONGEST: Final = 0.5
 
-# Keys of ``messages``, each with a moment not before which the message expires, or it has been given longer life.
+# Keys of ``messages``, each with the earliest expiry of the message. The expiry may have been extended.
 Moments = dict[bytes, int]
 
 
@@ -100,7 +100,7 @@ class ActiveExpiry:
                     try:
                         if step(session, asked) < asked:
                             return True
-                    except StoreDamaged:  # noted where it was met; the other kinds go on
+                    except StoreDamaged:  # already noted by the store; the other kinds continue
                         return True
                 left -= asked
                 time.sleep(BREATH)
@@ -141,10 +141,10 @@ class ActiveExpiry:
             elif family == "keys":
                 self._keys_went = True
             elif family == "stages":
-                with self._stripes.locked(stages.name(key[:-8])):  # no commit may be reading it
+                with self._stripes.locked(stages.name(key[:-8])):  # because a commit may be reading the stage
                     store.write([*gone, ("default", layout.PENDING_NUMBER + note, b"")])
             elif family == "records":
-                with self._stripes.locked(documents.name(key)):  # it may have got a longer life
+                with self._stripes.locked(documents.name(key)):  # because a verb may be extending the expiry
                     store.write(gone if documents.expired(store, key, layout.number.unpack_from(entry)[0]) else [])
                 continue
             writes += gone
@@ -164,7 +164,7 @@ def _counted(store: Store, removed: Counter[bytes]) -> list[Write]:
 
 
 class LazyExpiry:
-    """Works from ``start`` to ``close``."""
+    """Lazy expiry in a thread that runs from ``start`` to ``close``."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -193,13 +193,13 @@ class LazyExpiry:
                 for number, its in by_queue(expired.items()):
                     self.removed += remove_expired(session, number, its, sweeping=False)[0]
         except Unavailable:
-            pass  # active expiry will find them
-        except Exception:  # the edge of this thread, which must outlive any one failure
+            pass  # active expiry will find these messages
+        except Exception:  # the thread must survive any failure
             LOG.critical("Removal failed for a reason that was not foreseen; active expiry will do it.", exc_info=True)
 
 
 def by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
-    """Expired messages by the queues' numbers."""
+    """Yield the expired messages grouped by queue number."""
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
         grouped[key[:8]][key] = moment
@@ -219,7 +219,7 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
         count = 0
         values = session.store.get_many("messages", list(moments), spare=True)
         for (key, moment), value in zip(moments.items(), values, strict=True):
-            if value == b"":  # damaged: its index entries are what a salvage has of it
+            if value == b"":  # damaged: keep the index entries, from which a salvage rebuilds the message
                 continue
             record = layout.decode_record(value) if value is not None else None
             if record is not None and record.expires <= moment:

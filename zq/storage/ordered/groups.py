@@ -111,7 +111,7 @@ class Walk:
     def ready(self, line: bytes, met: Met, want: int) -> Iterator[Found]:
         """Yield the ready messages at the beginning of the line; the caller wants up to ``want`` of them.
 
-        Records read from the line are added to ``met``.
+        The method also notes each record that it reads from the line.
         """
         state, now = self._state, self._now
         lower = line + (met.head[layout.number.size :] or b"\0")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle of the open store: every verb passes through it, and after a failed write the store is opened anew.
+"""The handle of the open store, which every verb uses and which reopens the store after a failed write.
 
-A write that fails (a full disk, say) may leave a store refusing all others until it is opened again, and memory may
-know counters that never reached the disk. So once no verb is in flight any more, the next one closes the store, forgets
-the memory and opens both afresh, at most once a second; until that succeeds every verb raises ``Unavailable``.
-A store is opened anew on request too, for options that need it; then verbs wait instead.
+After a failed write, for example on a full disk, a store may refuse all writes until it is reopened, and counters in
+memory may differ from those on disk. When no verb is running any more, the next verb therefore closes the store,
+discards the state in memory and opens both again, at most once a second. Until that succeeds, every verb raises
+``Unavailable``. The store is also reopened on request, for options that require it; in that case verbs wait.
 """
 
 import logging
@@ -20,7 +20,7 @@ from zq.storage.ordered.registry import EngineContext, Registry
 from zq.storage.ordered.store import Store
 
 LOG = logging.getLogger(__name__)
-# Seconds between two attempts to open a store that failed.
+# Seconds between two attempts to open a failed store.
 PAUSE: Final = 1.0
 
 
@@ -32,10 +32,10 @@ class Session(NamedTuple):
 
 
 class StoreHandle:
-    """``with handle as (store, registry):`` is one verb."""
+    """The handle of the open store. A verb runs within ``with handle as (store, registry):``."""
 
     def __init__(self, open_store: Callable[[], Store], context: EngineContext, admit: Callable[[Store], None]) -> None:
-        """``admit`` checks the store that is opened first, before anything is given out or destroyed."""
+        """Open the store. ``admit`` checks it before any verb runs or any data is removed."""
         self._open_store = open_store
         self._gate = threading.Condition(threading.Lock())
         self._active = 0
@@ -90,7 +90,7 @@ class StoreHandle:
                 self._gate.notify_all()
 
     def reopen(self) -> None:
-        """Close and reopen the store between verbs, which wait meanwhile. Do not call it within a verb."""
+        """Close and reopen the store between verbs; new verbs wait. Do not call it within a verb."""
         with self._gate:
             self._gate.wait_for(lambda: not self._reopening)
             self._reopening = True
@@ -106,7 +106,7 @@ class StoreHandle:
                 self._gate.notify_all()
 
     def close(self) -> None:
-        """Close the store once the verbs in flight are done; later ones raise ``Unavailable``."""
+        """Close the store after the running verbs end; later verbs raise ``Unavailable``."""
         with self._gate:
             self._closed = True
         while self._active:

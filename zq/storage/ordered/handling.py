@@ -37,11 +37,11 @@ def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, e
 
 
 def _hold(change: Change, state: QueueState, found: Found, seconds: int, now: int) -> None:
-    """Let the claim end so many seconds from now."""
+    """Let the claim on the message end ``seconds`` from now."""
     sequence, record = found
     place = record.index_place()
     wait = record.available - record.ends
-    if not record.held(now):  # it is claimed again, before its redelivery delay is over
+    if not record.held(now):  # the claim has expired, so this claims the message again during its redelivery delay
         change.show(state, sequence)
     record.ends = now + seconds * 1000
     record.available = record.ends + wait

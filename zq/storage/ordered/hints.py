@@ -35,7 +35,7 @@ class LazyExpiryQueue:
         self.capacity = capacity
 
     def offer(self, keys: Iterable[bytes], now: int) -> None:
-        """Hand over what had expired at ``now``; never waits for the consumer."""
+        """Add the keys of messages that had expired at ``now``; never block."""
         if not self.capacity:
             return
         with self._changed:
@@ -47,13 +47,13 @@ class LazyExpiryQueue:
             self._changed.notify()
 
     def wait(self) -> bool:
-        """Return when there are keys; False once closed."""
+        """Wait for keys; return False after ``close``."""
         with self._changed:
             self._changed.wait_for(lambda: self._met or self._closed)
             return not self._closed
 
     def take(self, most: int) -> dict[bytes, int]:
-        """Remove and return the oldest keys, each with the moment at which it had expired."""
+        """Remove and return the oldest keys, each with a time at which the message had expired."""
         with self._changed:
             taken = dict(islice(self._met.items(), most))
             for key in taken:
@@ -61,7 +61,7 @@ class LazyExpiryQueue:
         return taken
 
     def close(self) -> None:
-        """Forget everything and let ``wait`` end."""
+        """Discard all keys and end ``wait``."""
         with self._changed:
             self._met.clear()
             self._closed = True
@@ -88,7 +88,7 @@ class ReadyCursor(NamedTuple):
             yield from store.scan("available", self.high, upper, spare=True)
 
     def may_have(self, upper: bytes) -> bool:
-        """Return whether there may be such entries."""
+        """Return whether any entry up to a key may be ready."""
         return self.head < min(self.low, upper) or self.high < upper
 
     def passed(self, head: bytes) -> "ReadyCursor":
@@ -103,29 +103,29 @@ class ReadyCursor(NamedTuple):
         if not early:
             return self
         low = max(early) + b"\0"
-        if self.head >= self.low:  # what lay before the stretch has been walked over too
+        if self.head >= self.low:  # the range before ``low`` has been passed too
             return ReadyCursor(min(early), low, self.high)
         return ReadyCursor(min(self.head, *early), max(self.low, low), self.high)
 
 
-# Sequences in a block: what a walk can still have to step over, one by one, in front of a visible message.
+# Number of sequences in a block, which a walk may have to skip one by one before a visible message.
 BLOCK: Final = 64
-# Blocks in a larger one.
+# Number of blocks in the next larger block.
 FANOUT: Final = 64
-# Sequences in a block of each level.
+# Number of sequences in a block of each level.
 SIZES: Final = (BLOCK, BLOCK * FANOUT, BLOCK * FANOUT * FANOUT)
-# A moment after all others, in ms.
+# An upper bound of all times, in milliseconds.
 NEVER: Final = 1 << 62
-# Blocks of one level that are remembered.
+# Maximum number of recorded blocks per level.
 MAX_BLOCKS: Final = 1 << 18
 
-# Clients of one queue for whom blocks of their own messages are remembered, and how many of these for each.
+# Maximum number of clients per queue whose own messages have recorded blocks. ``CLIENTS_BLOCKS`` applies to each.
 MAX_CLIENTS: Final = 16
 CLIENTS_BLOCKS: Final = MAX_BLOCKS // MAX_CLIENTS
 
-# Block number to moment, for each of ``SIZES``.
+# Times by block number, for each of ``SIZES``.
 Levels = tuple[dict[int, int], ...]
-# Claimed and delayed of a ``ListFilter``, and a client whose messages are not shown; "" = everybody's are.
+# ``claimed`` and ``delayed`` of a ``ListFilter``, and the client whose messages are hidden ("": none are hidden).
 FilterKind = tuple[bool, bool, str]
 
 
@@ -144,9 +144,9 @@ class VisibilityIndex:
     def __init__(self) -> None:
         self._kinds: dict[FilterKind, Levels] = {}
         self._clients: deque[FilterKind] = deque()
-        """The kinds that belong to clients, the oldest one first."""
+        """The kinds with a client, oldest first."""
         self.invalidations = 0
-        """Rises with every call of ``invalidate``: what a walk has to compare before it records anything."""
+        """Number of calls of ``invalidate``, which a walk compares before it records blocks."""
 
     def skip(self, list_filter: ListFilter, sequence: int, now: int) -> int:
         """Return the first sequence from ``sequence`` on that may have a visible message."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""History of the engine: records of finished messages."""
+"""The history of finished messages in an ordered store."""
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -13,11 +13,11 @@ from zq.storage.ordered.layout import StoredEntry
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, binary_search
 
-# Above every position and sequence.
+# An upper bound of all positions and sequences.
 LAST: Final = 1 << 62
-# Seconds after every moment.
+# An upper bound of all times, in seconds.
 FAR: Final = 1e12
-# Entries that a listing of everything looks through under one lock, at the least.
+# Minimum number of entries that a listing of messages and history reads under one lock.
 STRETCH: Final = 256
 
 
@@ -73,7 +73,7 @@ class HistoryController:
 
 
 def _records(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[HistoryEntry]:
-    """Living records from a position on that finished before ``until``."""
+    """Yield unexpired history entries from a position on that finished before ``until``."""
     end = layout.ms(min(until, FAR))
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     for key, value in store.scan("history", lower, upper):
@@ -104,7 +104,7 @@ def _stretch(
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     kept = list(islice(store.scan("sequences", lower, upper), most))
     living = list(islice(store.scan("messages", layout.pair.pack(state.number, start), state.bounds()[1]), most))
-    # Beyond the last entry that was read there may be more of its kind.
+    # There may be more entries of a kind beyond the last one that was read.
     reach = min(layout.pair.unpack(entries[-1][0])[1] if len(entries) == most else LAST for entries in (kept, living))
     items: list[HistoryEntry] = []
     left = most_bytes

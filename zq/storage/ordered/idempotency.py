@@ -30,7 +30,7 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
         known = layout.decode_known(found[1])
         if known.digest != idempotency_key.digest:
             raise KeyReused
-        store.wait_durable()  # the first attempt may still be waiting for its own, and this answer promises as much
+        store.wait_durable()  # the first attempt may not be durable yet, and this answer makes the same promise
         raise Repeated(msgpack.decode(known.answer, type=answer), known.last)
 
 

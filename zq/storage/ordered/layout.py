@@ -1,55 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What lies in a store. All numbers big-endian; moments in milliseconds; q = a queue's 8-byte number.
+"""The layout of a store. Numbers are big-endian, times are in milliseconds, and q is a queue's 8-byte number.
 
 ========= ==================================== ======================================================================
 family    key                                  value
 ========= ==================================== ======================================================================
-default   "version" "clock" "numbers" "starts" schema version; largest moment seen; last number given; last start
-default   "doomed" q                           the key in ``queues``: pending deletes of a former queue, by its number
-default   "dropped" n                          nothing: the same of a history or a stage, by its number
+default   "version" "clock" "numbers" "starts" schema version; largest time seen; last number issued; last start
+default   "doomed" q                           key in ``queues``: the former queue q awaits its removal
+default   "dropped" n                          empty: the history or stage n awaits its removal
 default   "removed" h                          bytes of history entries and answers of h that active expiry removed
-default   "commit" len(project) project name 00 OpenCommit: a commit that is decided and not done
-default   "fallen" n                           the key in ``logs``: index entries of trimmed batches are pending
-default   "advanced" len(project) project name when the last epoch of the fence was given out
-queues    len(project) project name            QueueRecord: its number, its metadata, the number h of its history
-hidden    len(project) project name            QueueRecord: h of a queue that does not exist, for its keys
-numbers   q                                    the key in ``queues``
+default   "commit" len(project) project name 00 OpenCommit: a commit that is decided but not completed
+default   "fallen" n                           key in ``logs``: index entries of trimmed batches await their removal
+default   "advanced" len(project) project name when the last epoch of the fence was issued
+queues    len(project) project name            QueueRecord: queue number, metadata, number h of the history
+hidden    len(project) project name            QueueRecord: h of a queue that does not exist, for idempotency keys
+numbers   q                                    key in ``queues``
 tallies   q                                    Tally: the queue's counters
-messages  q sequence                           StoredMessage, a short body included; the observers' order
-bodies    q sequence                           a longer raw JSON body, and 4 bytes: its stamp, see ``sealed``
-available q available-at sequence              expires: the order of claims, of all messages but fresh ones; in a
-                                               grouped queue the hash of a line: one entry for each
-lines     q hash                               moment, order, sequence: the head of a group's line, see ``lines``
-lines     q hash order sequence                nothing: a message of the group, in a grouped queue
-expiry    expires q sequence                   nothing: active expiry's order
+messages  q sequence                           StoredMessage, with a short body; the order of listings
+bodies    q sequence                           longer raw JSON body, followed by a 4-byte stamp, see ``sealed``
+available q available-at sequence              expires: the order of claims, of all messages except fresh ones;
+                                               in a grouped queue a line's hash: one entry per line
+lines     q hash                               time, order, sequence: the head of a group's line, see ``lines``
+lines     q hash order sequence                empty: a message of the group, in a grouped queue
+expiry    expires q sequence                   empty: the order of active expiry
 ids       len(project) project id              q sequence
-claims    q claim id 00 group                  end, sequences, holder: what a claim holds, until someone takes over
-history   h position                           StoredEntry: a finished message, its body included
-sequences h sequence                           position: history entries in the order of sequence
-endings   h id 00 position                     nothing: history entries of a message id
+claims    q claim id 00 group                  end, sequences, holder: messages of a claim, until another claim
+                                               takes them over
+history   h position                           StoredEntry: a finished message with its body
+sequences h sequence                           position: history entries in the order of sequences
+endings   h id 00 position                     empty: history entries of a message id
 keys      h key 00 expires                     Known: an idempotency key of the queue
-fences    len(project) project name            the last epoch given out
-stages    len(project) project name 00 expires Stage: its number n and size
+fences    len(project) project name            last issued epoch
+stages    len(project) project name 00 expires Stage: number n and size of the stage
 staged    n index                              Staged: a message to be published
-producers len(project) project name 00 expires Batch: its last commit
-logs      len(project) project                 LogRecord: number n of its log, last sequence, totals, what was trimmed
-batches   n last                               Stored: messages published together; the last one's sequence is the key
+producers len(project) project name 00 expires Batch: the producer's last commit
+logs      len(project) project                 LogRecord: number n of the log, last sequence, totals, trimmed totals
+batches   n last                               Stored: messages published together; the key has the last sequence
 topics    n len(topic) topic last              expires, first sequence, first expiry: the batches of a topic
-floors    n len(topic) topic                   sequence, key in ``logs``: up to there the topic was purged
+floors    n len(topic) topic                   sequence, key in ``logs``: the topic was purged up to this sequence
 documents len(project) project len(kind) ...   StoredDocument: a document; the key ends in kind and name
-due       expires kind key                     what else expires: the entry ``key`` of ``FAMILY_OF[kind]``
+due       expires kind key                     empty, or a size or place: the entry ``key`` of ``FAMILY_OF[kind]``
+                                               expires
 ========= ==================================== ======================================================================
 
-A message has exactly one entry in messages, expiry and ids, one in bodies unless its record has the body, one in claims
-while its record names a claim, and one in available unless it is fresh: posted without delay and not claimed yet. Fresh
-messages are in the order of claims by their sequences alone; the tally says where they begin. The compaction filter
-takes a body some time after it has expired, so a record whose body is nowhere is one of a message that has expired.
-Purging or deleting a queue only notes its number; active expiry deletes what it had.
-A queue's history and its keys go by a number of their own, which a purge keeps: h = the first one that the queue had.
-A history entry has exactly one entry in history, sequences, endings and due; what has its end in its key (keys,
-stages, producers) one there and one in due, so that active expiry can remove it by that alone, without a lock.
-A batch has one entry in batches, topics and due. When it is trimmed, its entry in batches goes with a whole range, and
-the others later; the keys of a log go by its number.
+A message has exactly one entry in messages, expiry and ids. It has one in bodies unless its record contains the body,
+one in claims while its record names a claim, and one in available unless it is fresh. A message is fresh if it was
+posted without delay and has not been claimed yet. Fresh messages are claimed in the order of their sequences; the tally
+has the first one.
+
+The compaction filter drops a body some time after it has expired. A message without any body has therefore expired.
+Purging or deleting a queue only notes its number; active expiry removes its data.
+
+A queue's history and its idempotency keys have a number of their own, h, which is the queue's first number. A purge
+keeps h. A history entry has exactly one entry in history, sequences, endings and due. Idempotency keys, stages and
+producers have one entry in their family and one in due. Their keys contain the expiry, so active expiry can remove them
+without further reads and without a lock.
+
+A batch has one entry in batches, topics and due. A trim removes a whole range of batches; the other entries are removed
+later. The idempotency keys of a log have the log's number.
 """
 
 from collections.abc import Iterable
@@ -88,18 +95,18 @@ FAMILIES: Final = (
     "records",  # documents, under the name that stores have for them
     "due",
 )
-# The family whose values end in the moment from which on they may be destroyed: see ``sealed``.
+# The family whose values end with the time after which the compaction filter may drop them, see ``sealed``.
 STAMPED: Final = "bodies"
-# The family of which large ranges are removed.
+# The family from which large ranges are removed.
 TRIMMED: Final = "batches"
 VERSION: Final = b"5"
-# Bytes of a body that lies in its message's record, at the most: it is written again with each claim.
+# Maximum size in bytes of a body that is part of the message's record, which each claim rewrites.
 SHORT: Final = 512
-# Messages of a claim that one entry lists, at the most: it is written again when one of them leaves.
+# Maximum number of messages in one entry of ``claims``, which is rewritten when one of them leaves the claim.
 GROUP: Final = 64
-# Bytes of the length in front of a project.
+# Size in bytes of the length that precedes a project.
 LENGTH: Final = 4
-# Above every key that begins with the length of a project.
+# An upper bound of all keys that begin with the length of a project.
 END: Final = b"\xff" * LENGTH
 PENDING_QUEUE: Final = b"doomed"
 PENDING_NUMBER: Final = b"dropped"
@@ -130,13 +137,22 @@ class QueueRecord(Struct, array_like=True):
 
 
 class Tally(Struct, array_like=True):
-    """The counters of a queue: last sequence, last available-at of a fresh post, messages; last history entry; the
-    start (see ``startup.count_start``) by which they were written; the sizes of its messages together; those of all
-    history entries and answers that it ever had, of which ``REMOVED`` is to be subtracted. What is hidden in the place
-    of a queue has one for its answers.
+    """The counters of a queue, or of the hidden state of a missing queue.
 
-    Fresh messages that live have sequences above ``fresh_head``, up to ``fresh_tail``; ``fresh_gap``: how many messages
-    that are not came behind the last one. ``group``: the last number given to messages that were claimed together."""
+    Attributes:
+        sequence: The last sequence.
+        fresh: The available-at of the last message that was posted without a delay.
+        count: The number of messages.
+        position: The position of the last history entry.
+        finished: The time of the last history entry.
+        start: The start that wrote the counters, see ``startup.count_start``.
+        bytes: The total size of the messages.
+        kept: The total size of all history entries and answers so far; the size under ``REMOVED`` is to be subtracted.
+        fresh_head: Live fresh messages have larger sequences.
+        fresh_tail: The sequence of the last fresh message.
+        fresh_gap: The number of other messages after the last fresh one.
+        group: The last number of a claim group.
+    """
 
     sequence: int = 0
     fresh: int = 0
@@ -153,7 +169,7 @@ class Tally(Struct, array_like=True):
 
 
 class IndexPlace(NamedTuple):
-    """Where the index entries of a message are, besides its sequence."""
+    """The fields of a message that determine its index entries, together with its sequence."""
 
     indexed: bool
     available: int
@@ -164,12 +180,15 @@ class IndexPlace(NamedTuple):
 
 
 class NewMessage(Struct, array_like=True):
-    """A message as it is written that has no attributes and no group and was never claimed.
+    """The stored form of a message without attributes and group that was never claimed.
 
-    ``claim`` lives while ``ends`` is to come; ``former`` = available before it.
-
-    ``size``: what the tally was told of it. ``indexed``: whether it has an entry in ``available``; no fresh one has.
-    ``body``: None for one that lies in ``bodies``. ``group``: where ``claims`` has it.
+    Attributes:
+        claim: The claim, which is live until ``ends``.
+        former: The available-at before the claim.
+        size: The size that was added to the tally.
+        indexed: Whether the message has an entry in ``available``; fresh messages have none.
+        body: The body, or None if it is stored in ``bodies``.
+        group: The claim group in ``claims``.
     """
 
     id: str
@@ -195,23 +214,25 @@ class NewMessage(Struct, array_like=True):
 
     @property
     def until(self) -> int:
-        """When its claim holds it no more: it may expire before the claim's end."""
+        """The end of the claim on this message: the claim's end, or the message's expiry if that is earlier."""
         return self.ends if self.ends < self.expires else self.expires
 
     def held(self, now: int) -> bool:
-        """Whether a live claim holds it."""
+        """Return whether the message has a live claim."""
         return self.ends > now and self.expires > now and self.claim != ""
 
     def index_place(self) -> IndexPlace:
-        """Its place now, to be compared with the one after a change."""
-        ends, expires = self.ends, self.expires  # and no call of a property: this is asked for each message of a claim
+        """Return the message's place in the indexes, for the comparison before and after a change."""
+        ends, expires = self.ends, self.expires  # not ``until``: a property call is slow, and claims call this often
         until = ends if ends < expires else expires
         return IndexPlace(self.indexed, self.available, expires, self.claim, until, self.group)
 
 
 class StoredMessage(NewMessage):
-    """A message as it is read, and written if it has more. ``first``: when it was claimed first, 0 = never; ``line``:
-    its group."""
+    """The stored form of any message.
+
+    ``first`` is the time of the first claim, or 0 if there was none. ``line`` is the message's group.
+    """
 
     first: int = 0
     attributes: bytes = b""
@@ -223,7 +244,7 @@ Found = tuple[int, StoredMessage]
 
 
 class StoredEntry(Struct, array_like=True):
-    """A history entry. ``size``: what the tally was told of it."""
+    """A history entry; ``size`` is the size that was added to the tally."""
 
     record: StoredMessage
     body: bytes
@@ -235,9 +256,14 @@ class StoredEntry(Struct, array_like=True):
 
 
 class Known(Struct, array_like=True):
-    """An idempotency key: what a repeat must have in common, and the encoded answer. ``size``: what the tally was told
-    of it; a topic's log has a bound of its own, so that of its answers none is told. ``last``: of a post, the sequence
-    of the last of its messages; 0 = not known."""
+    """An idempotency key with the answer to its request.
+
+    Attributes:
+        digest: The digest of the request, which a repeated request must match.
+        answer: The encoded answer.
+        size: The size that was added to the tally; 0 in a topic log, which has its own limit.
+        last: The sequence of the last message of a post; 0 if it is not known.
+    """
 
     digest: bytes
     answer: bytes
@@ -246,7 +272,7 @@ class Known(Struct, array_like=True):
 
 
 class Stage(Struct, array_like=True):
-    """A stage: where its messages lie, how many they are, the bytes of their bodies."""
+    """A stage: its number in ``staged``, the number of its messages, and the total size of their bodies."""
 
     number: int
     count: int = 0
@@ -254,14 +280,14 @@ class Stage(Struct, array_like=True):
 
 
 class Staged(Struct, array_like=True):
-    """A message to be published; ``draft`` is one of the queue's."""
+    """A message to be published, with its target queue."""
 
     queue: str
     draft: Draft
 
 
 class Batch(Struct, array_like=True):
-    """A producer's last commit. ``decided``: when; 0 = by a version that did not note it."""
+    """A producer's last commit. ``decided`` is its time, or 0 if an earlier version wrote the record without it."""
 
     batch: int
     published: int
@@ -282,12 +308,15 @@ decode_batch = msgpack.Decoder(Batch).decode
 
 
 def ms(moment: Seconds) -> int:
-    """Seconds to stored milliseconds."""
+    """Convert seconds to stored milliseconds."""
     return round(moment * 1000)
 
 
 def project_prefix(project: str) -> bytes:
-    """Where a project's queues begin; the length in front keeps projects apart whatever they contain."""
+    """Return the key prefix of a project's queues.
+
+    It begins with the length of the project, so that no project's prefix is a prefix of another one.
+    """
     text = project.encode("utf-8", "surrogatepass")
     return len(text).to_bytes(LENGTH, "big") + text
 
@@ -297,53 +326,56 @@ def queue_key(ref: QueueRef) -> bytes:
 
 
 def queue_ref(key: bytes) -> QueueRef:
-    """The queue whose key this is."""
+    """Return the queue of a key in ``queues``."""
     prefix = prefix_of(key)
     return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[LENGTH:], key[len(prefix) :])))
 
 
 def id_key(project: bytes, message: str) -> bytes:
-    """Where an id leads from; ``project`` = its ``project_prefix``."""
+    """Return the key of a message id in ``ids``; ``project`` is a ``project_prefix``."""
     return project + message.encode("utf-8", "surrogatepass")
 
 
 def project_of(key: bytes) -> str:
-    """The project that such a prefix stands for."""
+    """Return the project of a ``project_prefix``."""
     return key[LENGTH:].decode("utf-8", "surrogatepass")
 
 
 def prefix_of(key: bytes) -> bytes:
-    """The project's part of a queue's key."""
+    """Return the ``project_prefix`` of a queue's key."""
     return key[: LENGTH + int.from_bytes(key[:LENGTH])]
 
 
 def ended(prefix: bytes, name: str) -> bytes:
-    """Where the entries of a name begin. No name so used holds a zero byte: no other one's entries are met."""
+    """Return the key prefix of a name's entries.
+
+    The prefix ends with a zero byte, which no such name contains, so it matches only entries of this name.
+    """
     return prefix + name.encode("utf-8", "surrogatepass") + b"\0"
 
 
 def claim_prefix(queue: int, claim: str) -> bytes:
-    """Where a claim's entries begin."""
+    """Return the key prefix of a claim's entries in ``claims``."""
     return ended(number.pack(queue), claim)
 
 
 def claim_key(queue: int, claim: str, group: int) -> bytes:
-    """Where the messages of a group are listed, all of which the claim holds until the same moment."""
+    """Return the key of a claim group: messages of a claim that have the same end."""
     return claim_prefix(queue, claim) + number.pack(group)
 
 
-# What the last number of a group has above the length of the holder that stands before it; no sequence is so large.
+# High bit of a group's last number, whose low bits are the length of the preceding holder. No sequence is that large.
 HELD: Final = 1 << 63
 
 
 def group_value(ends: int, sequences: Iterable[int], holder: bytes = b"") -> bytes:
-    """What is listed there; b"" = it is not known who holds it."""
+    """Return the value of a claim group; ``holder`` is b"" if the holder is unknown."""
     listed = b"".join(map(number.pack, (ends, *sorted(sequences))))
     return listed + holder + bytes(-len(holder) % number.size) + number.pack(HELD | len(holder)) if holder else listed
 
 
 def group_of(value: bytes) -> tuple[int, list[int]]:
-    """(end, sequences) that are listed."""
+    """Return the end and the sequences of a claim group."""
     ends, *sequences = Packing(f">{len(value) // number.size}Q").unpack(value)
     if sequences and sequences[-1] >= HELD:
         del sequences[-1 - -(-(sequences[-1] - HELD) // number.size) :]
@@ -351,7 +383,7 @@ def group_of(value: bytes) -> tuple[int, list[int]]:
 
 
 def holder_of(value: bytes) -> bytes:
-    """Who holds what is listed; b"" = it is not known."""
+    """Return the holder of a claim group, or b"" if the holder is unknown."""
     last = number.unpack(value[-number.size :])[0]
     if last < HELD:
         return b""
@@ -362,25 +394,25 @@ def holder_of(value: bytes) -> bytes:
 
 
 def after(prefix: bytes) -> bytes:
-    """The smallest key above all that begin with ``prefix``."""
+    """Return the smallest key that is greater than every key with this prefix."""
     trimmed = prefix.rstrip(b"\xff")
     return trimmed[:-1] + bytes([trimmed[-1] + 1])
 
 
 def sealed(body: bytes, expires: int, grace: int) -> bytes:
-    """A body as it is stored, so that a store's compaction filter takes it ``grace`` seconds after its expiry."""
+    """Return the stored form of a body, which a store's compaction filter drops ``grace`` seconds after its expiry."""
     seconds = -(-expires // 1000) + grace - 1
     return body + stamp.pack(min(max(seconds, 0), LATEST_STAMP))
 
 
 def unsealed(value: bytes) -> bytes:
-    """The body."""
+    """Return the body of its stored form."""
     return value[: -stamp.size]
 
 
 def message(sequence: int, record: StoredMessage, body: bytes, now: int) -> Message:
-    """The model's message, as it stands at ``now``."""
-    return Message(  # by position: so many names would cost three times as much
+    """Return the message of a record, in its state at the time ``now``."""
+    return Message(  # positional arguments, because keywords would take three times as long
         record.id,
         body,
         record.ttl,

@@ -68,7 +68,6 @@ class _Line:
     Attributes:
         slots: Records by place; None for places that messages leave.
         stored: Places in ``slots`` that the store has.
-        met: The records that the current claim has read.
     """
 
     __slots__ = ("key", "met", "slots", "state", "stored")
@@ -78,6 +77,7 @@ class _Line:
         self.slots: dict[bytes, StoredMessage | None] = {}
         self.stored: set[bytes] = set()
         self.met: Met | None = None
+        """The records that the current claim has read."""
 
 
 class Lines:

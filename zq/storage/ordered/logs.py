@@ -21,10 +21,11 @@ from zq.storage.ordered.store import Range, Store, Write, binary_search
 
 
 class LogRecord(Struct, array_like=True, frozen=True):
-    """A log's entry in ``logs``. ``size`` and ``messages``: of all that was ever published in it.
+    """A log's entry in ``logs``.
 
-    ``gone_size`` and ``gone_messages``: what these were before the first batch that was not trimmed. ``start``: see
-    ``startup.count_start``; the one by which this was written.
+    ``size`` and ``messages`` are the totals of everything ever published to the log, ``gone_size`` and
+    ``gone_messages`` the totals before the oldest batch that is not trimmed. ``start`` is the start that wrote the
+    entry, see ``startup.count_start``.
     """
 
     number: int
@@ -52,13 +53,13 @@ class Header(Struct, array_like=True):
 
 
 class Stored(Header, array_like=True):
-    """A batch; its entries are read only where they are wanted."""
+    """A stored batch; its entries are decoded only on demand."""
 
     entries: Raw
 
     @property
     def batch(self) -> Batch:
-        """The batch in decoded form."""
+        """The decoded batch."""
         topic = self.topic.decode("utf-8", "surrogatepass")
         return Batch(topic, self.sequence, self.created / 1000, decode_entries(self.entries))
 
@@ -75,7 +76,7 @@ def key_of(number: int, topic: str) -> bytes:
 
 
 def topic_of(key: bytes) -> str:
-    """Return the topic in a key."""
+    """Return the topic of a key in ``topics`` or ``floors``."""
     return layout.project_of(key[layout.number.size :])
 
 
@@ -102,7 +103,7 @@ def entries_of(key: bytes, value: bytes) -> list[Write]:
 
 
 def batch_deletes(key: bytes, value: bytes) -> list[Write]:
-    """Return the removal of a batch, from its entry in ``topics``."""
+    """Return the writes that remove a batch, from its entry in ``topics``."""
     batch = key[:8] + key[-8:]
     return [("topics", key, None), *due.traces("batches", batch, layout.number.unpack_from(value)[0])]
 
@@ -112,14 +113,17 @@ def topic_delete(batch: bytes, note: bytes) -> Write:
     return ("topics", batch[:8] + note + batch[8:], None)
 
 
-# Topics of one log of which readers' findings are remembered.
+# Maximum number of topics per log for which the readers' findings are cached.
 MOST_HEADS: Final = 10_000
-# Bytes that must have been trimmed before the store is asked to compact them.
+# Minimum number of trimmed bytes before the store compacts their range.
 MUCH: Final = 8 << 20
 
 
 class LogView(NamedTuple):
-    """A log as it was at one moment. ``floors``: up to where topics were purged, and may be since."""
+    """An immutable view of a log at one time.
+
+    ``floors`` has the last purged sequence of each topic. Purges after that time may be included.
+    """
 
     record: LogRecord
     floors: dict[str, int]
@@ -152,7 +156,7 @@ class Log:
         self.project = project
         self.key = layout.project_prefix(project)
         self.history = view.record.number
-        """The log's number; its idempotency keys go by it too."""
+        """The log's number, which is also the history number of its idempotency keys."""
         self.view = view
         self.lock = threading.Lock()
         self.notifying = threading.Lock()
@@ -175,7 +179,7 @@ class Log:
 
     def head(self, topic: str | None) -> int:
         """Return the sequence up to which readers found no live batches of a topic (None: of any topic)."""
-        try:  # without a lock: another thread may drop the entry between a look and a read
+        try:  # without a lock, because another thread may drop the entry between a check and a read
             return self._heads[topic]
         except KeyError:
             return 0
@@ -192,7 +196,7 @@ class Log:
         if record.dropped > old.dropped:
             writes.append(("default", layout.TRIMMED_LOG + layout.number.pack(self.history), self.key))
             gone.append(self._range(old.dropped, record.dropped))
-        self._trimming = record.dropped  # before the store shows it: no reader finds it gone and knows of no gap
+        self._trimming = record.dropped  # before the write, so that a reader that misses the batches reports the gap
         try:
             store.write(writes, gone)
         except Unavailable:
@@ -217,7 +221,7 @@ class Log:
         return "batches", lower, upper
 
     def set_floor(self, store: Store, topic: str, floor: int) -> None:
-        """From now on nothing of the topic is read up to there."""
+        """Hide the topic's messages up to the sequence ``floor`` from readers."""
         key = key_of(self.history, topic)
         store.write([("floors", key, layout.number.pack(floor) + self.key)])
         self.view.floors[topic] = floor
@@ -237,7 +241,7 @@ class Log:
 
 
 class Logs:
-    """The logs of an open store; states are made when first asked for."""
+    """The logs of an open store; their states are created on first use."""
 
     def __init__(self, store: Store, new_number: Callable[[], int], start: int) -> None:
         self._store = store
@@ -248,7 +252,7 @@ class Logs:
 
     @property
     def origin(self) -> int:
-        """Above all sequences of a log that earlier starts made and lost."""
+        """A bound above all sequences that earlier starts issued and then lost."""
         return startup.origin(self._start)
 
     def find(self, project: str) -> Log | None:
@@ -257,7 +261,7 @@ class Logs:
         return self.ensure(project) if known else None
 
     def trimmed(self) -> Iterator[Range]:
-        """See ``Log.trimmed``; of all logs that were asked for."""
+        """Yield the trimmed ranges of all logs that are in memory; see ``Log.trimmed``."""
         return filter(None, (log.trimmed() for log in list(self._logs.values())))
 
     def ensure(self, project: str) -> Log:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the engine."""
+"""Messages in an ordered store."""
 
 from collections.abc import Sequence
 
@@ -118,7 +118,7 @@ class MessageController:
             found = registry.find(queue)
             if found is None:
                 return Browsed([], None)
-            if found.grouping:  # the order of claims has its lines alone
+            if found.grouping:  # in a grouped queue, the claim order only has lines
                 return inherited.browse(self, queue, state, after, limit, now, most_bytes)
             return browsing.page(store, found, state, after, limit, layout.ms(now), most_bytes)
 

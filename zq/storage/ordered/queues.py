@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues of the engine."""
+"""Queues in an ordered store."""
 
 from itertools import islice, takewhile
 
@@ -107,14 +107,20 @@ class QueueController:
 
 
 def _expired(store: Store, state: QueueState, now: int) -> int:
-    """Messages of the queue that have expired and are not removed yet; its cost grows with those of all queues."""
+    """Count the queue's expired messages that are not removed yet.
+
+    The cost is proportional to the number of such messages in all queues.
+    """
     due = store.scan("expiry", layout.number.pack(0), layout.number.pack(now + 1), spare=True)
     number = layout.number.pack(state.number)
     return sum(1 for key, _ in due if key[8:16] == number)
 
 
 def _claimed(store: Store, state: QueueState, now: int) -> int:
-    """Messages under a live claim, or reserved; grows with the claimed, lapsed ones included."""
+    """Count the messages with a live claim and the reserved messages.
+
+    The cost is proportional to the number of claimed messages, including those of expired claims.
+    """
     groups = (layout.group_of(value) for _, value in store.scan("claims", *state.bounds(), spare=True))
     return sum(
         len(sequences) if ends > now else len(state.reserved.intersection(sequences)) for ends, sequences in groups

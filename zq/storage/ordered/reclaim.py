@@ -58,7 +58,7 @@ class PendingDeletes:
             last = len(batch) < size - found
             if last:
                 writes.append(("default", note, None))
-                if kind == layout.PENDING_NUMBER:  # a queue's first number is that of its history too
+                if kind == layout.PENDING_NUMBER:  # a queue's first number is also the number of its history
                     writes.append(("default", layout.REMOVED + number, None))
             store.write(writes)
             if batch:

@@ -24,27 +24,27 @@ from zq.storage.ordered.logs import Logs
 from zq.storage.ordered.store import Housekeeping, Store, Write
 
 NO_METADATA = b"{}"
-# The end of claims whose messages a commit has reserved, for all readers: never.
+# The end of claims whose messages a commit has reserved, as all readers see it: a time in the far future.
 RESERVED = 1 << 62
 
 
 class EngineContext:
-    """The options, listener and queues of work that all queues share; kept while stores are opened anew."""
+    """The options, the listener and the work queues that all queues share; they survive a reopening of the store."""
 
     def __init__(self, expiry: Expiry, housekeeping: Housekeeping) -> None:
         self.lazy_queue = LazyExpiryQueue()
         self.housekeeping = housekeeping
         self.listener: Callable[[QueueRef], None] | None = None
-        """Called with each queue that has something new."""
+        """Called with each queue that has new messages."""
         self.configure(expiry)
 
     def configure(self, expiry: Expiry) -> None:
-        """Give space back by these options from now on."""
+        """Apply these expiry options from now on."""
         self.expiry = expiry
         self.lazy_queue.resize(expiry.delete_queue_size if expiry.delete_on_read else 0)
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        """Call the listener with each queue that has something new, in place of a former listener."""
+        """Call the listener with each queue that has new messages; it replaces an earlier listener."""
         self.listener = listener
 
 
@@ -85,19 +85,19 @@ class QueueState:
         self.visibility = VisibilityIndex()
         self.walking = threading.Lock()
         self.reserved: set[int] = set()
-        """Sequences of messages that a commit is going to delete: no verb touches them, and they stay claimed."""
+        """Sequences of messages that a commit is going to delete. No verb changes them, and they stay claimed."""
 
     def advance(self, head: bytes) -> None:
-        """Let claims start at ``head``: nothing before it is ready."""
+        """Move the ready cursor to ``head``: no message before it is ready."""
         self.ready_cursor = self.ready_cursor.passed(head)
 
     def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
-        """Let claims start at ``head``, and behind ``fresh_head``: no message before them can be read."""
+        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``, past unreadable messages."""
         self.advance(head)
         self.tally = structs.replace(self.tally, fresh_head=max(self.tally.fresh_head, fresh_head))
 
     def apply(self, tally: Tally) -> bool:
-        """Take over the counters of a committed change; return whether it added messages."""
+        """Adopt the counters of a committed change; return whether it added messages."""
         added = tally.sequence > self.tally.sequence
         self.tally = tally
         return added
@@ -112,9 +112,9 @@ class QueueState:
 
 
 class LockedQueues:
-    """The context in which a verb holds the locks of its queues, in the order of their numbers.
+    """A context manager that locks the queues of a verb in the order of their numbers.
 
-    A class, since a generator costs each verb several microseconds more.
+    It is a class, because a generator would add several microseconds to each verb.
     """
 
     __slots__ = ("_find", "_locks", "_refs", "_states")
@@ -125,7 +125,7 @@ class LockedQueues:
         states: Mapping[QueueRef, QueueState],
         refs: Sequence[QueueRef],
     ) -> None:
-        """``states``: the queues that exist and were asked for, which may change until the locks are held."""
+        """Initialize; ``states`` are the requested queues that exist, which may change until the locks are held."""
         self._find = find
         self._states = states
         self._refs = refs
@@ -151,7 +151,7 @@ class Registry:
     """The queues and topic logs of one open store; states are created on first use."""
 
     def __init__(self, store: Store, context: EngineContext, start: int) -> None:
-        """``start``: see ``startup.count_start``."""
+        """Initialize; ``start`` is explained in ``startup.count_start``."""
         self._store = store
         self._start = start
         self.context = context
@@ -177,7 +177,7 @@ class Registry:
         return self._hidden.get(ref)
 
     def by_number(self, number: int) -> QueueState | None:
-        """Return the queue that owns a number; None if it is of a former queue, whose removal is pending."""
+        """Return the queue with this number, or None for a former queue whose removal is pending."""
         key = self._store.get("numbers", layout.number.pack(number))
         if not key:
             return None
@@ -185,7 +185,7 @@ class Registry:
         return state if state is not None and state.number == number else None
 
     def locked(self, *refs: QueueRef) -> "LockedQueues":
-        """Lock the queues; the context has them, and None for one that does not exist while the others are held."""
+        """Lock the queues; the context manager returns their states, with None for a queue that does not exist."""
         return LockedQueues(self.find, self._states, refs)
 
     @contextmanager
@@ -199,7 +199,7 @@ class Registry:
                     return
 
     def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue if it is missing; return whether it was. It takes over the hidden state in its place."""
+        """Create the queue if it is missing, from its hidden state if there is one; return whether it was created."""
         while True:
             hidden = self._hidden.get(ref)
             with nullcontext() if hidden is None else hidden.lock, self._lock:
@@ -257,7 +257,7 @@ class Registry:
         return messages, size
 
     def new_number(self) -> int:
-        """Return a number that no queue has or had."""
+        """Return a number that was never issued before."""
         with self._lock:
             self._store.write([("default", b"numbers", layout.number.pack(self._last_number + 1))])
             self._last_number += 1

@@ -27,7 +27,7 @@ WITNESSED: Final = 30 * 86400.0
 STARTS: Final = 1000
 # A function that returns a record, by key, value and milliseconds, with a later expiry; ``None`` if it does not change.
 Postponed = Callable[[bytes, bytes, int], tuple[bytes, bytes] | None]
-# Bytes of one write.
+# Maximum size of one write in bytes.
 FULL: Final = 4 << 20
 
 

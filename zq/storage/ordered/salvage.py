@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Salvage: copy everything readable of a damaged store to a new store, and list the losses; and its part for logs.
+"""The salvage of a damaged store: everything readable is copied to a new store, and the losses are listed.
 
 Records are copied and their index entries rebuilt, so that the new store is consistent. Pending deletes of purged and
 deleted queues are not copied. Counters never decrease.

@@ -19,13 +19,13 @@ class Gaps(Protocol):
     """The unreadable key ranges of a family."""
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return whether any range is unreadable."""
         ...
 
     def __contains__(self, key: bytes) -> bool: ...
 
     def overlap(self, lower: bytes, upper: bytes) -> bool:
-        """Return whether there are any with ``lower <= key < upper``."""
+        """Return whether any key with ``lower <= key < upper`` may be unreadable."""
         ...
 
 
@@ -56,7 +56,7 @@ class Copy:
         """The number of records whose owner is not known, by kind."""
         notes = rescue.scan("default", layout.PENDING_NUMBER, layout.after(layout.PENDING_NUMBER))
         self.dropped = {key[len(layout.PENDING_NUMBER) :] for key, _ in notes}
-        """Numbers of histories and stages that have no owner any more."""
+        """Numbers of histories and stages whose owner was removed."""
         self._store = store
         self._writes: list[Write] = []
         self._size = 0

@@ -122,13 +122,13 @@ class Queues:
 
     @cached_property
     def _pending_deletes(self) -> set[bytes]:
-        """The numbers of former queues."""
+        """Return the numbers of former queues."""
         notes = self._rescue.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_QUEUE))
         return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
 
     @cached_property
     def _traces(self) -> dict[bytes, Trace]:
-        """The traces of messages whose records may be damaged, by key in ``messages``."""
+        """Return the traces of messages whose records may be damaged, by key in ``messages``."""
         spans = self._rescue.gaps("messages")
         traces: defaultdict[bytes, Trace] = defaultdict(Trace)
         for family in ("ids", "expiry", "available") if spans else ():
@@ -194,7 +194,7 @@ class Queues:
             message = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
             self._salvage.lost.append(f"{message} of {named(queue)}: its record{self._fate(key)}")
             return None
-        # Without a place in the index it is a fresh one, whose place is by its sequence.
+        # A message without an entry in ``available`` is fresh, and its sequence determines its place.
         available = trace.available or self._available[key[:8]] or 1
         created = min(available, trace.expires, now)
         ttl = max(1, round((trace.expires - created) / 1000))
@@ -239,7 +239,7 @@ class Queues:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """Keys for new queues, by the numbers that belong to no known queue."""
+        """Return keys for new queues, by the numbers that do not belong to a known queue."""
         found = {}
         for key, value in self._rescue.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:

@@ -16,11 +16,11 @@ from zq.storage.ordered.layout import Found, StoredMessage
 from zq.storage.ordered.registry import RESERVED, QueueState
 from zq.storage.ordered.store import AHEAD, Store
 
-# Empty blocks in a row that a walk records.
+# Maximum number of consecutive empty blocks that a walk records.
 MAX_EMPTY = 1 << 15
-# Blocks that listings walk side by side before they go on one at a time.
+# Number of blocks that concurrent listings walk in parallel before they continue one at a time.
 SHORT = 16
-# Blocks after which a walk records what it has learnt.
+# Number of blocks after which a walk records its findings.
 HANDFUL = 8
 
 
@@ -36,7 +36,7 @@ def page(
     while (want := limit - len(messages)) > 0:
         found = _visible(store, state, marker, want, list_filter, now)
         for (sequence, record), body in zip(found, _texts(store, state.number, found), strict=True):
-            if body is not None:  # else it was removed, or expired, after the walk saw it
+            if body is not None:  # None: the message was removed or expired after the walk read its record
                 left -= len(body)
                 if left < 0 and messages:
                     return messages
@@ -71,7 +71,7 @@ def _visible(
     if position is not None:
         if inline.current() is not None:
             raise LongWalk
-        # A long way: one listing at a time, so that the others use what it records instead of walking beside it.
+        # A long walk: one listing at a time, so that the others use its findings instead of repeating the walk.
         with state.walking:
             _advance(store, state, position, limit, list_filter, now, found, NEVER)
     return found
@@ -87,9 +87,9 @@ def _advance(
     found: list[Found],
     blocks: int,
 ) -> int | None:
-    """Add what the filter shows to ``found``, in as many walks as blocks with nothing to show interrupt.
+    """Add the records that match the filter to ``found``, skipping blocks without visible messages.
 
-    None when the limit or the end is reached; else, ``blocks`` being walked, where to go on.
+    Return None at the limit or at the end of the queue, or the next position after ``blocks`` blocks.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
@@ -109,7 +109,7 @@ def _advance(
 
 
 def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> int:
-    """0 if the filter shows the record now, else the moment from which it may."""
+    """Return 0 if the record matches the filter now, or else the earliest time at which it may match."""
     if record.expires <= now:
         return NEVER
     if record.ends > now and record.claim:
@@ -127,10 +127,10 @@ class _Walk:
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
         self._state, self._filter, self._now = state, list_filter, now
         self.blocks = blocks
-        """Number of blocks that may still be read."""
+        """The number of blocks that may still be read."""
         self._invalidations = state.visibility.invalidations
         self._open_block = state.tally.sequence // BLOCK
-        """From this block on messages may still be added."""
+        """The first block to which messages may still be added."""
         self._learnt: dict[int, int] = {}
         self._learnt_own: dict[int, int] = {}
         """Times of blocks that are visible only to clients other than the filter's."""
@@ -177,7 +177,7 @@ class _Walk:
         for empty in range(block + 1, min(next_block, self._open_block, block + MAX_EMPTY)):
             self._learnt[empty] = NEVER
         if len(self._learnt) + len(self._learnt_own) >= HANDFUL:
-            self.record_blocks()  # early: another walk over the same stretch need not go to its end
+            self.record_blocks()  # early, so that another walk over the same blocks can use the findings
 
     def record_blocks(self) -> None:
         """Store the recorded blocks unless a message became visible earlier; offer expired messages for removal."""

@@ -45,7 +45,10 @@ def open_until(
 
 
 def addition(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
-    """Drafts for a queue put behind what is staged; ``most``: bytes and messages. Raises ``StageFull``."""
+    """Return the writes that append drafts for a queue to the stage.
+
+    ``most`` has the maximum bytes and messages of a stage. Raises ``StageFull``.
+    """
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
     if size > most[0] or grown.count > most[1]:
@@ -68,13 +71,13 @@ def item(value: bytes) -> Staged:
 
 
 def removal(key: bytes, stage: Stage) -> list[Write]:
-    """Forget a stage; active expiry deletes its messages."""
+    """Return the writes that remove a stage; active expiry deletes its messages."""
     dropped = layout.PENDING_NUMBER + layout.number.pack(stage.number)
     return [*due.traces("stages", key, due.end_of(key)), ("default", dropped, b"")]
 
 
 def removal_of_all(store: Store, prefix: bytes) -> list[Write]:
-    """Forget every stage of this name, the living one and what expired."""
+    """Return the writes that remove every stage with this name, live or expired."""
     found = store.scan("stages", prefix, layout.after(prefix))
     return [write for key, value in found for write in removal(key, layout.decode_stage(value))]
 
@@ -95,7 +98,7 @@ def check_fence(store: Store, project: str, fence: Fence | None) -> None:
 
 
 def advance_fence(store: Store, project: str, fence: str, now: int) -> int:
-    """Give out the next epoch."""
+    """Issue the next epoch of a fence."""
     key = _fence_key(project, fence)
     epoch = _last_epoch(store, key) + 1
     store.write([("fences", key, layout.number.pack(epoch)), ("default", ADVANCED + key, layout.number.pack(now))])
@@ -111,7 +114,7 @@ def _last_epoch(store: Store, key: bytes) -> int:
 
 
 class Reserved(Struct, array_like=True):
-    """Messages of one queue that are to be deleted; ``history`` as in ``model.ClaimRef``."""
+    """Messages of one queue to be deleted; ``history`` is explained in ``model.ClaimRef``."""
 
     number: int
     history: int
@@ -119,7 +122,7 @@ class Reserved(Struct, array_like=True):
 
 
 class StageRest(Struct, array_like=True):
-    """A stage that is to be published: its number, and the indexes of what is left of it, and the bytes of that."""
+    """A stage to be published: its number, and the indexes and the bytes of its remaining messages."""
 
     number: int
     at: int
@@ -128,7 +131,7 @@ class StageRest(Struct, array_like=True):
 
 
 class OpenCommit(Struct, array_like=True):
-    """A commit's figures, and what is left to do of it."""
+    """An open commit: its counts and its remaining work."""
 
     batch: int
     published: int

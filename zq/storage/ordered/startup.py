@@ -26,11 +26,11 @@ from zq.storage.ordered import layout
 from zq.storage.ordered.store import Readable, Store
 
 LOG = logging.getLogger(__name__)
-# Milliseconds that the clock may have gone back since the store was in use: they are waited out.
+# Maximum milliseconds by which the clock may have been set back since the store's last use; the start waits for them.
 STEP_BACK_MS = 60_000
-# Seconds that the machine's clock may go ahead at once without being doubted.
+# Maximum seconds by which the machine's clock may jump ahead and still be trusted immediately.
 LEAP: Final = 60.0
-# Seconds that it has to stay there until it is believed.
+# Seconds for which a larger jump must last until the clock is trusted.
 LASTING: Final = 300.0
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
@@ -41,7 +41,7 @@ def uptime() -> float:
 
 
 class StorageClock:
-    """The machine's clock without leaps ahead that have not lasted, and not behind what the store had ``seen``."""
+    """The machine's clock, without recent jumps ahead, and never behind the largest time in the store (``seen``)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,7 +51,7 @@ class StorageClock:
         self.latest: Seconds = 0.0
         """The largest time that was returned, which the store must record."""
         self.doubted: Seconds = 0.0
-        """Seconds that the machine's clock is ahead of this one while it is not believed."""
+        """Seconds by which the machine's clock is ahead of this clock while it is not trusted."""
         self._offset: Seconds | None = None
 
     @property
@@ -73,7 +73,7 @@ class StorageClock:
             return moment
 
     def _look(self, offset: Seconds, ran: Seconds) -> None:
-        """Believe that offset, or doubt it."""
+        """Trust this offset of the machine's clock, or note that it is not trusted."""
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
             self._since, self._leapt = ran, leap
@@ -95,7 +95,7 @@ WENT_BACK: Final = "This machine's clock, which had leapt ahead by %.0f seconds,
 
 
 def check_version(store: Store) -> None:
-    """Refuse a store of another layout; mark a new one."""
+    """Check the store's layout version, or record it in a new store."""
     found = store.get("default", b"version")
     if found is None:
         store.write([("default", b"version", layout.VERSION)])
@@ -104,7 +104,7 @@ def check_version(store: Store) -> None:
 
 
 def check_readable(store: Readable) -> None:
-    """Refuse a store of another layout, unless damage hides which one it has."""
+    """Check the store's layout version, unless it is unreadable because of damage."""
     with suppress(StoreDamaged):
         _check_layout(store.get("default", b"version"))
 
@@ -136,7 +136,7 @@ def _check_layout(found: bytes | None) -> None:
 
 
 def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
-    """Set the clock to what the store has seen. ``max_jump`` in seconds; 0 believes any clock."""
+    """Set the clock to the largest time in the store. ``max_jump`` is in seconds; with 0, any clock is trusted."""
     seen, now = last_seen(store), layout.ms(clock.now())
     if seen and max_jump:
         ahead = timedelta(milliseconds=now - seen)
@@ -153,7 +153,7 @@ def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
             )
         _recall(store, clock)
     clock.seen = min(seen, now + STEP_BACK_MS) / 1000
-    clock.now()  # so that it is known at once whether it is doubted
+    clock.now()  # determine immediately whether the machine's clock is trusted
 
 
 def boot() -> bytes:
@@ -179,12 +179,12 @@ def last_seen(store: Store) -> int:
 
 
 def record_clock(store: Store, clock: StorageClock) -> None:
-    """Keep the largest moment for the next start, and what is believed of this start of the machine."""
+    """Record the largest time for the next start, and the trusted offset for the machine's current boot."""
     moment, offset = layout.ms(clock.latest), layout.ms(clock.offset)
     store.write([("default", b"clock", layout.number.pack(moment)), ("default", b"boot", b"%s %d" % (boot(), offset))])
 
 
-# Sequences, and positions of history, skipped for each start.
+# Number of sequences and history positions that each start skips.
 EPOCH_STRIDE: Final = 1_000_000
 STARTS: Final = b"starts"
 

@@ -15,10 +15,10 @@ from zq.model.expiry import Expiry
 from zq.model.stats import Measure, Snapshot
 
 UNREADABLE: Final = "The data for this request is damaged. Retries do not help: the store must be salvaged."
-# Above every key.
+# An upper bound of all keys.
 TOP: Final = b"\xff" * 256
 
-# Values that are read at a time by callers that may stop early, by the size of what they have read.
+# Number of values that callers read at a time if the size of the values may end the read early.
 AHEAD: Final = 16
 
 # (family, key, value to put or None to delete)
@@ -28,14 +28,14 @@ Range = tuple[str, bytes, bytes]
 
 
 class Readable(Protocol):
-    """A store that is only read, as a check does it."""
+    """A store for read-only use, for example by an integrity check."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
         ...
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Items with ``lower <= key < upper`` in key order."""
+        """Yield the items with ``lower <= key < upper`` in key order."""
         ...
 
 
@@ -46,8 +46,8 @@ class Store(Protocol):
     ``spare`` is set.
     """
 
-    # The first write error of a store that refuses all writes from then on: the engine closes it and opens it anew.
-    # A store whose failed writes leave no trace never sets it.
+    # The first write error of a store that then refuses all writes, so that the engine reopens it. A store that remains
+    # usable after a failed write never sets it.
     failure: Exception | None = None
     # Set if another process may take over the store; ``prove`` is then called when a verb begins and ends.
     contended: bool = False
@@ -79,18 +79,16 @@ class Store(Protocol):
         ...
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
-        """Apply all writes, and the removal of ranges that hold none of them, in one step, visible to every thread.
+        """Apply all writes and range removals in one step, visible to every thread.
 
-        If it raises ``Unavailable``, none of them is applied. A killed process loses nothing of what was written
-        (unless the store is volatile); a power cut may, until ``wait_durable`` has returned.
+        The ranges contain none of the writes. If the method raises ``Unavailable``, nothing is applied. The writes
+        survive a kill of the process, unless the store is volatile. They survive a power failure after
+        ``wait_durable``.
         """
         ...
 
     def wait_durable(self, always: bool = False) -> None:
-        """Return when everything that this thread wrote is as durable as the store is configured to make it.
-
-        ``always``: on disk, whatever is configured.
-        """
+        """Wait until this thread's writes are as durable as configured, or on disk with ``always``."""
         ...
 
     def prove(self) -> None:
@@ -98,7 +96,7 @@ class Store(Protocol):
         return
 
     def close(self) -> None:
-        """Let go of the store. No other call may be in flight or follow."""
+        """Close the store. No other call may run at the same time or later."""
         ...
 
 
@@ -148,7 +146,7 @@ class Housekeeping:
         raise NotBuilt("A store in memory has no backup: nothing of it outlives its server.")
 
     def measures(self) -> Iterator[Measure]:
-        """Figures for operators: see ``Storage.measures``."""
+        """Return metrics for operators; see ``Storage.measures``."""
         return iter(())
 
     def check(self) -> None:

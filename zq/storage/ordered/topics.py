@@ -41,7 +41,7 @@ class TopicController:
                 check_key(store, log, idempotency_key, int, moment)
                 batch = Batch(topic.name, log.view.record.last + 1, moment / 1000, list(entries))
                 keys: list[Write] = []
-                if idempotency_key is not None:  # a log has a bound of its own
+                if idempotency_key is not None:  # answers in a log do not count as usage: the log has its own limit
                     keys, _ = key_writes(log, idempotency_key, batch.sequence, moment, counts=False)
                 log.append(store, batch, retention, keys)
                 self._feed.enqueue(log, batch.last, batch)
@@ -98,7 +98,7 @@ class Feed:
         self._listeners: dict[str, tuple[Listener, ...]] = {}
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
-        """Notify the listener of the project until the answer is called."""
+        """Notify the listener of the project's batches until the returned function is called."""
         with self._lock:
             self._listeners[project] = (*self._listeners.get(project, ()), listener)
 
@@ -112,12 +112,15 @@ class Feed:
         return end
 
     def enqueue(self, log: Log, last: int, batch: Batch | None) -> None:
-        """Notify of a batch, or (None) of a purge, once everything up to ``last`` is durable. Under the log's lock."""
+        """Enqueue the notification of a batch, or of a purge (None), until everything up to ``last`` is durable.
+
+        The caller holds the log's lock.
+        """
         if log.project in self._listeners:
             log.pending.append((last, batch))
 
     def notify(self, log: Log, last: int) -> None:
-        """Notify of everything up to ``last``, which is durable."""
+        """Send the notifications up to ``last``, which is durable."""
         if not log.pending:
             return
         with log.notifying:
@@ -133,12 +136,12 @@ class Feed:
             listener(batch, batch.sequence - 1 if batch else 0)
 
 
-# Batches that one call reads, wanted or not.
+# Maximum number of batches that one call reads, including batches of other topics.
 MOST_READ: Final = 1000
-# Bytes of bodies in one answer, unless its first batch has more.
+# Maximum bytes of bodies in one answer, unless its first batch is larger.
 MOST_SIZE: Final = 1 << 20
 
-# (last sequence, batch), in order; None for one that is not wanted.
+# Last sequences and batches, in order, with None for a batch of another topic.
 Walk = Iterator[tuple[int, Batch | None]]
 
 
@@ -161,8 +164,8 @@ def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -
             break
     else:
         position = max(after, last)
-    # A topic that was purged meanwhile shows nothing: some of its batches may have been passed before the purge, and
-    # the space of others may have been given back.
+    # The page has no batches of a topic that was purged during the read: some were read before the purge, and others
+    # may already be removed.
     dropped, floors = log.dropped, (view.floors, log.view.floors)
     kept = [batch for batch in found if batch.last > max(dropped, *(each.get(batch.topic, 0) for each in floors))]
     return LogSlice(kept, position, position < last, last, dropped)
@@ -221,7 +224,7 @@ def _batches(store: Store, log: Log, view: LogView, after: int, pattern: Pattern
 def _along_topic(store: Store, log: Log, view: LogView, after: int, topic: str) -> Walk:
     number = layout.number.pack(log.history)
     for key, _ in _entries(store, log, view, topic, after):
-        value = store.get("batches", number + key[-8:])  # it may go meanwhile
+        value = store.get("batches", number + key[-8:])  # the batch may be trimmed in between
         yield _sequence(key), None if value is None else logs.decode_stored(value).batch
 
 
@@ -234,7 +237,7 @@ def _along(store: Store, log: Log, view: LogView, after: int, pattern: Pattern) 
 
 
 def _entries(store: Store, log: Log, view: LogView, topic: str | None, after: int) -> Iterator[tuple[bytes, bytes]]:
-    """Entries in ``topics``, or for None in ``batches``, above ``after`` that can be read."""
+    """Yield the live entries above ``after`` in ``topics``, or in ``batches`` if the topic is None."""
     number = layout.number.pack(log.history)
     family, prefix = ("batches", number) if topic is None else ("topics", logs.key_of(log.history, topic))
     head, last = _head(log, view, topic), view.record.last
@@ -251,7 +254,7 @@ def _entries(store: Store, log: Log, view: LogView, topic: str | None, after: in
 
 
 def _head(log: Log, view: LogView, topic: str | None) -> int:
-    """Nothing of a topic, or (None) of all, can be read up to there."""
+    """Return the sequence up to which a topic, or every topic (None), has no live batches."""
     known = max(view.record.dropped, log.head(None), log.head(topic))
     return known if topic is None else max(known, view.floors.get(topic, 0))
 

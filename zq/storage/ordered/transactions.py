@@ -86,7 +86,7 @@ class TransactionController:
                     if idempotency_key is None or state is not None:
                         change.commit()
                         staged = True
-                if not staged:  # the key is the queue's, and staging makes no queue
+                if not staged:  # the idempotency key belongs to the queue, and staging does not create the queue
                     registry.hide(queue)
             store.wait_durable()
 
@@ -135,17 +135,17 @@ class TransactionController:
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         with self._handle as (store, _):
             found = _last(store, _producer(project, producer), layout.ms(now))
-            store.wait_durable()  # a client that reads of a batch will not send it again
+            store.wait_durable()  # a client that reads about a batch does not send it again
         if found is None:
             raise ProducerNotFound
         return found[1]
 
 
-# Messages of a commit that is one write at most: whatever is allowed, a write holds up every thread.
+# Maximum number of messages of a commit in one write, regardless of the bounds, because a write blocks every thread.
 STEP: Final = 1000
-# Messages in one slice at most: each costs 8 to 35 microseconds, in which no other thread writes.
+# Maximum number of messages in one slice. Each takes 8 to 35 microseconds, during which no other thread writes.
 SLICE: Final = 500
-# Bytes of bodies after which a slice ends.
+# Total size in bytes of bodies after which a slice ends.
 CAPACITY: Final = 4 << 20
 
 T = TypeVar("T")
@@ -161,7 +161,7 @@ class CommitAttempt:
         self._bounds = bounds
         self._producer = _producer(commit.project, commit.producer)
         self._claims = list({(claim.queue, claim.claim): claim for claim in commit.settle}.values())
-        # (key, stage) of all that is to be published, and how many messages of it count.
+        # Keys and records of the stages to publish, and the number of messages that count.
         self._stages: list[tuple[bytes, Stage]] = []
         self._counted = 0
         # The removal of the producer's last batch.
@@ -174,7 +174,7 @@ class CommitAttempt:
         return [_producer_lock(self._producer), *names, *stages.fence_names(commit.project, commit.fence)]
 
     def run(self) -> Committed:
-        """Decide on the batch, and do it if it is small; or repeat the answer to the last one."""
+        """Decide the batch and complete it if it is small, or return the answer to the last batch again."""
         commit, store = self._commit, self._session.store
         known = _last(store, self._producer, self._now)
         found, beside = (
@@ -200,7 +200,7 @@ class CommitAttempt:
         return self._open() or self._at_once()
 
     def _open(self) -> Committed | None:
-        """Decide on a batch that is too large for one write, and is open from then on; None for a smaller one."""
+        """Decide a batch that is too large for one write, and return it as open; return None for a smaller batch."""
         store, registry = self._session
         refs = list(dict.fromkeys(claim.queue for claim in self._claims))
         published, size = (sum(getattr(stage, what) for _, stage in self._stages) for what in ("count", "size"))
@@ -230,7 +230,7 @@ class CommitAttempt:
         return [stages.commit_write(self._producer, decided), *self._former, *taken, *self._remembered(committed)]
 
     def _at_once(self) -> Committed:
-        """Publish and settle, with the queues locked; a queue that is missing is created first."""
+        """Publish and delete in one change, with the queues locked. Missing queues are created first."""
         store, registry = self._session
         staged = [item for _, stage in self._stages for item in stages.messages(store, stage)]
         targets = [QueueRef(self._commit.project, name) for name in dict.fromkeys(item.queue for item in staged)]
@@ -281,12 +281,12 @@ def _held(held: list[T], claim: ClaimRef) -> list[T]:
 
 
 def _producer(project: str, producer: str) -> bytes:
-    """Where the producer's key begins; its end follows."""
+    """Return the prefix of the producer's key; the expiry follows it."""
     return layout.ended(layout.project_prefix(project), producer)
 
 
 def _producer_lock(producer: bytes) -> bytes:
-    """Return the locks needed to continue the producer's open commit."""
+    """Return the name of the lock that is needed to continue the producer's open commit."""
     return b"producer " + producer
 
 
@@ -305,7 +305,7 @@ def _unfinished(producer: bytes, value: bytes) -> Unfinished:
 
 
 def _carry_slice(session: Session, producer: bytes, most: int, now: int) -> bool:
-    """One slice of the producer's open commit; whether anything of it is left."""
+    """Process one slice of the producer's open commit; return whether anything is left."""
     commit = stages.find_commit(session.store, producer)
     if commit is None:
         return False
@@ -317,7 +317,7 @@ def _carry_slice(session: Session, producer: bytes, most: int, now: int) -> bool
 
 
 def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Delete the next reserved messages; those of a queue that was purged or deleted are gone already."""
+    """Delete the next reserved messages. The messages of a purged or deleted queue are already gone."""
     store, registry = session
     first = commit.reserved[0]
     part, first.sequences = first.sequences[:most], first.sequences[most:]
@@ -339,7 +339,7 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
 
 
 def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Publish what comes next, with the queues locked; a queue that is missing is created first."""
+    """Publish the next staged messages, with the queues locked. Missing queues are created first."""
     store, registry = session
     keys, items = _next_staged(store, commit.rests[0], most)
     project = layout.project_of(layout.prefix_of(producer))
@@ -360,7 +360,7 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
 
 
 def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[bytes], Sequence[Staged]]:
-    """Yield the next messages of a stage with their keys."""
+    """Return the keys and the next messages of a stage."""
     keys: list[bytes] = []
     items: list[Staged] = []
     size = 0
@@ -376,7 +376,7 @@ def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[byt
 
 
 def _advance(commit: OpenCommit, count: int, size: int) -> None:
-    """So many of the first stage, with bodies of so many bytes, are published."""
+    """Record that ``count`` messages of the first stage, with ``size`` bytes of bodies, were published."""
     rest = commit.rests[0]
     rest.at += count
     rest.size -= size

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several stores as one: each queue is in one of them, its pool, and all else is in the first one, the catalogue.
+"""Several stores that appear as one store.
 
-Moments are the catalogue's. A pool that does not answer takes with it its own queues, and listings of queues.
+Each queue is stored in one of them, its pool. All other data is in the first store, the catalogue, which also provides
+the time. If a pool is unavailable, its queues and listings of queues are unavailable.
 """
 
 import logging
@@ -24,16 +25,17 @@ from zq.storage.pooling.stores import Connect, Stores
 __all__ = ["AGE", "PooledStorage"]
 
 LOG = logging.getLogger(__name__)
-# Measures that are no sums.
+# Metrics whose maximum is reported, because their sum has no meaning.
 LARGEST: Final = frozenset(
     {"backup_age_seconds", "backup_pause_seconds", "compaction_filter_active", "sweep_lag_seconds"}
 )
 
 
 class PooledStorage:
-    """An open store that is many. ``catalogue``: open already, closed with this; ``connect`` opens those of pools.
+    """An open store that consists of several stores.
 
-    ``virtual``: whether the catalogue's store takes new queues for which no pool is.
+    ``catalogue`` is already open, and closing this store closes it. ``connect`` opens the stores of pools. ``virtual``
+    means that the catalogue's store accepts new queues that do not match any pool.
     """
 
     prompt = False
@@ -56,7 +58,7 @@ class PooledStorage:
         self.documents = catalogue.documents
 
     def pools(self) -> Mapping[str, Storage | None]:
-        """Return the stores of pools by name; None stands for an unavailable store."""
+        """Return the stores of pools by name, with None for an unavailable store."""
         return self._stores.by_name()
 
     def now(self) -> Seconds:
@@ -103,7 +105,10 @@ class PooledStorage:
         return self._stores.of(self._bindings.find(queue)).depth(queue, now, most)
 
     def locate(self, project: str, message: str, now: Seconds) -> Located | None:
-        """Where it lives; else the latest record of all stores. Raises ``Unavailable`` if one that may have it is."""
+        """Return the place of a live message, or else its latest history entry in any store.
+
+        Raises ``Unavailable`` if a store that may have the message is unavailable.
+        """
         found, absent = list[Located](), False
         for store in (self._catalogue, *self._stores.by_name().values()):
             try:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""In which pool each queue is: chosen once, kept in the catalogue, remembered here for ``AGE`` seconds.
+"""The bindings of queues to pools: chosen once, stored in the catalogue, and cached here for ``AGE`` seconds.
 
-A server that remembers a binding uses it without asking, so a binding stays for ``KEPT`` seconds after its queue was
-deleted: by then everybody has forgotten it, and asks. Whoever posts to such a queue makes the binding live again, by
-its version, and whoever removes it does so by the version too: no message goes where nobody looks for it.
+A server uses a cached binding without a query. Therefore a binding stays for ``KEPT`` seconds after its queue was
+deleted, until no server has it in its cache. A post to such a queue makes the binding live again. This change and the
+removal of the binding both compare its version, so no message is stored in a pool in which readers do not look.
 """
 
 import random
@@ -39,28 +39,28 @@ from zq.model.pools import (
 )
 from zq.storage.api import Storage
 
-# Seconds that what a server remembers of the catalogue may be old.
+# Maximum age in seconds of a server's cached catalogue data.
 AGE: Final = 2.0
-# Seconds for which the binding of a deleted queue stays: more than ``AGE`` and any request take together.
+# Seconds for which the binding of a deleted queue stays: more than ``AGE`` plus the longest request.
 KEPT: Final = 120.0
-# Queues whose pools one process remembers.
+# Maximum number of queues whose pools a process caches.
 MOST_REMEMBERED: Final = 10_000
 
 Weigh = Callable[[Mapping[str, int]], str]
 
 
 def by_weight(weights: Mapping[str, int]) -> str:
-    """One of the names, as often as its weight says."""
+    """Return a random name, with probabilities in proportion to the weights."""
     return random.choices(list(weights), list(weights.values()))[0]
 
 
 def called(pool: str) -> str:
-    """How a sentence names a pool."""
+    """Return the pool's name for messages."""
     return f"the pool {pool}" if pool else "the default pool"
 
 
 class Bindings:
-    """Which pool a queue is in. ``virtual``: whether new queues may be in the configured store too."""
+    """The bindings of queues to pools. ``virtual`` means that new queues may also be in the configured store."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Bindings:
         self._pools: tuple[float, Mapping[str, Pool]] = (0.0, {})
 
     def pools(self, fresh: bool = False) -> Mapping[str, Pool]:
-        """All pools by their names, at most ``AGE`` seconds old."""
+        """Return all pools by name, at most ``AGE`` seconds old."""
         until, pools = self._pools
         asked = self._monotonic()
         if fresh or asked >= until:
@@ -116,7 +116,7 @@ class Bindings:
                 return pool
 
     def beside(self, queue: QueueRef, other: QueueRef) -> None:
-        """See that messages of ``queue`` can go to ``other`` in one step. Raises ``PoolsApart``."""
+        """Ensure that messages of ``queue`` can move to ``other`` in one step. Raises ``PoolsApart`` otherwise."""
         pool = self.bind(queue)
         target = self.bind(other, beside=pool)
         if target != pool:
@@ -126,7 +126,7 @@ class Bindings:
             )
 
     def suits(self, queue: QueueRef, pool: str, flavor: str) -> None:
-        """Raise ``Conflict`` unless the pool, which the queue is in, is one of the flavor's."""
+        """Raise ``Conflict`` unless the queue's pool belongs to the flavor."""
         known = self.pools().get(pool) or self.pools(fresh=True).get(pool)
         if (known is None or known.flavor != flavor) and (pool or self._weights(flavor)):
             raise Conflict(
@@ -149,7 +149,7 @@ class Bindings:
         self.forget(queue)
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
-        """Remove bindings of queues that were deleted ``KEPT`` seconds ago and are not there."""
+        """Remove the bindings of queues that were deleted at least ``KEPT`` seconds ago and do not exist again."""
         now = self._catalogue.now()
         for note in each(self._documents, UNBOUND, now):
             gone = read_unbound(note)
@@ -166,7 +166,7 @@ class Bindings:
         if document is not None and binding is not None and binding.deleted is not None:
             if binding.deleted + KEPT > now:
                 return
-            if store_of(binding.pool).queues.get(queue) is not None:  # by a server that remembered it
+            if store_of(binding.pool).queues.get(queue) is not None:  # created again by a server with a cached binding
                 self._revive(queue, document)
             else:
                 self._documents.delete(bound_ref(binding.pool, queue), now)
@@ -175,12 +175,12 @@ class Bindings:
         self._documents.delete(note.ref, now, expected=note.version)
 
     def _make(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
-        """Bind the queue; None if another was quicker, or the pool has gone meanwhile."""
+        """Bind the queue and return its pool; None if another server was faster or the pool was removed in between."""
         now = self._catalogue.now()
         beside = self._delivered(queue) if beside is None else beside
         if beside is not None:
             pool = beside
-        elif self._catalogue.queues.get(queue) is not None:  # older than the first pool
+        elif self._catalogue.queues.get(queue) is not None:  # the queue was created before the first pool
             pool = DEFAULT_POOL
         else:
             pool = self._chosen(flavor)

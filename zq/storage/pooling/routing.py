@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of the interface, each sent to the store of the queue that it is about.
+"""The controllers of a pooled store, which route each verb to the store of its queue.
 
-What is not written out here goes there as it comes, so that a verb which gains an argument needs nothing here.
+Most verbs are routed with their arguments unchanged, so a new argument of such a verb requires no change here.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +44,7 @@ T = TypeVar("T", bound="type[Controller]")
 
 
 class _Chosen(Struct, rename={"flavor": "_flavor", "dead_letters": "_dead_letter_queue"}):
-    """What metadata say of pools."""
+    """The parts of a queue's metadata that determine its pool."""
 
     flavor: Any = None
     dead_letters: Any = None
@@ -54,7 +54,7 @@ _metadata: Final = msgspec.json.Decoder(_Chosen)
 
 
 class Controller:
-    """A part of the interface over many stores."""
+    """A controller of the storage interface over several stores."""
 
     def __init__(self, catalogue: Storage, bindings: Bindings, stores: Stores) -> None:
         self._catalogue = catalogue
@@ -62,11 +62,11 @@ class Controller:
         self._stores = stores
 
     def _store(self, queue: QueueRef) -> Storage:
-        """Where the queue is, for reading."""
+        """Return the store to read the queue from."""
         return self._stores.of(self._bindings.find(queue))
 
     def _home(self, queue: QueueRef, fence: Fence | None) -> Storage:
-        """Check a fence and delegate. Raises ``PoolsApart`` for a fence that is unknown in this store."""
+        """Return the store to write the queue to. Raises ``PoolsApart`` if its pool does not have the fence."""
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
             raise PoolsApart(
@@ -81,7 +81,7 @@ class Controller:
 
 
 def _routing(part: str, promise: type, *verbs: str) -> Callable[[T], T]:
-    """Let these verbs of a controller go to the store of the queue that they name first."""
+    """Return a class decorator that routes these verbs to the store of the queue in their first argument."""
 
     def dress(controller: T) -> T:
         for verb in verbs:
@@ -101,7 +101,7 @@ def _routed(part: str, promised: Callable[..., Any], verb: str) -> Callable[...,
 
 @_routing("queues", QueueController, "get", "purge", "stats", "ready")
 class Queues(Controller):
-    """Queues of all pools."""
+    """The queues of all pools."""
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
         chosen = _metadata.decode(metadata)
@@ -177,7 +177,7 @@ class Queues(Controller):
 
 @_routing("messages", MessageController, "get", "list", "browse", "delete", "pop")
 class Messages(Controller):
-    """Messages of all pools."""
+    """The messages of all pools."""
 
     def post(
         self,
@@ -201,13 +201,16 @@ class Messages(Controller):
 
 @_routing("claims", ClaimController, "get", "release", "handle")
 class Claims(Controller):
-    """Claims of all pools."""
+    """The claims of all pools."""
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
         return self._home(queue, request.fence).claims.create(queue, request, now)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """Of a project pool by pool; ``next`` is ``pool/`` and the store's own."""
+        """List the claims of one queue, or of the project pool by pool.
+
+        For a project, ``next`` consists of the pool, a slash, and the ``next`` of the pool's store.
+        """
         if queue:
             return self._store(QueueRef(project, queue)).claims.list(project, after, limit, now, queue)
         first, _, inner = after.partition("/")
@@ -218,7 +221,7 @@ class Claims(Controller):
                 return Page(found, f"{pool}/")
             begin = inner if pool == first else ""
             page = self._stores.of(pool).claims.list(project, begin, limit - len(found), now)
-            # Two pools may have one store, each with queues of its own.
+            # Two pools may share a store, each with its own queues.
             found += [one for one in page.items if self._bindings.find(QueueRef(project, one.queue)) == pool]
             if page.next is not None:
                 return Page(found, f"{pool}/{page.next}")
@@ -243,7 +246,7 @@ class Claims(Controller):
 
 @_routing("history", HistoryController, "list", "get")
 class History(Controller):
-    """History of all pools."""
+    """The history of all pools."""
 
 
 def _kept(verb: str) -> Callable[..., Any]:
@@ -257,7 +260,7 @@ def _kept(verb: str) -> Callable[..., Any]:
 
 
 class Transactions(Controller):
-    """Fences, stages and producers, which are in the catalogue, and commits among queues of the default pool."""
+    """Fences, stages and producers, which the catalogue stores, and commits to queues of the default pool."""
 
     advance_fence = _kept("advance_fence")
     drop_stage = _kept("drop_stage")

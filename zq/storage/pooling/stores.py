@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The open stores of pools: each is opened when it is first needed, and closed when its pool has gone."""
+"""The open stores of pools. A store is opened on first use and closed after its pool was removed."""
 
 import logging
 import threading
@@ -17,12 +17,12 @@ from zq.storage.api import Storage
 from zq.storage.pooling.bindings import Bindings
 
 LOG = logging.getLogger(__name__)
-# Seconds for which a store that could not be opened is not tried again.
+# Minimum seconds between two attempts to open a store.
 PAUSE: Final = 2.0
-# Seconds after which the store of a pool that has gone is closed: no request is with it any more.
+# Seconds after which the store of a removed pool is closed, because no request uses it any more.
 GRACE: Final = 60.0
 
-# (uri, how it gives space back) -> an open store; raises ``StartRefused``, ``Unavailable``.
+# Opens the store with this URI and these expiry options. Raises ``StartRefused`` or ``Unavailable``.
 Connect = Callable[[str, Expiry | None], Storage]
 
 
@@ -30,11 +30,11 @@ class _Session(Struct):
     uri: str
     storage: Storage
     gone: float | None = None
-    """Since when its pool is gone."""
+    """The time at which the pool was removed, or None if it exists."""
 
 
 class Stores:
-    """The stores of all pools, ``catalogue`` being that of the default pool."""
+    """The stores of all pools. ``catalogue`` is the store of the default pool."""
 
     def __init__(
         self, catalogue: Storage, bindings: Bindings, connect: Connect, monotonic: Callable[[], float] = time.monotonic
@@ -50,7 +50,7 @@ class Stores:
         self._failed: dict[str, float] = {}
         self._listener: Callable[[QueueRef], None] | None = None
         self.expiry: Expiry | None = None
-        """How stores give space back that are opened from now on; None: as they do by themselves."""
+        """The expiry options of stores that are opened from now on, or None for their defaults."""
 
     def of(self, pool: str) -> Storage:
         """Return the pool's store. Raises ``Unavailable`` if the pool does not exist or its store is unavailable."""
@@ -76,7 +76,7 @@ class Stores:
                 yield store
 
     def by_name(self) -> Mapping[str, Storage | None]:
-        """Return the stores of pools except the default pool; None stands for an unavailable store."""
+        """Return the stores of pools by name, without the default pool, and with None for an unavailable store."""
         found: dict[str, Storage | None] = {}
         for pool in self._bindings.pools():
             try:
@@ -94,7 +94,7 @@ class Stores:
             storage.listen(listener)
 
     def close_gone(self) -> None:
-        """Close stores whose pools have gone, or have another store now, some time ago."""
+        """Close the stores whose pools were removed or changed their store at least ``GRACE`` seconds ago."""
         now, pools = self._monotonic(), self._bindings.pools()
         with self._lock:
             for name in [name for name in self._opened if name not in pools]:
@@ -107,7 +107,7 @@ class Stores:
             opened.storage.close()
 
     def close(self) -> None:
-        """Close all, the catalogue's last."""
+        """Close all stores, the catalogue last."""
         with self._lock:
             opened = [*self._opened.values(), *self._left]
             self._opened, self._left = {}, []

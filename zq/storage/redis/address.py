@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a URI says: servers, credentials, options. Refusals name the option and never a password.
+"""Redis store URIs: servers, credentials and options. Error messages name the option and never a password.
 
 ==================================================== ===============================================================
-redis://[user:password@]host[:port][/db]             one server; also with ?db=
-rediss://…                                           the same over TLS
+redis://[user:password@]host[:port][/db]             one server; the database may also be given as ?db=
+rediss://…                                           one of the other forms over TLS
 unix:///path/to.sock?db=1                            one server on this machine
-redis://host1:26379,host2:26379/db?master=name       Sentinels that know the master, as Zaqar writes it
+redis://host1:26379,host2:26379/db?master=name       Sentinels that monitor the master (Zaqar's format)
 redis://host1:7000,host2:7000?cluster=true           some servers of a cluster
 ==================================================== ===============================================================
 """

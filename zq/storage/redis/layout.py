@@ -4,79 +4,96 @@
 ``{t}`` is a project's hash tag, so that a project's keys share a cluster slot. Times are in milliseconds.
 
 ======================= ============ ==========================================================================
-key                     type         what it holds
+key                     type         content
 ======================= ============ ==========================================================================
-zq:version              string       number of this layout
-zq:clock                string       largest moment seen, in microseconds
-zq:{0}:due … {63}:due   sorted set   moment, project and queue, by moment: the expiry schedule in buckets; projects
-                                     that have queues, by ``FAR``
-zq:{0}:sweeper …        string       the round that works on that bucket now; it expires by itself
+zq:version              string       version of this layout
+zq:clock                string       largest time seen, in microseconds
+zq:{0}:due … {63}:due   sorted set   expiry schedule in buckets: time, project and queue, by time; projects that have
+                                     queues, by ``FAR``
+zq:{0}:sweeper …        string       lease of the maintenance round that works on this bucket; has a TTL
 zq:{t}:names            sorted set   names of the project's queues, in byte order
-zq:{t}:queues           hash         queue name -> metadata; zero byte and name -> what groups are to it, if anything
+zq:{t}:queues           hash         queue name -> metadata; zero byte and queue name -> grouping, if it is grouped
 zq:{t}:floor            string       largest sequence of any deleted queue
-zq:{t}:usage            hash         what the project has stored: ``messages``, ``bytes``; of these what is ``staged``,
-                                     ``staged_bytes``, and by queue what answers have: ``answers:queue``
+zq:{t}:usage            hash         usage of the project: ``messages`` and ``bytes``; the parts of them in stages,
+                                     ``staged`` and ``staged_bytes``; bytes of answers by queue, ``answers:queue``
 zq:{t}:fences           hash         name -> last epoch
-zq:{t}:producers        hash         name -> the last batch, its figures, until when it is known
-zq:{t}:producing        sorted set   producers by that moment: for active expiry
-zq:{t}:stages           hash         name -> until when it is kept, bytes, queues
-zq:{t}:staging          sorted set   stages by that moment: for active expiry
-zq:open                 sorted set   project, producer and batch of commits that may be open, by when they were begun
+zq:{t}:producers        hash         name -> last batch, its counts, and the expiry
+zq:{t}:producing        sorted set   producers by expiry, for active expiry
+zq:{t}:stages           hash         name -> expiry, bytes, queues
+zq:{t}:staging          sorted set   stages by expiry, for active expiry
+zq:open                 sorted set   project, producer and batch of commits that may be open, by start time
 zq:{t}:work             sorted set   fences, producers and stages: first letter of the kind, name; in byte order
-zq:{t}:moments          hash         such a fence or producer -> when it came to its epoch or batch, and that one
-zq:{t}:open             hash         producer -> its commit that is decided and not done
-zq:{t}:phase            hash         producer -> how many of that commit's lists are done
-zq:{t}:open:n:producer  list         what is left of its n-th list: sequences to delete, by queue; then a stage each
-zq:{t}:stage:name       list         its messages as drafts, in the order of staging
+zq:{t}:moments          hash         fence or producer in ``work`` -> its epoch or batch, and the time of it
+zq:{t}:open             hash         producer -> its open commit: decided but not completed
+zq:{t}:phase            hash         producer -> number of completed lists of the open commit
+zq:{t}:open:n:producer  list         rest of the n-th list of an open commit: first the lists of sequences to delete,
+                                     one per queue, then one list per stage
+zq:{t}:stage:name       list         the stage's messages as drafts, in the order of staging
 zq:{t}:log              stream       last sequence -> published batch
-zq:{t}:counts           hash         what was ever published there, what of it was trimmed
-zq:{t}:topics           sorted set   topic and last sequence of each batch, and what is known of it, in this order
-zq:{t}:fading           sorted set   the same by the last expiry of a message: for active expiry
-zq:{t}:purged           hash         topic -> the last sequence before its purge
-zq:{t}:feed:0           channel      batches, "" for a purge; 0 = number of the database
-zq:{t}:documents        hash         kind and name -> version and value of a record
-zq:{t}:titles           sorted set   kinds and names, in byte order
-zq:{t}:ends             sorted set   kinds and names by expiry: for active expiry
-zq:{t}:state:queue      hash         ``sequence`` = the last one, ``fresh`` = available-at of the last undelayed post,
-                                     ``start`` = 16 x moment of the first post - sequence before it,
-                                     ``finished`` = the last such moment, ``entered`` = how many messages came,
-                                     ``stored`` messages that count, their ``bytes``, bytes ``kept`` in the history;
-                                     ``from`` = what has no higher sequence does not count; of the lane ``head`` =
-                                     what has no higher sequence left it, ``laned`` = its last one, ``gap`` = how
-                                     many came since that are not of it, ``ceiling`` = no moment below joins it;
-                                     ``grouping`` = kind of its messages, if it is grouped
-zq:{t}:stream:queue     stream       sequence -> entry: a message as it came, in the observers' order
-zq:{t}:avail:queue      sorted set   sequence by available-at, of what is neither in the lane nor claimed; if grouped:
-                                     sequence and hash of a line's head, by the moment of its entry
+zq:{t}:counts           hash         totals of what was ever published and of what was trimmed
+zq:{t}:topics           sorted set   topic, last sequence and summary of each batch, in this order
+zq:{t}:fading           sorted set   members of ``topics`` by the last expiry of a message, for active expiry
+zq:{t}:purged           hash         topic -> last sequence before its purge
+zq:{t}:feed:0           channel      batches, or "" for a purge; 0 is the number of the database
+zq:{t}:documents        hash         kind and name -> version and value of a document
+zq:{t}:titles           sorted set   kinds and names of documents, in byte order
+zq:{t}:ends             sorted set   kinds and names of documents by expiry, for active expiry
+zq:{t}:state:queue      hash         state of the queue, see below
+zq:{t}:stream:queue     stream       sequence -> entry: a message as it was posted, in the order of listings
+zq:{t}:avail:queue      sorted set   sequence by available-at, of messages that are neither in the lane nor claimed;
+                                     if grouped: sequence and hash of a line's head, by the time of its entry
 zq:{t}:expiry:queue     sorted set   sequence by expiry: the order of active expiry
-zq:{t}:claimed:queue    sorted set   sequence by claim end, or by its expiry if that is sooner, of what has a claim that
-                                     nobody has seen to have lapsed
-zq:{t}:states:queue     hash         sequence -> state: what claims have made of a message
-zq:{t}:bodies:queue     hash         sequence -> the raw JSON body and the attributes, if they have 1,024 bytes or more
-zq:{t}:ids:queue        hash         message id, packed -> sequence
-zq:{t}:claims:queue     hash         claim id -> the sequences of all whose state names it, one behind the other;
-                                     zero byte and claim id -> client and agent of its holder, a line each, if known;
-                                     two zero bytes and claim id -> nothing, if its messages may have different ends
-zq:{t}:line:queue       sorted set   if grouped: hash of the group, if fair available-at, sequence; in byte order
-zq:{t}:answers:queue    hash         key of a request -> until when it is known, digest, first answer; queue "": the log
-zq:{t}:windows:queue    sorted set   such keys by that moment, a quarter of a ms less if they count: for active expiry
+zq:{t}:claimed:queue    sorted set   sequence by claim end, or by expiry if that is earlier, of claimed messages whose
+                                     claim was not yet found to have expired
+zq:{t}:states:queue     hash         sequence -> state of a message that was ever claimed
+zq:{t}:bodies:queue     hash         sequence -> raw JSON body and attributes, if they have 1,024 bytes or more
+zq:{t}:ids:queue        hash         packed message id -> sequence
+zq:{t}:claims:queue     hash         claim id -> concatenated sequences of all messages whose state has the claim;
+                                     zero byte and claim id -> client and agent of the holder, one per line, if known;
+                                     two zero bytes and claim id -> empty, if the messages may have different ends
+zq:{t}:line:queue       sorted set   if grouped: hash of the group, available-at (only if fair), sequence; in byte order
+zq:{t}:answers:queue    hash         idempotency key -> expiry, digest, first answer; queue "" means the log
+zq:{t}:windows:queue    sorted set   idempotency keys by expiry, for active expiry; 0.25 ms less if they count as usage
 zq:{t}:history:queue    sorted set   position by position: the order of finishing
 zq:{t}:past:queue       sorted set   position by the message's sequence
-zq:{t}:forget:queue     sorted set   position by the end of the record's time: for active expiry
-zq:{t}:finished:queue   hash         position -> outcome, moments, the message's state without claim, its entry
-zq:{t}:remains:queue    hash         position -> the body
-zq:{t}:latest:queue     hash         message id, packed -> position of its latest record
+zq:{t}:forget:queue     sorted set   position by the expiry of the history entry, for active expiry
+zq:{t}:finished:queue   hash         position -> outcome, times, the message's state without a claim, its entry
+zq:{t}:remains:queue    hash         position -> body
+zq:{t}:latest:queue     hash         packed message id -> position of its latest history entry
 ======================= ============ ==========================================================================
 
-The *lane* of a queue is what came without delay and was never claimed. There available-at rises along with the
-sequence, so the stream from ``head`` on is in the order of claims; with ``avail`` it is *the* order of claims. Each
-message is in the lane, in ``avail`` or in ``claimed``, and goes from there to ``avail`` when its claim was seen to have
-lapsed. A *grouped* queue has no lane: ``lines.lua`` says where its messages are (decision 0129).
+The fields of a queue's state are:
 
-Sequences and positions come from one counter. Sequences have 6 bytes, positions 14 digits, so that equal scores sort by
-them. A redelivery delay is what lies between claim end and available-at. Scripts get four keys of the project, ten
-of the queue, and whatever else they say, those of the log and of documents excepted. ``shared.lua`` has the other
-half of this; ``store``, ``transactions``, ``batches`` and ``documents`` go on.
+============ =============================================================================================
+field        meaning
+============ =============================================================================================
+``sequence`` last sequence
+``fresh``    available-at of the last post without a delay
+``start``    16 times the time of the first post, minus the sequence before it
+``finished`` last time of finishing
+``entered``  number of messages that ever entered the queue
+``stored``   number of messages that count as usage
+``bytes``    bytes of these messages
+``kept``     bytes in the history
+``from``     messages up to this sequence do not count as usage
+``head``     messages up to this sequence have left the lane
+``laned``    last sequence in the lane
+``gap``      number of later messages that are not in the lane
+``ceiling``  messages with an earlier available-at do not join the lane
+``grouping`` kind of grouping, if the queue is grouped
+============ =============================================================================================
+
+The *lane* of a queue has the messages that were posted without a delay and never claimed. In it, available-at increases
+with the sequence, so the stream from ``head`` on is in claim order; merged with ``avail``, it gives the claim order of
+the whole queue. Each message is in the lane, in ``avail`` or in ``claimed``. A claimed message moves to ``avail`` when
+a script finds that its claim has expired. A *grouped* queue has no lane; ``lines.lua`` describes the order of its
+messages (decision 0129).
+
+Sequences and positions come from one counter. Sequences have 6 bytes and positions 14 digits, so that members with
+equal scores sort by them. The redelivery delay of a claimed message is the time from the claim's end to available-at.
+Scripts receive four keys of the project, ten of the queue, and the additional keys that they declare, except for the
+scripts of the log and of documents. ``shared.lua`` describes the scripts' side of this layout, and ``store``,
+``transactions``, ``batches`` and ``documents`` describe further details.
 """
 
 from functools import lru_cache
@@ -112,15 +129,15 @@ MAX_SEQUENCE: Final = 10**14
 # Upper bound of all times, in seconds.
 MAX_MOMENT: Final = 1e12
 
-# A draft: available (0: at once), expires, ttl, bytes of the body, lengths of id, client and more, which follow; then
-# the body. An entry has 7 bytes in front: one which says whether it came outside the lane (1), or
-# the kind of a grouped queue's message, and the sequence. A large
-# body lies beside it.
+# Header of a draft: available-at (0: immediately), expires, TTL, size of the body, and lengths of the id, the client
+# and the optional fields (``MORE``). These three follow, and then the body. In an entry, 7 bytes precede the draft: one
+# byte that is 1 if the message was posted outside the lane, or has the kind of a grouped queue's message, and the
+# sequence. A large body is stored separately.
 DRAFT: Final = Packing(">QQQIHHH")
 ENTRY: Final = Packing(">BHIQQQIHHH")
-# More of a message, if there is any: when it was created, if not a ttl before it expires; claim count in the origin;
-# lengths of checksum, origin, reason, which follow. Behind these, if there is any of it: when the message was claimed
-# first in its origin, and how many bytes of the body, at its end, are the attributes; then the group.
+# Header of a message's optional fields: the creation time, unless it is one TTL before the expiry; the claim count in
+# the origin; and the lengths of checksum, origin and reason, which follow. Optional fields after these are the time of
+# the first claim in the origin, the size of the attributes at the end of the body, and the group.
 MORE: Final = Packing(">QIHHH")
 TAIL: Final = Packing(">QI")
 # A state: available, expires, ttl, ends, former, claimed, lease, count, first claimed; the claim follows.
@@ -224,7 +241,7 @@ def keys(ref: QueueRef) -> Keys:
 
 
 def whole(project: str) -> QueueRef:
-    """Return the reference that stands for a whole project in the expiry schedule and in scripts."""
+    """Return the reference that represents a whole project in the expiry schedule and in scripts."""
     return QueueRef(project, "")
 
 

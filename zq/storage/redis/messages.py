@@ -174,7 +174,7 @@ class MessageController:
 def _keys(
     drafts: Sequence[Draft], idempotency_key: IdempotencyKey | None
 ) -> Sequence[tuple[int, IdempotencyKey, Sequence[Draft]]]:
-    """Return the idempotency keys of a post, each with its draft's number from 1 on; 0 stands for the whole post."""
+    """Return the idempotency keys of a post, each with the number of its draft from 1 on, or 0 for the whole post."""
     own = [(at, draft.once, [draft]) for at, draft in enumerate(drafts, 1) if draft.once is not None]
     return own if idempotency_key is None else [(0, idempotency_key, drafts), *own]
 

@@ -135,7 +135,7 @@ def checked(
 ) -> Reply:
     """Return a successful reply, or raise the error in it.
 
-    ``answer`` decodes the remembered answer to ``idempotency_key``; None stands for a post's answer.
+    ``answer`` decodes the remembered answer to ``idempotency_key``; None means that it is the answer to a post.
     """
     if not isinstance(reply, list):
         return reply

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences, stages and commits in Redis. All of a project is in one place, so the decision on a commit is one script.
+"""Fences, stages and commits in Redis.
 
-A stage: when it expires (ms), bytes of all bodies, number of queues; then for each queue the least ttl of a message for
-it (ms), the length of its name, the name. A staged message: number of its queue there, its draft with moments counted
-from 0. A producer: when it expires (ms), messages published and deleted by its last batch; then the batch in digits.
-``transactions.lua`` has the other half of this.
+All data of a project shares a cluster slot, so one script decides a commit. ``transactions.lua`` describes the scripts'
+side. Times are in milliseconds. The stored forms are:
 
-A commit that is decided and not done has lists, of claims first and then of stages, which are worked off one by one.
-Whoever is about to open a commit enters it at ``OPEN_KEY`` before: that is in another slot of a cluster, so it cannot
-be the same step. An entry that is of no open commit is removed after a while.
+- Stage: expiry, bytes of all bodies, number of queues; then per queue the minimum TTL of its messages, the length of
+  its name, and the name.
+- Staged message: number of its queue in the stage; draft, with times relative to 0.
+- Producer: expiry, messages published and deleted by its last batch; then the batch in decimal digits.
+
+An open commit is decided but not completed. It has lists, first of claims and then of stages, which are processed one
+by one. A server registers a commit at ``OPEN_KEY`` before it opens the commit, because ``OPEN_KEY`` is in another
+cluster slot and one script cannot do both. An entry without an open commit is removed after ``FORGOTTEN`` milliseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,7 +69,7 @@ def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False)
     return Committed(int(producer[PRODUCER.size :]), published, deleted, replayed, is_open)
 
 
-# Bytes of bodies after which a step ends.
+# Total size in bytes of bodies after which a step ends.
 CAPACITY: Final = 4 << 20
 # Number of open commits that are read together.
 MOST: Final = 100

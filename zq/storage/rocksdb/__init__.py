@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The embedded store: the ordered engine over a RocksDB directory, owned by one process with many threads.
 
-Here both are put together; no other file of this folder knows more of the engine than ``ordered.store``.
+This module combines the engine and the store. The other modules of the package depend only on ``ordered.store``.
 """
 
 import math
@@ -35,15 +35,15 @@ from zq.storage.rocksdb.rescue import Rescue
 from zq.storage.rocksdb.store import SYNC_MODES, Store
 from zq.storage.rocksdb.survey import Survey
 
-# Bytes that the write buffers hold at most between two slices of a large commit; RocksDB itself lets them have 256 MiB.
+# Maximum bytes in the write buffers between two slices of a large commit; RocksDB's own limit is 256 MiB.
 MOST_BUFFERED: Final = 64 << 20
 # Name prefix of snapshot folders in the store.
 SNAPSHOT: Final = ".zq-snapshot-"
-# A file in the store whose time is that of the last whole backup.
+# A file in the store whose modification time is the time of the last complete backup.
 BACKED_UP: Final = ".zq-backed-up"
 # Seconds between two checks for due compactions.
 LOOK: Final = 60.0
-# Seconds of compacting after which no further range is compacted in the same look.
+# Seconds of compacting after which a check compacts no further range.
 LONGEST: Final = 1.0
 
 
@@ -54,9 +54,10 @@ def connect(
     max_clock_jump: int = 172800,
     expiry: Expiry | None = None,
 ) -> OrderedStorage:
-    """Open ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``. Raises ``StartRefused`` with a sentence.
+    """Open ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``. Raises ``StartRefused``.
 
-    ``sync``: see ``Store``. ``max_clock_jump``: seconds that the clock may be ahead of the store's last use.
+    ``sync`` is explained in ``Store``. ``max_clock_jump`` is the maximum number of seconds by which the clock may be
+    ahead of the store's last use.
     """
     if sync not in SYNC_MODES:
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
@@ -73,21 +74,21 @@ def _opened(path: Path, sync: str, sync_interval: float, max_clock_jump: int, ex
         storage = OrderedStorage(directory.open, expiry, directory, max_clock_jump)
     except StoreDamaged as error:
         raise refusal(path, error.__cause__ or error) from error
-    directory.forget_snapshots()  # now that no other process has the store
+    directory.forget_snapshots()  # safe now, because no other process has the store open
     return storage
 
 
 def admit(path: Path) -> None:
-    """Refuse a directory that must not be opened for writing, before anything in it is changed.
+    """Check that a directory may be opened for writing, without changing it.
 
     Raises:
-        StartRefused: for another layout, a damaged log with whole writes behind the damage, or a missing log file.
+        StartRefused: The layout is different, the log is damaged before complete writes, or a log file is missing.
     """
     admission.admit(path, startup.check_layout)
 
 
 def check(uri: str) -> Report:
-    """Compare all parts of a store with each other. Raises ``StartRefused`` if it is in use, or not there."""
+    """Check the integrity of a store. Raises ``StartRefused`` if the store is in use or does not exist."""
     return _checked(path_of(uri))
 
 
@@ -109,9 +110,9 @@ def _checked(path: Path) -> Report:
 
 
 def salvage(uri: str, to: str) -> Salvaged:
-    """Write what can be read of a store into a new one, a path or a URI.
+    """Copy the readable data of a store to a new store at ``to``, which is a path or a URI.
 
-    Raises ``StartRefused`` if that is there, or the old one is not, or is in use.
+    Raises ``StartRefused`` if ``to`` exists, or if the damaged store does not exist or is in use.
     """
     path = path_of(uri)
     with _replacement(path, path_of(to) if ":" in to else Path(to)) as folder:
@@ -144,7 +145,7 @@ def _replacement(path: Path, to: Path) -> Iterator[Path]:
             raise StartRefused(f"{target} is there already: a salvage makes a new store. Name another, or remove it.")
     if not path.is_dir() or (not any(path.glob("*.sst")) and not any(path.glob("*.log"))):
         raise StartRefused(f"There is no store in {path}.")
-    hold_lock(path).close()  # said before anything is made
+    hold_lock(path).close()  # refuse a store that is in use before anything is created
     try:
         unfinished.mkdir(mode=0o700, parents=True)
     except OSError as error:
@@ -157,11 +158,11 @@ def _replacement(path: Path, to: Path) -> Iterator[Path]:
 
 
 class Backups:
-    """Backups of embedded stores, made while a server serves."""
+    """Online backups of embedded stores."""
 
     @staticmethod
     def check_target(target: Path, uri: str) -> None:
-        """Refuse a folder in which there can be none of this store. Raises ``StartRefused``."""
+        """Check that a folder may have backups of this store. Raises ``StartRefused``."""
         backups.check_target(target, path_of(uri))
 
     @staticmethod
@@ -171,9 +172,9 @@ class Backups:
 
     @staticmethod
     def verify(folder: Path) -> Report:
-        """Read all of a backup, and compare the parts of its store with each other; nothing is changed in it.
+        """Read a whole backup and check the integrity of its store, without changing it.
 
-        Raises ``StartRefused`` for what is no whole backup.
+        Raises ``StartRefused`` if the folder is not a complete backup.
         """
         manifest = backups.read(folder)
         if found := backups.damage(folder, manifest):
@@ -181,7 +182,7 @@ class Backups:
         with tempfile.TemporaryDirectory(prefix="zq-verify-") as made:
             for file in manifest.files:
                 source, to = folder.resolve() / file.name, Path(made, file.name)
-                # Tables are never written again, however a store is opened; all else may be.
+                # Link tables, which are never modified. All other files may be modified when the store is opened.
                 to.symlink_to(source) if to.suffix == ".sst" else shutil.copyfile(source, to)
             return _checked(Path(made))
 
@@ -215,7 +216,7 @@ class Backups:
 
 
 def _resumed(path: Path, manifest: backups.Manifest, shift: Postpone | None, force_clock: bool) -> Restored:
-    """Let the store of a backup go on now."""
+    """Prepare the store of a backup for its next start."""
     admit(path)
     try:
         store = Store(path, layout.FAMILIES, "never", 0)
@@ -243,10 +244,9 @@ def path_of(uri: str) -> Path:
 
 
 class Directory(Housekeeping):
-    """Upkeep of a RocksDB directory: its compactions, its figures and what is damaged in it.
+    """The housekeeping of a RocksDB directory: compactions, metrics and damage.
 
-    It outlasts the stores that are opened in the directory one after the other: ``open`` is called while no other one
-    is open.
+    It survives a reopening of the store. ``open`` must not be called while a store is open in the directory.
     """
 
     def __init__(
@@ -338,7 +338,7 @@ class Directory(Housekeeping):
                 shutil.rmtree(left, ignore_errors=True)
 
     def forget_snapshots(self) -> None:
-        """Remove what servers that were killed have left."""
+        """Remove the snapshots that killed servers have left."""
         for left in self._path.glob(f"{SNAPSHOT}*"):
             shutil.rmtree(left, ignore_errors=True)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inspection of a RocksDB directory before it is opened for writing: its layout, and whether its log is whole.
+"""The check of a RocksDB directory's layout and log before the directory is opened for writing.
 
-An opening for writing changes the directory for good: RocksDB makes the column families that are missing, replays the
-log up to the first damage, and drops the rest. So a directory that must be refused is refused here, unchanged.
+Opening a directory for writing changes it permanently: RocksDB creates missing column families, replays the log up to
+the first damage, and drops the rest. This module therefore refuses an unsuitable directory while it is unchanged.
 """
 
 import logging
@@ -43,10 +43,10 @@ NO_LIST: Final = (
 
 
 def admit(path: Path, check: Check) -> None:
-    """Return if the directory may be opened for writing, or does not exist yet. Nothing in it is changed.
+    """Check that the directory may be opened for writing, or does not exist yet, without changing it.
 
-    Raises ``StartRefused`` with a sentence: for what ``check`` refuses, for a damaged log with whole writes behind the
-    damage, and for a log file that is missing.
+    Raises ``StartRefused`` if ``check`` does, if the log is damaged before complete writes, or if a log file is
+    missing.
     """
     if not (path / "CURRENT").exists():
         if any(file.stat().st_size for file in (*path.glob("*.sst"), *path.glob("*.log"))):
@@ -74,9 +74,9 @@ def admit(path: Path, check: Check) -> None:
 
 
 def look_at_log(path: Path) -> tuple[Tear | None, list[str]]:
-    """Return where the log stops being readable, if it does, and the names of its files that are missing.
+    """Return the place at which the log becomes unreadable, or None, and the names of missing log files.
 
-    The caller holds the directory's lock. Raises RocksDB's own error if the list of files cannot be read.
+    The caller holds the directory's lock. Raises RocksDB's error if the list of files is unreadable.
     """
     database, is_whole = _opened(path)
     try:
@@ -86,7 +86,7 @@ def look_at_log(path: Path) -> tuple[Tear | None, list[str]]:
 
 
 def _examined(path: Path, database: Rdict, is_whole: bool) -> tuple[Tear | None, list[str]]:
-    """Return where the log stops being readable, and which of its files are missing."""
+    """Return the place at which the log becomes unreadable, or None, and the names of missing log files."""
     least = int(database.property_int_value("rocksdb.min-log-number-to-keep") or 0)
     tear = None
     if not is_whole or write_ahead.end_in_zeros(path, least):
@@ -95,9 +95,9 @@ def _examined(path: Path, database: Rdict, is_whole: bool) -> tuple[Tear | None,
 
 
 def _opened(path: Path) -> tuple[Rdict, bool]:
-    """Open the default column family for reading, after a replay of all logs; and whether they are whole to their end.
+    """Open the default column family read-only, and return also whether the whole log was replayed.
 
-    Raises RocksDB's own error if something else than the log cannot be read.
+    Raises RocksDB's error if anything except the log is unreadable.
     """
     try:
         return _read_only(path, DBRecoveryMode.absolute_consistency()), True

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backups of a RocksDB directory, as they lie in a folder of the operator's: one folder each, named by its moment.
+"""Backups of a RocksDB directory in a target folder: one subfolder per backup, named by its time.
 
-    20261125T132152.345Z             a whole backup: the files of the directory, and MANIFEST.json, which lists them
-    20261125T132152.345Z.partial     one that is being made or removed, or was when its process was killed
-    zq-backup.lock                   locked by who makes a backup here
+    20261125T132152.345Z             a complete backup: the files of the directory, and MANIFEST.json, which lists them
+    20261125T132152.345Z.partial     a backup during its creation or removal, or after either was interrupted
+    zq-backup.lock                   a file that is locked while a backup is made in the folder
 
-A file that an earlier backup has is linked to, so that a backup takes the space of what is new. Nothing here knows
-RocksDB: a backup is copied from a snapshot, in which nothing changes any more.
+Files of earlier backups are linked, so a backup only needs space for new files. This module is independent of RocksDB:
+it copies a snapshot, whose files do not change.
 """
 
 import fcntl
@@ -33,18 +33,18 @@ PARTIAL: Final = ".partial"
 MANIFEST: Final = "MANIFEST.json"
 CURRENT: Final = "CURRENT"
 LOCK: Final = "zq-backup.lock"
-# Names that a manifest may list: files of RocksDB, in the backup's own folder.
+# File names that a manifest may list: files of RocksDB in the backup's folder.
 LISTED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
-# Bytes of the largest manifest that is read.
+# Maximum size in bytes of a manifest.
 MOST: Final = 64 << 20
-# The last second of the year 9999, beyond which moments have no names.
+# The last second of the year 9999, the latest time that a backup's name can have.
 LATEST: Final = 253402300799
-# Bytes that are copied at a time.
+# Number of bytes that are copied at a time.
 CHUNK: Final = 1 << 20
 
 
 class File(Struct, frozen=True):
-    """A file of a backup; ``sha256`` in hex."""
+    """A file of a backup. ``sha256`` is in hexadecimal."""
 
     name: str
     size: Annotated[int, Meta(ge=0)]
@@ -70,7 +70,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 class Made(NamedTuple):
-    """A new backup: its bytes, and those that had to be copied for it."""
+    """A new backup, with its total size and the size of the copied files in bytes."""
 
     folder: Path
     size: int
@@ -106,7 +106,7 @@ def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> Mad
 
 
 def check_target(target: Path, store: Path) -> None:
-    """Refuse a folder in which there can be no backups. Raises ``StartRefused``."""
+    """Check that the folder may have backups of the store. Raises ``StartRefused``."""
     if not target.is_dir():
         is_there = "is no directory" if target.exists() else "is not there"
         raise StartRefused(f"{target} {is_there}: make a directory for the backups of this store first.")
@@ -157,13 +157,13 @@ def damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str
 
 
 def whole(target: Path) -> list[Path]:
-    """Return the complete backups in a folder, the oldest first."""
+    """Return the complete backups in a folder, oldest first."""
     found = (path for path in target.iterdir() if NAME.fullmatch(path.name) and not path.is_symlink())
     return sorted(path for path in found if (path / MANIFEST).is_file())
 
 
 def sync(folder: Path) -> None:
-    """Return when the names in a folder are on disk."""
+    """Sync the directory entries of a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -189,7 +189,7 @@ def _held(target: Path) -> Iterator[None]:
 
 
 def _filled(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> Made:
-    """Files and manifest of a backup, on disk."""
+    """Write and sync the files and the manifest of a backup."""
     files, copied = [], 0
     for source in sorted(Path(snapshot.folder).iterdir()):
         with _opened(source) as content:
@@ -225,7 +225,7 @@ def _linked(former: Path | None, to: Path) -> bool:
     """Link a file of a former backup if possible; return whether it was linked and has at least the right size."""
     if former is None:
         return False
-    with suppress(OSError):  # it is gone, or this file system has no links, or no more for this file
+    with suppress(OSError):  # the file was removed, or the file system does not support another link
         os.link(former, to, follow_symlinks=False)
         return True
     return False

@@ -20,27 +20,27 @@ from zq.errors import StartRefused, StoreDamaged, Unavailable
 from zq.storage.rocksdb import write_ahead
 
 LOG = logging.getLogger(__name__)
-# The sentence of the error once damage was met.
+# The error message of ``StoreDamaged`` after damage was found.
 SEEN: Final = (
     "Parts of the store cannot be read. What does not need them is served; the log names the files. "
     "Stop the server, then run zq-server check-store and zq-server salvage."
 )
-# The table file, and below it the offset of a block, that an error of RocksDB names.
+# The table file in an error of RocksDB; ``OFFSET`` is the offset of the block.
 TABLE: Final = re.compile(r"([0-9]+)\.sst")
 OFFSET: Final = re.compile(r"\boffset ([0-9]+)")
 # Ends of RocksDB's error messages about a missing or unreadable table file.
 GONE: Final = ("No such file", "Input/output error")
-# The mode of a directory that is made here. Files in it have what the umask of the process leaves them.
+# The mode of new directories. The mode of the files in them depends on the umask of the process.
 OWNER_ONLY: Final = 0o700
-# Seconds between two attempts to lock a directory that another process still has.
+# Seconds between two attempts to lock a directory that another process has open.
 LOCK_PAUSE: Final = 0.1
-# Seconds after which the attempts end: a server whose master was killed takes about one to notice.
+# Seconds after which the attempts end. A server notices after about one second that its master was killed.
 LOCK_PATIENCE: Final = 3.0
-# Seconds in which all families are flushed that hold little.
+# Maximum duration in seconds of a quick flush, after which the write buffers have few new writes.
 QUICK: Final = 0.1
-# Times that they are flushed at the most.
+# Maximum number of flushes before the files are linked.
 MOST_FLUSHES: Final = 6
-# Directories that this process has open: closing any file of one would end the lock on it.
+# Directories that this process has open. If it closed any file in one of them, it would lose the directory's lock.
 _opened: Final[set[Path]] = set()
 
 
@@ -51,13 +51,16 @@ def is_damage(error: BaseException) -> bool:
 
 
 def place_of(error: Exception) -> tuple[int, int]:
-    """Return table file number and block offset in an error of RocksDB; -1 for a missing one."""
+    """Return the table file number and the block offset in an error of RocksDB, each -1 if it is missing."""
     table, offset = TABLE.search(str(error)), OFFSET.search(str(error))
     return int(table[1]) if table else -1, int(offset[1]) if offset else -1
 
 
 def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) -> None:
-    """Raise RocksDB's error if it is damage that ended a scan, whose ``last`` key this was; ``cursor``: an iterator."""
+    """Raise RocksDB's error if damage has ended a scan.
+
+    ``cursor`` is an iterator over the same range, and ``last`` is the last key that the scan returned.
+    """
     cursor.seek(lower if backwards or last is None else last + b"\0")
     while backwards and cursor.valid() and (last is None or cursor.key() < last):
         cursor.next()
@@ -72,7 +75,7 @@ class Damage:
         self._lock = threading.Lock()
         self._places: set[tuple[int, int]] = set()
         self.families: frozenset[str] = frozenset()
-        """Families of which something cannot be read: RocksDB must not compact them, or it would stop all writes."""
+        """Families with unreadable data. RocksDB must not compact them, because it would then stop all writes."""
         self.count = 0
         """Number of failed reads; repeated reads of one block count repeatedly."""
 
@@ -96,7 +99,7 @@ class Damage:
 
 
 def open_database(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
-    """Open the directory; one that a dying process still holds is waited for a little."""
+    """Open the directory. If it is locked, wait up to ``LOCK_PATIENCE`` seconds for another process to exit."""
     deadline = time.monotonic() + LOCK_PATIENCE
     while True:
         try:
@@ -112,7 +115,7 @@ def open_database(path: Path, options: Options, families: dict[str, Options]) ->
 
 def warn_of_others(path: Path) -> None:
     """Log a warning if other users of this machine can access an existing directory."""
-    with suppress(OSError):  # it is not there yet, or cannot be opened either, which is reported soon
+    with suppress(OSError):  # the directory does not exist yet, or is inaccessible, which opening it reports
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & ~OWNER_ONLY & 0o777:
             LOG.warning(
@@ -124,10 +127,10 @@ def warn_of_others(path: Path) -> None:
 
 
 def hold_lock(path: Path) -> IO[bytes]:
-    """Keep every server from opening the directory, until the answer is closed, and change nothing in it.
+    """Lock the directory without changing it; the lock is released when the returned file is closed.
 
-    Raises ``StartRefused`` if one has it open. RocksDB takes the same lock, of the whole process: two parts of one
-    process must not rely on it.
+    RocksDB acquires the same lock. It is owned by the process, so it does not exclude two parts of one process. Raises
+    ``StartRefused`` if a server has the directory open.
     """
     deadline = time.monotonic() + LOCK_PATIENCE
     names = ("LOCK", "CURRENT", "IDENTITY")
@@ -167,7 +170,7 @@ def made_in_place(path: Path) -> Iterator[Path]:
 
 
 def flush_all(views: Iterable[Rdict]) -> None:
-    """Write what families hold in memory to files, one after the other, while others write. Raises ``Unavailable``."""
+    """Flush the write buffers of the families one by one, without blocking writers. Raises ``Unavailable``."""
     try:
         for view in views:
             view.flush()
@@ -176,9 +179,9 @@ def flush_all(views: Iterable[Rdict]) -> None:
 
 
 def link_files(database: Rdict, folder: Path) -> float:
-    """Link the database's files to a new folder, which is then a copy of the database; return the seconds it took.
+    """Copy the database by linking its files to a new folder; return the seconds that this took.
 
-    All threads are blocked while memory is flushed to disk, so call ``flush_all`` before. Raises ``Unavailable``.
+    All threads are blocked while the write buffers are flushed, so call ``flush_all`` first. Raises ``Unavailable``.
     """
     began = time.monotonic()
     try:
@@ -203,17 +206,17 @@ def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple
 
 
 def let_go(path: Path) -> None:
-    """Note that the directory was closed, and which log files it needs when it is opened next."""
+    """Note that the directory was closed, and list the log files that the next opening needs."""
     write_ahead.remember(path)
     _opened.discard(path.resolve())
 
 
 def close_part(part: Rdict) -> None:
-    """Close a database, or a view of one of its families. Raises ``Unavailable``."""
+    """Close a database or a view of one of its families. Raises ``Unavailable``."""
     try:
         part.close()
     except Exception as error:
-        # After a failed write closing fails too; what was acknowledged is in the log already.
+        # After a failed write, closing fails too. Acknowledged writes are already in the log.
         if "IO error" not in str(error) and not is_damage(error):
             raise unavailable() from error
 

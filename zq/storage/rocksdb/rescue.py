@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The readable part of a damaged store, family by family.
 
-A scan ends at a damaged block for all files at once, so a gap hides what other files have in its range. Keys there come
-from two sides: from index entries of other families, and from a second directory that RocksDB's repair makes of the
-files that are whole. What such a key has is asked of the store itself, so that no older value comes to light.
+A damaged block ends a scan of all files, so a gap also hides the entries that other files have in its range. The keys
+in a gap are derived from index entries of other families, and from a second directory that RocksDB's repair creates
+from the undamaged files. Their values are always read from the store itself, so that no outdated value is returned.
 """
 
 import os
@@ -21,13 +21,13 @@ from zq.storage.rocksdb import write_ahead
 from zq.storage.rocksdb.files import refusal
 from zq.storage.rocksdb.survey import Spans, Survey
 
-# The beginnings of names of files that a repair leaves out.
+# Prefixes of the names of files that a repair does not copy, because it creates them again.
 MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG", write_ahead.LISTED)
 Known = Callable[[], Iterable[bytes]]
 
 
 def repaired(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
-    """Make a copy of a store for which RocksDB rebuilds its list of files. Tables are linked if possible."""
+    """Copy a store and let RocksDB rebuild the list of its files. Tables are linked if possible."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.name not in without and not file.name.startswith(MADE_ANEW) and file.is_file():
@@ -37,7 +37,7 @@ def repaired(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
 
 
 def mended(path: Path, to: Path) -> Path:
-    """Make a copy of a store whose log has the writes that can be read, and nothing else."""
+    """Copy a store; the log of the copy has only the readable writes."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.suffix == ".log":
@@ -58,7 +58,7 @@ def _copy(file: Path, to: Path) -> None:
 
 
 class Rescue:
-    """The readable part of one store; ``workshop``: a directory for copies, which the caller removes."""
+    """The readable part of one store. ``workshop`` is a directory for copies, which the caller removes."""
 
     def __init__(self, path: Path, workshop: Path, families: Iterable[str]) -> None:
         """Open the store. Raises ``StartRefused`` if it is in use or has no readable data."""
@@ -72,11 +72,11 @@ class Rescue:
                 pass
         damaged = {gap.file for gap in self.survey.gaps()}
         if damaged:
-            with suppress(Exception):  # it only finds more
+            with suppress(Exception):  # the repaired copy is optional: it only helps to find more keys
                 self._rest = Survey(repaired(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield all readable items, and with None the keys that are ``known`` to exist and cannot be read."""
+        """Yield all readable items, and each unreadable key that is ``known`` to exist with the value None."""
         yield from self.survey.scan(family, b"", TOP)
         spans = self.gaps(family)
         if not spans:
@@ -102,9 +102,10 @@ class Rescue:
         return Spans(self.survey.gaps(family))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key. RocksDB may read a damaged file even if its range does not hold the key.
+        """Return the value of a key.
 
-        Raises ``StoreDamaged``.
+        Raises ``StoreDamaged``, possibly also for a readable key, because RocksDB may read damaged files whose range
+        does not include the key.
         """
         try:
             return self.survey.get(family, key)

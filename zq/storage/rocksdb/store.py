@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The few things that the engine needs of an ordered key-value store, over rocksdict.
+"""An ordered key-value store for the queue engine, over rocksdict.
 
-Nothing of queues is known here. Only this file, ``files``, ``survey`` and ``tuning`` import the binding, so that it can
-be replaced. What shaped this file (measured): the binding keeps the GIL while it writes, its fsync included, but not in
-``flush_wal``; so a write goes to the log file only, and one ``flush_wal`` serves all threads that wait for theirs. A
-write that meets a stall would freeze every thread: it is refused by the store instead and repeated here. A batch is
-consumed by a failed write. All vendor errors are plain ``Exception``.
+This module is independent of queues. Only it, ``files``, ``survey`` and ``tuning`` import the binding, so that the
+binding can be replaced. These measured properties of the binding shape the module:
+
+- A write holds the GIL, including during its fsync; ``flush_wal`` does not. Therefore a write only appends to the log
+  file, and one ``flush_wal`` serves all waiting threads.
+- A write during a stall would block every thread. Therefore RocksDB refuses the write instead, and it is retried here.
+- A failed write consumes its batch.
+- All of the binding's errors are plain ``Exception``.
 """
 
 import gc
@@ -40,16 +43,16 @@ from zq.storage.rocksdb.files import (
 from zq.storage.rocksdb.tuning import Tuning
 
 LOG = logging.getLogger(__name__)
-# Seconds after which a write that met a stall is repeated.
+# Seconds between two attempts of a write during a stall.
 STALL_PAUSE: Final = 0.002
-# Seconds after which it is given up.
+# Seconds of a stall after which a write fails.
 STALL_PATIENCE: Final = 5.0
-# Seconds after which it is given up on the event loop's thread, which serves all other requests.
+# Seconds of a stall after which a write on the event loop's thread fails, because that thread serves all requests.
 INLINE_PATIENCE: Final = 0.05
-# Seconds after a stall in which the store is not prompt.
+# Seconds after a stall during which ``Store.prompt`` is false.
 STALL_MEMORY: Final = 1.0
 SYNC_MODES: Final = ("always", "interval", "never")
-# RocksDB's own counts, and what ``Store.totals`` calls them.
+# The names in ``Store.totals`` of RocksDB's statistics.
 COUNTED: Final = {
     "rocksdb.compaction.key.drop.user": "filtered",
     "rocksdb.compact.write.bytes": "compacted_bytes",
@@ -58,7 +61,7 @@ COUNTED: Final = {
 
 
 class _Turn:
-    """One waiting thread: woken once, either served or to flush itself."""
+    """A waiting thread. It is woken once, after its flush or to become the next leader."""
 
     __slots__ = ("gate", "leads", "served")
 
@@ -82,7 +85,7 @@ class GroupSync:
         self._busy = False
 
     def wait(self) -> None:
-        """Return after a flush that began after this call did. Raises ``Unavailable`` if that flush failed."""
+        """Wait for a flush that began after this call. Raises ``Unavailable`` if that flush failed."""
         with self._lock:
             turn = _Turn() if self._busy else None
             if turn is None:
@@ -117,11 +120,15 @@ class GroupSync:
 
 
 class Store(ordered.Store):
-    """One open RocksDB directory with the given column families. Safe for any number of threads.
+    """An open RocksDB directory with the given column families. Thread-safe.
 
-    ``sync``: *always* = ``wait_durable`` returns when all that this thread wrote is on disk; *interval* = every
-    ``sync_interval`` seconds in the background, so a power cut may cost that much; *never* = when the operating system
-    likes. A killed process loses nothing in any mode, since the log is written before a write returns.
+    The sync mode determines when writes reach the disk:
+
+    - ``always``: before ``wait_durable`` returns.
+    - ``interval``: every ``sync_interval`` seconds in the background. A power failure may lose the writes since then.
+    - ``never``: when the operating system writes them.
+
+    A killed process loses no writes in any mode, because a write returns after it was written to the log.
     """
 
     def __init__(
@@ -137,16 +144,16 @@ class Store(ordered.Store):
         """Open the store.
 
         Args:
-            filtered: The family with the compaction filter, which is enabled by ``let_filter``; see ``tuning`` for its
-                values.
-            damage: Damage found while the store was open before.
+            filtered: The family with the compaction filter, which ``let_filter`` enables; ``tuning`` explains the
+                format of its values.
+            damage: Damage that was found before the store was reopened.
             logged: False to write without a log file, because the writes are made durable elsewhere.
         """
         self._damage = damage or Damage()
         self._path = path
         self._always = sync == "always"
         self.failure: Exception | None = None
-        """The first write error; the store refuses writes from then on and must be opened anew."""
+        """The first write error. After it, the store refuses writes and must be reopened."""
         tuned = Tuning()
         self._options = tuned.store()
         plain = {name: tuned.family(Options(raw_mode=True)) for name in families if name != filtered}
@@ -176,7 +183,7 @@ class Store(ordered.Store):
 
     @property
     def prompt(self) -> bool:
-        """Whether no verb waits for longer than memory takes, but for the disk: not while writes stall."""
+        """Whether verbs do not block, except on the disk. False during write stalls."""
         return time.monotonic() - self._stalled_at > STALL_MEMORY
 
     def get(self, family: str, key: bytes) -> bytes | None:
@@ -191,7 +198,7 @@ class Store(ordered.Store):
         """Return the values of several keys, in order; with ``spare``, a damaged value is ``b""``, not an error."""
         get = self._views[family].get
         try:
-            # The binding's own multi-get is no faster for a page of keys, and lets go of the GIL while a lock is held.
+            # The binding's multi-get is not faster for a page of keys, and it releases the GIL while a lock is held.
             return [get(key) for key in keys]
         except Exception as error:
             if not spare or not is_damage(error):
@@ -201,9 +208,9 @@ class Store(ordered.Store):
     def scan(
         self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Items with ``lower <= key < upper`` in key order, as they stand when the scan begins.
+        """Yield the items with ``lower <= key < upper`` in key order, from a snapshot at the start of the scan.
 
-        ``spare``: a scan that meets damage ends there, which is noted, instead of an error.
+        With ``spare``, the scan ends at damage, which is noted, instead of raising an error.
         """
         bounds, view = ReadOptions(), self._views[family]
         bounds.set_iterate_upper_bound(upper)
@@ -211,15 +218,15 @@ class Store(ordered.Store):
         try:
             items: Any = view.items(False, lower, bounds)
             if backwards:
-                # What the binding calls the lower bound sets the upper one. Where there is nothing, a scan backwards
-                # would go on through all that was removed below.
+                # The binding's parameter for the lower bound sets the upper bound. In an empty range, a backward scan
+                # would continue through all tombstones below the range.
                 backwards = next(iter(items), None) is not None
                 items = view.items(True, None, bounds) if backwards else ()
                 items = takewhile(lambda item: item[0] >= lower, items)
             for item in items:
                 last = item[0]
                 yield item
-            # The binding's iterators end at a damaged block as if nothing stood behind it.
+            # The binding's iterators end at a damaged block without an error, as at the end of the data.
             check_end(view.iter(bounds), lower, last, backwards)
         except Exception as error:
             refusal = self._unread(error, family, lower if last is None else last)
@@ -243,7 +250,7 @@ class Store(ordered.Store):
             except Exception as error:
                 if "stall" not in str(error):
                     self.failure = error
-                    if is_damage(error):  # a compaction met it, and RocksDB takes no write until it is opened anew
+                    if is_damage(error):  # a compaction found it, and RocksDB refuses writes until it is reopened
                         self._damage.meet(error, self._family_of(place_of(error)[0]))
                     raise unavailable() from error
                 if time.monotonic() > deadline:
@@ -253,7 +260,7 @@ class Store(ordered.Store):
             self._stalled += STALL_PAUSE
 
     def wait_durable(self, always: bool = False) -> None:
-        """Return when everything this thread wrote is as durable as the sync mode says; ``always``: on disk.
+        """Wait until this thread's writes are as durable as the sync mode requires, or on disk with ``always``.
 
         Raises ``Unavailable``.
         """
@@ -274,11 +281,11 @@ class Store(ordered.Store):
             self._set_options(self._filtered, tuning.GO if allowed else tuning.STOP)
 
     def may_compact(self, family: str) -> bool:
-        """Whether nothing damaged was met in the family: a compaction that meets it stops all writes to the store."""
+        """Return whether no damage was found in the family. A compaction of damaged data stops all writes."""
         return family not in self._damage.families
 
     def compact_after(self, family: str, seconds: int) -> None:
-        """Have the family's files compacted so long after they were written, those that are due soon after this call.
+        """Compact each file of the family ``seconds`` after it was written; older files soon after this call.
 
         Raises ``Unavailable``.
         """
@@ -317,7 +324,7 @@ class Store(ordered.Store):
         return link_flushed(self._db, list(self._views.values()), folder)
 
     def compact_range(self, gone: Range) -> None:
-        """Give back the space of a range that was removed; returns when that is done. Raises ``Unavailable``."""
+        """Compact a removed range to free its space, and wait until that is done. Raises ``Unavailable``."""
         family, lower, upper = gone
         options = CompactOptions()
         options.set_exclusive_manual_compaction(False)
@@ -327,14 +334,14 @@ class Store(ordered.Store):
             raise unavailable() from error
 
     def compact(self, family: str) -> None:
-        """Compact all of the family now."""
+        """Compact the whole family now."""
         options = CompactOptions()
         options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
         self._views[family].flush()
         self._views[family].compact_range(None, None, options)
 
     def figure(self, family: str, name: str) -> int:
-        """One of RocksDB's properties of a family."""
+        """Return a numeric RocksDB property of a family."""
         return int(self._views[family].property_int_value(f"rocksdb.{name}") or 0)
 
     def totals(self) -> Counter[str]:
@@ -348,7 +355,7 @@ class Store(ordered.Store):
         return totals
 
     def close(self) -> None:
-        """Let go of the directory. No other call may be in flight or follow."""
+        """Flush and close the directory. No other call may run at the same time or later."""
         self._ended = self.totals()
         self._closing.set()
         if self._syncer is not None:
@@ -410,7 +417,7 @@ class Store(ordered.Store):
             raise unavailable() from error
 
     def _flush(self) -> None:
-        if self.failure is not None:  # the system may have let go of what the flush that failed was to write
+        if self.failure is not None:  # the system may have dropped the pages that the failed flush was to write
             raise unavailable()
         try:
             self._db.flush_wal(True)

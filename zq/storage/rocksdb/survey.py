@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store opened to be looked at, however damaged: nothing in its directory is changed, and scans step over damage.
+"""Read-only access to a damaged store: its directory is not changed, and scans skip damage.
 
-RocksDB's iterators end at the first block that cannot be read, and name its file and offset. Where the block ends in
-the order of keys is found by binary search: a seek to a key fails with the same place as long as the key lies in it.
-Other files may have keys in that range; a caller that knows such a key reads it by ``get``.
+RocksDB's iterators end at the first unreadable block and report its file and offset. A binary search finds the key at
+which the block ends: a seek to a key inside the block fails with the same file and offset. Other files may have keys in
+that range, which a caller that knows them can read with ``get``.
 """
 
 import gc
@@ -22,9 +22,9 @@ from zq.storage.rocksdb.tuning import Tuning
 from zq.storage.rocksdb.write_ahead import Tear
 
 READ_ALL: Final = DBRecoveryMode.skip_any_corrupted_record()
-# Bytes by which the end of a damaged block may be longer than the keys around it that are known.
+# Number of bytes by which the last key of a damaged block may be longer than the known keys around it.
 SLACK: Final = 16
-# The end of every complete table file.
+# The last bytes of every complete table file.
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
 UNLISTED: Final = "{files}: not in the list of files, MANIFEST-*, which seems to have lost its end"
 TORN: Final = (
@@ -39,7 +39,7 @@ MISSING: Final = "{name} of the write-ahead log is missing, and with it the writ
 
 
 class Table(NamedTuple):
-    """A table file by the store's own word; ``entries``: 0 if it cannot be opened."""
+    """A table file according to the store's metadata. ``entries`` is 0 if the file cannot be opened."""
 
     start: bytes
     end: bytes
@@ -50,7 +50,7 @@ class Table(NamedTuple):
 class Gap(NamedTuple):
     """A key range ``lower <= key < upper`` of a family that a scan cannot read.
 
-    The damaged ``table`` has a range of its own; about ``entries`` entries of it are lost.
+    The damaged ``table`` has its own range, and about ``entries`` of its entries are lost.
     """
 
     family: str
@@ -79,9 +79,9 @@ class Gap(NamedTuple):
 
 
 class Survey:
-    """A ``Readable`` that steps over damage. It locks the directory until ``close``, so that no server opens it.
+    """A ``Readable`` that skips damage. It locks the directory until ``close``, so that no server opens it.
 
-    ``notes``: sentences on damage that is no gap.
+    ``notes`` has sentences on damage that is not a gap.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,7 +94,7 @@ class Survey:
         try:
             self._note_log(path)
             self._plain = _open(path, READ_ALL, Options(raw_mode=True))
-            # With filters a key that is not in a damaged block is found elsewhere; but filters may be damaged too.
+            # With filters, RocksDB finds keys outside damaged blocks, but the filters may be damaged too.
             self._filtered = _open(path, READ_ALL, Tuning().family(Options(raw_mode=True)))
         except BaseException:
             self._lock.close()
@@ -103,7 +103,7 @@ class Survey:
         self._tables = {_number(file["name"]): _table(file) for file in self._plain[0].live_files()}
         newest = max(self._tables, default=0)
         self.unlisted = sorted(file.name for file in path.glob("*.sst") if _number(file) > newest and _ends_well(file))
-        """Complete table files that are newer than all that the store knows: RocksDB would remove them."""
+        """Complete table files that are newer than all known files. RocksDB would remove them."""
         if self.unlisted:
             self.notes.append(UNLISTED.format(files=", ".join(self.unlisted)))
 
@@ -112,7 +112,7 @@ class Survey:
         self.notes += notes
 
     def _note_log(self, path: Path) -> None:
-        """Note where the log cannot be read, and which of its files are missing."""
+        """Note the place at which the log becomes unreadable, and the missing log files."""
         try:
             self.tear, gone = look_at_log(path)
         except Exception:  # noqa: BLE001  (the binding raises no other: a list of files that cannot be read says nothing)
@@ -137,7 +137,7 @@ class Survey:
         raise StoreDamaged(UNREADABLE) from damage
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the readable items of a range; the ranges between them are in ``gaps`` afterwards."""
+        """Yield the readable items of a range; ``gaps`` has the unreadable ranges afterwards."""
         view = self._views[0].get(family)
         while view is not None and lower < upper:
             cursor = _Cursor(view, upper)
@@ -150,16 +150,16 @@ class Survey:
             lower = self._step_over(family, view, lower, upper, error)
 
     def gaps(self, family: str = "") -> list[Gap]:
-        """Return the ranges that could not be read so far, of one family or of all, in the order of keys."""
+        """Return the gaps found so far in one family or in all families, in key order."""
         found = [gap for gap in self._gaps.values() if family in ("", gap.family)]
         return sorted(found, key=lambda gap: (gap.family, gap.lower))
 
     def damage(self) -> list[str]:
-        """Return a sentence on each damaged place that was found so far."""
+        """Return a sentence on each damage found so far."""
         return [*self.notes, *map(str, self.gaps())]
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Close the store and release the directory's lock."""
         parts = [view for views in self._views for view in views.values()] + [db for db, _ in self._databases()]
         self._views = [{}, {}]
         del self._plain, self._filtered
@@ -172,13 +172,13 @@ class Survey:
         return [self._plain, self._filtered]
 
     def _step_over(self, family: str, view: Rdict, lower: bytes, upper: bytes, error: Exception) -> bytes:
-        """Note a gap that begins at ``lower``; the key behind it."""
+        """Note a gap that begins at ``lower``; return its upper bound."""
         if not is_damage(error):
             raise unavailable() from error
         place = place_of(error)
 
         def fails(key: bytes) -> bool:
-            found = _Cursor(view, upper).failure(key)  # a failure may stick to an iterator when it seeks forward
+            found = _Cursor(view, upper).failure(key)  # a new iterator, because a failed one may keep its error
             return found is not None and place_of(found) == place
 
         table = self._tables.get(place[0])
@@ -205,20 +205,20 @@ class Spans:
         return index >= 0 and key < self._gaps[index].upper
 
     def overlap(self, lower: bytes, upper: bytes) -> bool:
-        """Whether one of them has keys of a range."""
+        """Return whether any gap overlaps the range."""
         return any(gap.lower < upper and gap.upper > lower for gap in self._gaps)
 
 
 def _open(path: Path, mode: DBRecoveryMode, family: Options) -> tuple[Rdict, list[str]]:
     options = Options(raw_mode=True)
-    options.set_paranoid_checks(False)  # without, a table that is damaged or gone is met when it is read
+    options.set_paranoid_checks(False)  # report a damaged or missing table on access, not when the store is opened
     options.set_wal_recovery_mode(mode)
     names: list[str] = Rdict.list_cf(str(path))
     return Rdict(str(path), options, dict.fromkeys(names, family), AccessType.read_only(False)), names
 
 
 class _Cursor:
-    """An iterator up to a key. It lives no longer than the options that hold the bound: RocksDB has a pointer to it."""
+    """An iterator up to a key. It keeps the options alive, because RocksDB has a pointer to the bound in them."""
 
     def __init__(self, view: Rdict, upper: bytes) -> None:
         self._bounds = ReadOptions()
@@ -226,7 +226,7 @@ class _Cursor:
         self._iterator = view.iter(self._bounds)
 
     def items(self, lower: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """From a key on, up to what cannot be read."""
+        """Yield the items from ``lower`` on, up to the first unreadable one."""
         iterator = self._iterator
         iterator.seek(lower)
         while iterator.valid():
@@ -234,7 +234,7 @@ class _Cursor:
             iterator.next()
 
     def failure(self, key: bytes | None = None) -> Exception | None:
-        """Why the items have ended, or, where a key is given, why there are none from there on."""
+        """Return the error that ended the items, or the error of a seek to ``key``; None if there is no error."""
         if key is not None:
             self._iterator.seek(key)
         if self._iterator.valid():
@@ -247,7 +247,7 @@ class _Cursor:
 
 
 def _first_not(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
-    """Return the smallest key of about this length for which ``fails`` is False, as it is for the upper bound."""
+    """Return the smallest key of about this length for which ``fails`` is false. It is false for the upper bound."""
     width = max(len(lower), len(upper)) + SLACK
     low, high = (int.from_bytes(key.ljust(width, b"\0")) for key in (lower, upper))
     while high - low > 1:
@@ -261,7 +261,7 @@ def _first_not(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> by
 
 
 def _lost(table: Table | None, error: Exception) -> int:
-    """About how many entries a block has that cannot be read, or the table."""
+    """Estimate the number of entries in the unreadable block, or in the table if all of it is unreadable."""
     if table is None:
         return 0
     size = str(error).rpartition(" size ")[2].split()[:1]

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How RocksDB is set up, for a whole store and for each of its families; and its compaction filter.
+"""The RocksDB options of a store and its families, and the compaction filter.
 
-Expired values are also removed by RocksDB's own compaction filter, without Python.
+RocksDB's compaction filter removes expired values without Python. It reads the last 4 bytes of a value as a
+little-endian time in seconds. A compaction drops the entry if the machine's clock is more than one second past that
+time.
 
-The filter reads the last 4 bytes of a value as seconds, little-endian, and drops the entry in a compaction when these
-+ 1 have passed by the machine's clock. The binding has no setter for it, but it loads options from a file that names
-the filter's class. RocksDB knows that name only once the process has opened a database with a time to live; else it
-leaves the filter out and says nothing, so a caller that opens a store asks ``is_active`` afterwards.
+The binding cannot set the filter, but it loads options from a file that names the filter's class. RocksDB registers
+that name only when the process opens a database with a time to live. Otherwise it ignores the filter silently, so a
+caller that opens a store checks ``is_active`` afterwards.
 
-What it takes is gone for good, by whatever clock. So the family is opened with its compactions held back: RocksDB
-begins with those that wait before the opening returns. They are let ``GO`` once store and clock have been checked.
+The filter removes data permanently, even if the clock is wrong. Pending compactions start while a store is being
+opened. Therefore the family is opened with its compactions disabled, and ``GO`` enables them after the store and the
+clock have been checked.
 """
 
 import atexit
@@ -31,10 +33,10 @@ MIB: Final = 1 << 20
 
 
 def trim_heap() -> None:
-    """Give freed memory back to the system, where glibc is what has it.
+    """Return freed memory to the operating system, if the C library is glibc.
 
-    That keeps what was freed in the heaps of the threads that allocated it: write buffers that the threads of a server
-    filled in turn would leave about three times their size.
+    glibc keeps freed memory in the heaps of the allocating threads. The write buffers, which several threads of a
+    server fill in turn, would occupy about three times their size.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -42,7 +44,7 @@ def trim_heap() -> None:
 
 
 class Tuning:
-    """Of one store, whose families share a cache."""
+    """The options of one store. Its families share a block cache."""
 
     def __init__(self) -> None:
         self._cache = Cache(64 * MIB)
@@ -69,7 +71,7 @@ class Tuning:
         options.set_compression_type(DBCompressionType.lz4())
         options.set_level_compaction_dynamic_level_bytes(True)
         options.set_write_buffer_size(64 * MIB)
-        # A queue leaves a tombstone per message: files that are mostly tombstones compact by themselves.
+        # A queue leaves one tombstone per message, so files that consist mostly of tombstones are compacted.
         options.add_compact_on_deletion_collector_factory(10000, 5000, 0.5)
         return options
 
@@ -95,33 +97,32 @@ UNFILTERED: Final = (
     "other layers alone ([expiry] sweep, delete_on_read); the space of a large backlog comes back later."
 )
 
-# Options to be set when the compactions of the filtered family may begin.
+# The options that enable the compactions of the filtered family.
 GO: Final = {"disable_auto_compactions": "false"}
-# Options of a family that must not be compacted, for now or for good. Writers are not held up for the files that pile
-# up meanwhile.
+# The options of a family that must not be compacted. Writers are not blocked by the growing number of files.
 STOP: Final = {"disable_auto_compactions": "true"}
 
 PREFIX: Final = "zq-options-"
-# A file that is locked while the folder around it is in use.
+# The name of a file that is locked while its folder is in use.
 OWNER: Final = "owner"
 
 _arming = threading.Lock()
-# The folder from which this process loads the options, once it is there.
+# The folder from which this process loads the options; empty until it is created.
 _armed: list[str] = []
 
 
 def filtered_options() -> Options:
-    """Options of a family that carries the filter, its compactions held back; without both where they cannot load."""
+    """Return the options of a family with the filter and with compactions disabled; the defaults if loading fails."""
     try:
         families: dict[str, Options] = Options.load_latest(_arm())[1]
         return families["filtered"]
-    except Exception:  # all that the binding raises is of this class; another version of it may not know them
+    except Exception:  # the binding raises no subclass; another version of it may not support these options
         LOG.exception("The compaction filter's options cannot be loaded.")
         return Options(raw_mode=True)
 
 
 def is_active(path: Path, family: str) -> bool:
-    """Whether the store that was opened last in this directory has the filter on the family, by RocksDB's own word."""
+    """Return whether the family has the filter, according to RocksDB's latest options file in this directory."""
     written = path.glob("OPTIONS-*[0-9]")
     newest = max(written, key=lambda file: int(file.name.rpartition("-")[2]), default=None)
     section = ""
@@ -134,9 +135,10 @@ def is_active(path: Path, family: str) -> bool:
 
 
 def schedule(seconds: int) -> dict[str, str]:
-    """Options that have files compacted when nothing else asked for it so long; to be set while the store is open.
+    """Return the options that compact files ``seconds`` after they were written, to be set on an open store.
 
-    To set them, even to what they are, makes RocksDB look for such files at once: an idle store never does by itself.
+    Setting them, even to their current values, makes RocksDB check all files at once. An idle store never does so by
+    itself.
     """
     return {"periodic_compaction_seconds": str(seconds), "ttl": str(seconds)}
 
@@ -144,20 +146,20 @@ def schedule(seconds: int) -> dict[str, str]:
 def _own_folder() -> str:
     """Create a temporary folder that is removed at exit; remove those of killed processes now."""
     for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
-        with suppress(OSError), owner.open("r+") as file:  # another user's, gone meanwhile, or a living process's
+        with suppress(OSError), owner.open("r+") as file:  # fails for other users, running processes, removed files
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(owner.parent, ignore_errors=True)
     made = tempfile.mkdtemp(prefix="zq-starting-")
     locked = os.open(f"{made}/{OWNER}", os.O_CREAT | os.O_RDWR, 0o600)
-    fcntl.flock(locked, fcntl.LOCK_EX)  # for as long as this process lives
+    fcntl.flock(locked, fcntl.LOCK_EX)  # until this process exits
     folder = made.replace("zq-starting-", PREFIX)
-    os.rename(made, folder)  # no other process has seen it without its lock
+    os.rename(made, folder)  # only now, so that no other process finds the folder without its lock
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def _arm() -> str:
-    """Let RocksDB register the filter's class, and write the options, once per process: later a disk may be full."""
+    """Register the filter's class with RocksDB and write the options file, once per process; return the folder."""
     with _arming:
         if not _armed:
             folder = _own_folder()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The write-ahead log of a RocksDB directory: its format, its damage, and the files of it that must exist.
+"""The write-ahead log of a RocksDB directory: its format, damage to it, and missing log files.
 
 A log file consists of blocks of 32 KiB. A record begins with a header: masked CRC-32C, length, type and, in a file that
-RocksDB may recycle, the low half of the file's number. A write that does not fit into the rest of a block is cut into
+RocksDB may recycle, the low half of the file's number. A write that does not fit into the rest of a block is split into
 fragments, and no record crosses the end of a block. The content of a write begins with the sequence number of its first
 entry and the number of its entries.
 
-After a power cut the last writes may be torn: RocksDB drops them when it opens the directory. It drops just as silently
-whatever follows a damaged record, so ``examine`` tells both cases apart before that.
+After a power failure, the last writes may be torn, and RocksDB drops them when it opens the directory. It also silently
+drops all writes after a damaged record. ``examine`` distinguishes the two cases before the directory is opened.
 """
 
 import mmap
@@ -19,21 +19,21 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 BLOCK: Final = 32 << 10
-# The types of records: whole, first, middle, last.
+# The types of records: a whole write, or its first, middle or last fragment.
 WHOLE, FIRST, MIDDLE, LAST = range(1, 5)
 # Added by RocksDB to the type of a record in a file that may be recycled.
 RECYCLABLE: Final = 4
 # Types of records without content that RocksDB may write at the beginning of a file.
 NOTES: Final = {9: 7, 10: 7, 11: 11, 130: 7, 131: 11}
-# CRC, length and type; behind them the number of a file that may be recycled.
+# CRC, length and type. In a file that may be recycled, ``NUMBER`` follows.
 HEADER: Final = Struct("<IHB")
 NUMBER: Final = Struct("<I")
 # Sequence number and number of entries.
 BATCH: Final = Struct("<QI")
-# Sequence numbers by which a record may be ahead of the last one that is known.
+# Maximum distance of a plausible sequence number from the last known one.
 PLAUSIBLE: Final = 1 << 40
 MASK: Final = 0xA282EAD8
-# Zeros at the end of a log file that are worth a look: the end of a write may have some.
+# Minimum number of zeros at the end of a log file that may be damage; a write may end with fewer zeros.
 ZEROS: Final = 16
 # The file that lists the log files which must exist.
 LISTED: Final = ".zq-logs"
@@ -61,7 +61,7 @@ def masked_crc(content: bytes) -> int:
 
 
 class Fragment(NamedTuple):
-    """A record of a log file by its header: where it and its content begin, where it ends. ``kind``: 0 for a note."""
+    """The offsets of a record in a log file, according to its header. ``kind`` is 0 for a record without content."""
 
     start: int
     content: int
@@ -70,7 +70,7 @@ class Fragment(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A write: where its fragments begin and end, its first sequence number, how many entries it has."""
+    """A write: its offsets, its first sequence number, the number of its entries, and its fragments."""
 
     start: int
     end: int
@@ -85,7 +85,7 @@ class Batch(NamedTuple):
 
 
 class Tear(NamedTuple):
-    """The place where a log becomes unreadable.
+    """The place at which a log becomes unreadable.
 
     ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. ``has_records`` means that they
     include complete writes, so the log is damaged there, not torn.
@@ -127,7 +127,7 @@ class LogFile:
         return Fragment(at, at + header, at + header + length, kind)
 
     def is_intact(self, batch: Batch) -> bool:
-        """Return whether the CRC of each fragment is right."""
+        """Return whether the CRC of each fragment is correct."""
         return all(
             HEADER.unpack_from(self._content, each.start)[0]
             == masked_crc(self._content[each.start + HEADER.size - 1 : each.end])
@@ -135,7 +135,7 @@ class LogFile:
         )
 
     def batch(self, at: int) -> Batch | None:
-        """Return the write that begins at an offset, by the headers of its fragments; None if there is none."""
+        """Return the write that begins at an offset according to the headers of its fragments, or None."""
         fragments: list[Fragment] = []
         place, head = at, b""
         while (found := self.fragment(self._next(place))) is not None:
@@ -155,16 +155,16 @@ class LogFile:
         return None
 
     def _next(self, at: int) -> int:
-        """Return the offset of the next header: the end of a block that is too short for one is left empty."""
+        """Return the offset of the next header. The end of a block stays empty if it is too short for a header."""
         rest = -at % BLOCK
         if rest < HEADER.size or (rest < HEADER.size + NUMBER.size and not any(self._content[at : at + rest])):
             return at + rest
         return at
 
     def readable(self, recovered: int) -> tuple[int, int, int]:
-        """Return where the writes end that can be read, and the first and the last sequence number before that place.
+        """Return the end offset of the readable writes, and their first and last sequence numbers.
 
-        The CRC of writes up to ``recovered`` is not checked: RocksDB has read them.
+        The CRC of writes up to ``recovered`` is not checked, because RocksDB has read them.
         """
         at = first = last = 0
         while (batch := self.batch(at)) is not None:
@@ -176,7 +176,7 @@ class LogFile:
         return min(self._next(at), self.size), first, last
 
     def intact_behind(self, at: int, known: int) -> Iterator[Batch]:
-        """Yield whole writes at or behind a damaged place whose sequence numbers are above ``known``."""
+        """Yield intact writes at or behind a damaged place whose sequence numbers are above ``known``."""
         for start in self._starts(at):
             found = self.batch(start)
             while found is not None and found.entries and known < found.sequence < known + PLAUSIBLE:
@@ -186,7 +186,7 @@ class LogFile:
                 found = self.batch(found.end)
 
     def _starts(self, at: int) -> Iterator[int]:
-        """Yield offsets where a write may begin: any in the damaged block, and those of records in later blocks."""
+        """Yield possible offsets of writes: every offset of the damaged block, and the records of later blocks."""
         block = (at // BLOCK + 1) * BLOCK
         yield from range(at, min(block, self.size))
         while block < self.size:
@@ -210,15 +210,16 @@ def number_of(path: Path) -> int:
 
 
 def log_files(path: Path, least: int = 0) -> list[Path]:
-    """Return the directory's log files whose number is at least ``least``, the oldest first."""
+    """Return the directory's log files whose number is at least ``least``, oldest first."""
     files = [file for file in path.glob("*.log") if file.stem.isdecimal()]
     return sorted((file for file in files if number_of(file) >= least), key=number_of)
 
 
 def end_in_zeros(path: Path, least: int) -> bool:
-    """Return whether a file ends in more zeros than a write does.
+    """Return whether a file ends with more zeros than a write does.
 
-    RocksDB takes them for the end of the log. A file system leaves them in the place of writes that a power cut undid.
+    RocksDB treats such zeros as the end of the log. A file system leaves them in place of writes that were lost in a
+    power failure.
     """
     return any(_ends_in_zeros(file) for file in log_files(path, least))
 
@@ -231,12 +232,12 @@ def _ends_in_zeros(file: Path) -> bool:
 
 
 def examine(path: Path, recovered: int, least: int) -> Tear | None:
-    """Find the place at which RocksDB's replay stops; None if it reads all.
+    """Return the place at which RocksDB's replay stops, or None if it reads the whole log.
 
-    ``recovered``: the last sequence number that RocksDB has after a replay up to the first damage. ``least``: the
-    number of the first file that it replays.
+    ``recovered`` is RocksDB's last sequence number after a replay up to the first damage. ``least`` is the number of
+    the first replayed file.
     """
-    # A record that the manifest counts as written may be behind the damage: only its checksum can show that.
+    # The damage may precede a record that the manifest counts as written, which only the checksums reveal.
     return _examine(path, recovered, least) or _examine(path, 0, least)
 
 
@@ -245,7 +246,7 @@ def _examine(path: Path, recovered: int, least: int) -> Tear | None:
     known = recovered
     for file in map(LogFile, log_files(path, least)):
         end, first, last = file.readable(recovered)
-        # RocksDB goes on with a file that continues the numbers: the former one was torn before this one began.
+        # RocksDB continues with a file whose numbers follow on: then the former file was torn before this one began.
         if tear is not None and (last > recovered if recovered else first > known + 1):
             return tear._replace(dropped=tear.dropped + file.size, has_records=True)
         known = max(known, last)
@@ -260,9 +261,9 @@ def _examine(path: Path, recovered: int, least: int) -> Tear | None:
 
 
 def mend(file: Path, to: Path) -> None:
-    """Write a log file of the intact writes of a damaged one, those behind the damage included.
+    """Copy the intact writes of a damaged log file, including those after the damage, to a new log file.
 
-    RocksDB itself passes over the rest of a block in which it finds damage.
+    RocksDB itself skips the rest of a block in which it finds damage.
     """
     source, at, last = LogFile(file), 0, 0
     with to.open("wb") as target:
@@ -278,7 +279,7 @@ def mend(file: Path, to: Path) -> None:
 
 
 def _records(content: bytes, at: int) -> bytes:
-    """Return a write in records, as they stand at an offset of a log file."""
+    """Encode a write as records for this offset of a log file."""
     written, kind = b"", 0
     while not kind or content:
         rest = -(at + len(written)) % BLOCK or BLOCK
@@ -293,7 +294,7 @@ def _records(content: bytes, at: int) -> bytes:
 
 
 def missing(path: Path, least: int) -> list[str]:
-    """Return the names of missing log files. ``least`` is explained in ``examine``; RocksDB has removed older files."""
+    """Return the names of missing log files. RocksDB has removed files before ``least``, see ``examine``."""
     try:
         listed = [int(word) for word in (path / LISTED).read_text("ascii").split()]
     except (OSError, ValueError):
@@ -304,9 +305,9 @@ def missing(path: Path, least: int) -> list[str]:
 def remember(path: Path) -> None:
     """List the log files that exist, for ``missing``.
 
-    A file is listed once its entry in the directory is on disk, and RocksDB removes a log file after the manifest has
-    said so on disk. So no crash leaves a list that a sound directory contradicts. If the list cannot be written, a
-    missing file may go unnoticed, and nothing else happens.
+    A file is listed after its directory entry has been synced, and RocksDB removes a log file only after it has synced
+    the removal in the manifest. Therefore the list never contradicts an undamaged directory, even after a crash. If the
+    list cannot be written, the only effect is that a missing file may go unnoticed.
     """
     with suppress(OSError):
         names = " ".join(str(number_of(file)) for file in log_files(path))
