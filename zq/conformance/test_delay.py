@@ -11,7 +11,7 @@ pytestmark = pytest.mark.objects
 
 @pytest.mark.parametrize("delay", [1, 5, 30, 900])
 def test_a_delayed_message_waits_for_its_moment(scene: Scene, delay: int):
-    """Hidden from claim, pop and default listing to the last millisecond, there for all three at the moment itself."""
+    """Claims, pops and default listings hide the message to the last millisecond and return it from its time on."""
     posted = scene.post(2, delay=delay)
     scene.tick(delay - 0.001)
     assert scene.claim() is None
@@ -38,7 +38,7 @@ def test_the_three_ways_to_a_delay_live_side_by_side(scene: Scene):
 
 
 def test_a_delayed_message_behind_a_ready_one_does_not_ride_along(scene: Scene):
-    """A claim or pop that takes the ready message never takes the delayed one with it, in whichever order they came."""
+    """A claim or pop that takes the ready message never takes the delayed one, whichever was posted first."""
     first = scene.post(1)
     delayed = scene.post(1, delay=60)
     last = scene.post(1)
@@ -50,7 +50,7 @@ def test_a_delayed_message_behind_a_ready_one_does_not_ride_along(scene: Scene):
 
 
 def test_a_delayed_message_does_not_ride_along_after_a_lapse(scene: Scene):
-    """A lapsed message in front opens nothing for the delayed one behind it."""
+    """A claim that takes a lapsed message does not take the delayed one behind it."""
     lapsed = scene.post(1)
     delayed = scene.post(1, delay=900)
     for _ in range(3):
@@ -69,7 +69,7 @@ def test_waiting_messages_do_not_block_ready_ones(scene: Scene):
 
 
 def test_a_delayed_message_is_shown_to_those_who_ask(scene: Scene):
-    """By id always, in listings with the delayed view, in the stats as free."""
+    """Reads by id and listings with the delayed view show the message; statistics count it as free."""
     delayed = scene.post(2, delay=60)
     assert ids_of(scene.get(delayed)) == delayed
     assert scene.page(ListFilter(delayed=True)) == delayed
@@ -94,7 +94,7 @@ def test_a_life_shorter_than_the_delay_ends_unclaimed(scene: Scene):
 
 
 def test_a_life_runs_from_the_post_not_from_the_moment(scene: Scene):
-    """A delay eats into the ttl; claiming extends the life like any other's."""
+    """A delay uses up part of the ttl; a claim extends the life like any other message's."""
     [id] = scene.post(1, ttl=100, delay=60)
     scene.tick(60)
     assert scene.one(id).expires == pytest.approx(scene.now + 40, abs=0.0005)
@@ -103,7 +103,7 @@ def test_a_life_runs_from_the_post_not_from_the_moment(scene: Scene):
 
 
 def test_a_message_keeps_its_moment_when_the_queue_changes(scene: Scene):
-    """Neither clearing nor setting a default delay moves a message that is already there."""
+    """Changing the default delay does not change messages that are already stored."""
     scene.storage.queues.create(scene.queue, b'{"_default_message_delay": 60}')
     delayed = scene.post(1, delay=60)
     scene.storage.queues.update(scene.queue, b'{"_default_message_delay": 60}', b"{}")
@@ -116,7 +116,7 @@ def test_a_message_keeps_its_moment_when_the_queue_changes(scene: Scene):
 
 
 def test_a_due_message_is_a_plain_message(scene: Scene):
-    """After its moment nothing tells it from a fresh one: lapse and release bring it back ready, not delayed."""
+    """After its time the message is like a fresh one: a lapse or a release makes it ready, not delayed."""
     [id] = scene.post(1, delay=60)
     scene.tick(60)
     claim = scene.take(ttl=60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store tells of itself, beside its queues: the figures exist, mean what they say, and only totals rise."""
+"""Metrics of a store besides those of its queues: known names, true values, and counters that never fall."""
 
 import pytest
 
@@ -45,12 +45,12 @@ EVERYWHERE = {"expired_removed_total", "expired_waiting", "store_messages", "swe
 
 
 def figure(scene: Scene, name: str) -> float:
-    """The sum of a measure over its labels."""
+    """Return the sum of a metric over its labels."""
     return sum(measure.value for measure in scene.storage.measures(scene.now) if measure.name == name)
 
 
 def test_every_measure_is_a_known_one_and_told_once(scene: Scene):
-    """Names that dashboards and alerts know; no name with the same labels twice; no figure below zero."""
+    """Names are those of dashboards and alerts; no name and labels occur twice; no value is negative."""
     scene.post(3)
     told = list(scene.storage.measures(scene.now))
     names = {measure.name for measure in told}
@@ -65,7 +65,7 @@ def test_every_measure_is_a_known_one_and_told_once(scene: Scene):
 
 
 def test_an_empty_store_has_nothing_to_remove(scene: Scene):
-    """No expired message and no lag, whatever was there before."""
+    """The store reports no expired message and no lag, whatever it held before."""
     scene.reclaimed()
     assert (figure(scene, "expired_waiting"), figure(scene, "sweep_lag_seconds")) == (0, 0)
     scene.post(3, ttl=60)
@@ -74,7 +74,7 @@ def test_an_empty_store_has_nothing_to_remove(scene: Scene):
 
 
 def test_what_waits_for_removal_is_told_with_its_lag(scene: Scene):
-    """From the first expiry on the lag grows with the clock; a round ends it and counts what went."""
+    """The lag grows with the clock from the first expiry on; a round ends it and counts the removed messages."""
     scene.post(10, ttl=60)
     scene.post(4, ttl=90)
     scene.post(2)
@@ -91,7 +91,7 @@ def test_what_waits_for_removal_is_told_with_its_lag(scene: Scene):
 
 
 def test_a_store_that_does_not_sweep_tells_how_far_it_is_behind(scene: Scene):
-    """The figures that an alert watches grow as long as nobody removes."""
+    """The metrics that alerts watch grow while sweeping is off."""
     configure(scene.storage, Expiry(sweep=False, delete_on_read=False))
     scene.post(6, ttl=60)
     scene.tick(600)
@@ -101,7 +101,7 @@ def test_a_store_that_does_not_sweep_tells_how_far_it_is_behind(scene: Scene):
 
 
 def test_what_was_deleted_purged_or_popped_is_not_counted_as_expired(scene: Scene):
-    """Only time makes a message expire."""
+    """Only messages whose time ran out count as expired."""
     removed = figure(scene, "expired_removed_total")
     posted = scene.post(9)
     scene.delete(posted[0])
@@ -115,7 +115,7 @@ def test_what_was_deleted_purged_or_popped_is_not_counted_as_expired(scene: Scen
 
 
 def test_removal_by_reading_counts_too(scene: Scene):
-    """Whatever layer removes a message, each is counted once."""
+    """A message counts once, whichever layer removes it."""
     configure(scene.storage, Expiry(delete_on_read=True))
     removed = figure(scene, "expired_removed_total")
     scene.post(25, ttl=60)

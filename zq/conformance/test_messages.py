@@ -43,7 +43,7 @@ def test_a_message_comes_back_as_it_was_posted(scene: Scene):
     ids=["null", "empty", "zero", "odd keys", "huge numbers", "odd text", "large"],
 )
 def test_a_body_comes_back_byte_for_byte(scene: Scene, body: bytes):
-    """No store decodes, orders or rounds a body, whichever verb returns it."""
+    """No store decodes, reorders or rounds a body, in any verb."""
     [id] = new_ids(1, scene.now)
     scene.storage.messages.post(scene.queue, [Draft(id, body, 3600, 0, "alice")], scene.now)
     assert scene.one(id).body == body
@@ -94,7 +94,7 @@ def test_ids_are_answered_in_the_order_asked_each_once(scene: Scene):
 
 
 def test_ids_show_messages_in_every_living_state(scene: Scene):
-    """Claimed, lapsed, delayed and own messages are all returned by id; the claim stands only while it lives."""
+    """Reads by id return claimed, lapsed, delayed and own messages, and show a claim only while it lives."""
     ready = scene.post(2)
     delayed = scene.post(1, delay=600)
     claim = scene.take(2, ttl=60)
@@ -128,7 +128,7 @@ def test_a_pop_takes_the_oldest_and_they_are_gone(scene: Scene):
 
 
 def test_a_pop_passes_over_claimed_and_delayed_messages(scene: Scene):
-    """Only ready messages are popped; the others stay for their holder and their moment."""
+    """A pop takes ready messages only."""
     posted = scene.post(2)
     claim = scene.take(1)
     delayed = scene.post(1, delay=60)
@@ -142,7 +142,7 @@ def test_a_pop_passes_over_claimed_and_delayed_messages(scene: Scene):
 
 
 def test_a_pop_takes_lapsed_messages(scene: Scene):
-    """What a dead consumer held can be popped from the claim's end on, not a millisecond before."""
+    """The messages of a crashed consumer can be popped from the exact end of its claim on."""
     posted = scene.post(2)
     scene.take(ttl=60)
     scene.tick(59.999)
@@ -153,7 +153,7 @@ def test_a_pop_takes_lapsed_messages(scene: Scene):
 
 
 def test_a_pop_does_not_count_as_a_claim(scene: Scene):
-    """The claim count of a popped message is what claims made it."""
+    """The claim count of a popped message is the number of claims."""
     scene.post(1)
     scene.release(scene.take().id)
     scene.post(1)

@@ -17,7 +17,7 @@ def test_fresh_posts_are_claimed_in_posting_order(scene: Scene):
 
 
 def test_a_pop_follows_the_order_of_claims(scene: Scene):
-    """(Available, sequence) decides for pops too: a due delayed message stands where its moment puts it."""
+    """Pops use (available, sequence) too: a delayed message is ordered by its time."""
     late = scene.post(1, delay=10)
     early = scene.post(1)
     scene.tick(20)
@@ -60,7 +60,7 @@ def test_a_delayed_post_does_not_hold_up_the_next_one(scene: Scene):
 
 
 def test_a_release_restores_the_former_place(scene: Scene):
-    """What was claimed first is claimed first again, renewals notwithstanding."""
+    """The message claimed first is claimed first again, also after renewals."""
     posted = scene.post(2)
     scene.tick(1)
     posted += scene.post(2)
@@ -76,7 +76,7 @@ def test_a_release_restores_the_former_place(scene: Scene):
 
 
 def test_releases_in_any_order_restore_the_whole_queue(scene: Scene):
-    """Interleaved claims given back last first leave the queue as it was."""
+    """Claims released in reverse order restore the order of the queue."""
     posted = scene.post(9)
     claims = [scene.take(2).id for _ in range(4)]
     for claim in (claims[2], claims[0], claims[3], claims[1]):
@@ -97,7 +97,7 @@ def test_a_delayed_message_returns_to_its_due_moment(scene: Scene):
 
 
 def test_a_lapsed_message_queues_at_the_end_of_its_claim(scene: Scene):
-    """Available = the claim's end: behind what was posted before it, ahead of what came after, ties by sequence."""
+    """Available is the claim's end: behind earlier posts, in front of later ones, equal times by sequence."""
     lapsing, waiting = scene.post(2)
     scene.take(1, ttl=60)
     scene.tick(59)
@@ -145,7 +145,7 @@ def test_a_release_after_a_lapse_returns_to_the_lapse(scene: Scene):
 
 
 def test_a_late_release_does_not_restore_the_place(scene: Scene):
-    """Releasing a lapsed claim is fine and moves nothing: the lapse had decided."""
+    """Releasing a lapsed claim succeeds and changes nothing."""
     lapsed, other = scene.post(2)
     claim = scene.take(1, ttl=60)
     scene.tick(60)
@@ -166,7 +166,7 @@ def test_a_listing_goes_by_sequence_not_by_moment(scene: Scene):
 @pytest.mark.fresh_store
 @pytest.mark.parametrize("removal", ["delete", "pop", "purge", "expire"])
 def test_new_posts_sort_after_every_issued_marker(scene: Scene, removal: str):
-    """Even when the newest messages, or all of them, are gone and reclaimed: a marker misses nothing (L6)."""
+    """A marker misses no new message, even if the newest or all messages were removed and reclaimed (L6)."""
     old = scene.post(3, ttl=60)
     marker = scene.one(old[2]).sequence
     if removal == "delete":
@@ -184,7 +184,7 @@ def test_new_posts_sort_after_every_issued_marker(scene: Scene, removal: str):
 
 
 def test_a_message_keeps_its_sequence_for_life(scene: Scene):
-    """Claim, renewal, release and lapse leave the sequence alone, so a reader meets a message once."""
+    """Claim, renewal, release and lapse keep the sequence, so that a reader gets a message once."""
     [id] = scene.post()
     sequence = scene.one(id).sequence
     claim = scene.take(ttl=60)

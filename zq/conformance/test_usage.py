@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a project has stored is known at any time: each message counts from the step that stores it to the one that
-removes it, whichever verbs these are.
+"""The exact usage of a project: each message counts from the step that stores it to the one that removes it.
 
-Stores whose figures are estimates (``Usage.exact``) skip this. What is kept of messages is in ``test_usage_kept``.
-
-``USAGE_VERBS`` in the environment says how many random verbs one test makes; 300 by default.
+Stores whose usage is an estimate (``Usage.exact``) skip these tests. ``test_usage_kept`` covers history entries and
+remembered results. ``USAGE_VERBS`` in the environment sets the number of random verbs per test; the default is 300.
 """
 
 import os
@@ -163,7 +161,7 @@ def test_a_commit_in_slices_counts_each_message_once(scene: Scene):
 
 
 def test_two_connections_that_post_and_remove_at_once_lose_no_message(open_store: OpenStore, scene: Scene):
-    """Of one queue and of several."""
+    """Messages in one queue and in several count."""
 
     def worker(seed: int) -> Callable[[], None]:
         chance, own = random.Random(seed), scene.at(f"own-{seed}")

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that estimates what a project has stored is right to 5 % once maintenance has run: messages that were posted
-count at once, and those that were removed are gone within seconds."""
+"""Estimated usage of a project is within 5 % after maintenance.
+
+Posted messages count at once, and removed ones are subtracted within seconds.
+"""
 
 import random
 
@@ -16,7 +18,7 @@ pytestmark = [pytest.mark.needs_part("usage"), pytest.mark.fresh_store]
 
 @pytest.fixture(autouse=True)
 def estimated(storage: Storage) -> None:
-    """Exact stores have tests of their own."""
+    """Skip stores with exact usage, which have their own tests."""
     usage = storage.usage("nothing", storage.now())
     if usage is not None and usage.exact:
         pytest.skip("The store's figures are exact.")
@@ -64,7 +66,7 @@ def test_a_move_makes_it_no_more(scene: Scene):
 
 
 def test_what_is_removed_is_gone_after_the_next_count(scene: Scene):
-    """And while many are left."""
+    """The estimate is right while many messages are left."""
     fill(scene)
     reckoned(scene)
     for name in "abc":
