@@ -31,7 +31,7 @@ class TypedValue(Struct, frozen=True):
 
 JsonValue: TypeAlias = str | int | float | TypedValue
 Attribute: TypeAlias = JsonValue | bytes
-"""What the client posts; bytes are an attribute of type Binary."""
+"""A value that the client posts; bytes are an attribute of type Binary."""
 
 
 class AttributesOut(Struct, kw_only=True, frozen=True, omit_defaults=True):
