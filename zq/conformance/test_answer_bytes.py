@@ -59,7 +59,7 @@ taking = pytest.mark.parametrize("take", [claim, named, pop, pop_with_history])
         ((500, 1, 500, 500), [1, 1, 1, 1]),
     ],
 )
-def test_what_is_taken_has_so_many_bytes_and_nobody_is_passed_over(
+def test_messages_within_the_bytes_limit_are_returned_without_skips(
     scene: Scene, take: Taking, sizes: tuple[int, ...], shares: list[int]
 ) -> None:
     """A call with a limit of 100 bytes returns as many messages as fit, but at least one.
@@ -89,7 +89,7 @@ def test_many_small_messages_are_taken_up_to_the_limit_or_the_bytes(
     assert ids_of(take(scene, 120, 10_000)) == posted[share:]
 
 
-def test_a_claim_holds_what_it_told(scene: Scene) -> None:
+def test_a_claim_holds_exactly_the_messages_that_it_returned(scene: Scene) -> None:
     """Messages that did not fit stay ready for other claims, and a release returns only the claim's own messages."""
     posted = post(scene, 60, 60, 60)
     terms = lease(scene)
@@ -102,7 +102,7 @@ def test_a_claim_holds_what_it_told(scene: Scene) -> None:
     assert ids_of(claim(scene, 10, 130)) == posted[:2]
 
 
-def test_what_came_back_is_taken_first_whatever_fits(scene: Scene) -> None:
+def test_a_returned_message_is_claimed_first_with_a_bytes_limit(scene: Scene) -> None:
     """A message that returns to its place in front of unread ones is claimed first, though a small one would fit."""
     posted = post(scene, *[30] * 6)
     first = scene.take(1)

@@ -80,7 +80,7 @@ def test_a_reader_by_marker_misses_nothing_while_producers_post(scene: Scene):
         assert sequences == sorted(set(sequences))
 
 
-def test_messages_of_one_post_stand_together(scene: Scene):
+def test_messages_of_one_post_are_adjacent(scene: Scene):
     """Messages of one post follow each other without messages of concurrent posts between them."""
     made = together(*(partial(produce, scene, f"producer-{at}", POSTS) for at in range(PRODUCERS)))
     place = {message.id: at for at, message in enumerate(scene.walk())}
@@ -236,7 +236,7 @@ def test_bulk_delete_with_claims_is_all_or_nothing_in_a_race(scene: Scene):
         scene.storage.queues.purge(scene.queue)
 
 
-def test_one_message_has_one_deleter_with_right(scene: Scene):
+def test_a_foreign_delete_never_succeeds_before_the_holders(scene: Scene):
     """A delete with a foreign claim never succeeds before the holder's own delete."""
     for _ in range(20):
         [id] = scene.post(1)
@@ -254,7 +254,7 @@ def test_one_message_has_one_deleter_with_right(scene: Scene):
         assert scene.is_empty()
 
 
-def test_dead_letters_move_once_whoever_claims(scene: Scene):
+def test_concurrent_claims_bury_each_message_once(scene: Scene):
     """Eight consumers encounter used-up messages: each message is in the dead-letter queue once and nowhere else."""
     posted = scene.post(100)
     scene.release(scene.take(100).id)

@@ -45,7 +45,7 @@ def test_a_claim_is_listed_with_its_holder(scene: Scene) -> None:
     assert claims(scene) == []
 
 
-def test_what_a_claim_holds_is_counted(scene: Scene) -> None:
+def test_a_listed_claim_counts_its_messages(scene: Scene) -> None:
     """Deleted, moved and released messages do not count; a claim without messages is not listed."""
     ids = scene.post(6)
     scene.take(6, name="a", holder=WHO)
@@ -55,7 +55,7 @@ def test_what_a_claim_holds_is_counted(scene: Scene) -> None:
     assert claims(scene) == []
 
 
-def test_a_claim_that_is_asked_for_tells_its_holder(scene: Scene) -> None:
+def test_a_claim_read_by_id_has_its_holder(scene: Scene) -> None:
     """Reading a claim returns the same holder as the listing, also for an unknown holder."""
     scene.post(2)
     scene.take(1, name="a", holder=WHO)
@@ -75,7 +75,7 @@ def test_pages_neither_skip_nor_repeat(scene: Scene) -> None:
     assert found == [(scene.queue.name, f"c{number:02}") for number in range(0, 20, 2)]
 
 
-def test_who_takes_over_is_the_holder(scene: Scene) -> None:
+def test_a_new_claim_of_a_name_shows_its_own_holder(scene: Scene) -> None:
     """A claim that reuses the name of a lapsed one has the new holder; a repeat does not change the holder."""
     scene.post(3)
     scene.named("a", 1, ttl=60, holder=OTHER)
@@ -87,7 +87,7 @@ def test_who_takes_over_is_the_holder(scene: Scene) -> None:
     assert (found.holder, found.messages) == (WHO, 3)
 
 
-def test_an_unknown_holder_who_takes_over_is_unknown(scene: Scene) -> None:
+def test_a_new_claim_with_an_unknown_holder_shows_no_earlier_holder(scene: Scene) -> None:
     """A claim with an unknown holder never shows the holder of an earlier claim of the same name or messages."""
     scene.post(2)
     scene.named("a", 1, ttl=60, holder=OTHER)
@@ -149,7 +149,7 @@ def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
     assert names(claims(scene, 2, whole_project=True)) == sorted(expected)[2:-2]
 
 
-def test_nothing_is_listed_of_what_there_is_not(scene: Scene) -> None:
+def test_claim_lists_of_missing_queues_are_empty(scene: Scene) -> None:
     """A missing queue, a project without queues and a marker behind the last claim give empty pages."""
     assert claims(scene.at("missing")) == []
     assert claims(scene.at("missing", "nobody"), whole_project=True) == []

@@ -25,7 +25,7 @@ def test_a_claim_that_lasts_no_time_has_the_id_that_was_requested(scene: Scene, 
     assert scene.claimable() == [second]
 
 
-def test_a_claim_takes_the_oldest_and_says_what_it_holds(scene: Scene):
+def test_a_claim_returns_the_oldest_messages_in_order(scene: Scene):
     """The claim, its messages in order, whole, with claim id, count and the claim's end as their next moment."""
     posted = scene.post(5)
     scene.tick(7)
@@ -40,7 +40,7 @@ def test_a_claim_takes_the_oldest_and_says_what_it_holds(scene: Scene):
         assert (message.ttl, message.expires) == (3600, near(scene.now - 7 + 3600))
 
 
-def test_the_messages_of_a_claim_are_what_other_verbs_show(scene: Scene):
+def test_messages_of_a_claim_equal_those_of_other_verbs(scene: Scene):
     """Reading the claim, reading by id and listing agree with the result of the claim."""
     posted = scene.post(3)
     claim = scene.take(2)
@@ -356,7 +356,7 @@ def test_a_late_holder_changes_nothing(scene: Scene):
     assert scene.claimable() == posted
 
 
-def test_a_lapsed_claim_in_front_does_not_open_a_live_one(scene: Scene):
+def test_a_lapsed_claim_does_not_release_a_live_claim_behind_it(scene: Scene):
     """A claim that skips a lapsed message never takes messages of the live claim behind it."""
     first, second, third = scene.post(3)
     scene.take(1, ttl=60)
@@ -371,7 +371,7 @@ def test_a_lapsed_claim_in_front_does_not_open_a_live_one(scene: Scene):
     assert scene.one(second).claim_count == 1
 
 
-def test_a_live_claim_in_front_does_not_close_what_lapsed_behind(scene: Scene):
+def test_a_live_claim_does_not_block_lapsed_messages_behind_it(scene: Scene):
     """Messages become ready at the end of their own claim, independent of the messages in front of them."""
     posted = scene.post(4)
     scene.take(1, ttl=600)
@@ -380,7 +380,7 @@ def test_a_live_claim_in_front_does_not_close_what_lapsed_behind(scene: Scene):
     assert scene.claimable() == [posted[3], *posted[1:3]]
 
 
-def test_a_partly_released_crowd_keeps_its_holders(scene: Scene):
+def test_releasing_every_other_claim_keeps_the_other_claims(scene: Scene):
     """If every other claim of ten is released, exactly their messages are free."""
     posted = scene.post(30)
     claims = [scene.take(3, ttl=600) for _ in range(10)]

@@ -52,7 +52,7 @@ def test_settled_messages_are_never_handed_out_again(scene: Scene, source: Scene
         source.release(NAME)
 
 
-def test_a_commit_settles_what_the_claim_still_holds(scene: Scene, source: Scene):
+def test_a_commit_settles_only_messages_that_its_claims_still_hold(scene: Scene, source: Scene):
     """Messages that were settled, deleted or released before are neither counted nor changed."""
     posted = source.post(6)
     source.named("c.1", 3)
@@ -218,7 +218,7 @@ def test_an_unknown_stage_refuses_the_commit(scene: Scene, source: Scene):
     assert scene.page() == staged
 
 
-def test_what_is_wrong_is_told_in_order(scene: Scene):
+def test_errors_of_a_commit_have_a_fixed_order(scene: Scene):
     """A repeated batch is a replay whatever else is wrong; then the fence, the stages and the claims are checked."""
     scene.commit(1)
     fence, gone = scene.fence(), [ClaimRef(scene.at(SOURCE).queue, "gone.1")]

@@ -61,7 +61,7 @@ def test_a_key_is_remembered_beside_copies(scene: Scene):
     assert there.claimable() == ids_of(copies)
 
 
-def test_two_queues_may_be_each_others(scene: Scene):
+def test_posts_with_copies_in_both_directions_do_not_deadlock(scene: Scene):
     """Crossing posts of four callers to two queues neither deadlock nor lose nor duplicate messages."""
     there = scene.at("copies")
     sent: dict[str, list[str]] = {"here": [], "there": []}

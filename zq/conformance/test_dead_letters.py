@@ -88,7 +88,7 @@ def test_the_dead_letter_queue_is_made_by_the_first_dead_letter(scene: Scene, gr
     assert scene.storage.queues.count(scene.queue.project) == 2
 
 
-def test_an_existing_dead_letter_queue_keeps_what_it_has(scene: Scene, grave: Scene):
+def test_an_existing_dead_letter_queue_keeps_metadata_and_messages(scene: Scene, grave: Scene):
     """The queue keeps its metadata, and dead letters follow the messages that it already had."""
     scene.storage.queues.create(scene.at(GRAVE).queue, b'{"a": 1}')
     waiting = grave.post(2)
@@ -139,7 +139,7 @@ def test_the_fresh_ones_of_a_mixed_claim_are_handed_out(scene: Scene, grave: Sce
     assert grave.page() == old
 
 
-def test_a_claim_that_only_moved_looks_again(scene: Scene, grave: Scene):
+def test_a_claim_that_only_buried_continues_behind_the_buried(scene: Scene, grave: Scene):
     """A hundred used-up messages in front of a fresh one do not make a claim return nothing."""
     old = scene.post(100)
     handed_out(scene, 1, limit=100)
@@ -199,7 +199,7 @@ def test_without_the_rule_nothing_moves(scene: Scene, grave: Scene):
     assert not grave.exists()
 
 
-def test_a_pop_takes_what_claims_would_move(scene: Scene, grave: Scene):
+def test_a_pop_takes_messages_that_a_claim_would_bury(scene: Scene, grave: Scene):
     """Pops ignore the claim count."""
     posted = scene.post(1)
     handed_out(scene, 3)

@@ -68,7 +68,7 @@ def test_waiting_messages_do_not_block_ready_ones(scene: Scene):
     assert scene.claim() is None
 
 
-def test_a_delayed_message_is_shown_to_those_who_ask(scene: Scene):
+def test_a_delayed_message_is_shown_by_id_and_by_the_delayed_view(scene: Scene):
     """Reads by id and listings with the delayed view show the message; statistics count it as free."""
     delayed = scene.post(2, delay=60)
     assert ids_of(scene.get(delayed)) == delayed

@@ -107,7 +107,7 @@ def test_a_lapsed_claim_deletes_nothing(scene: Scene):
     assert scene.is_empty()
 
 
-def test_a_late_holder_cannot_delete_what_another_holds_now(scene: Scene):
+def test_a_lapsed_claim_cannot_delete_a_message_of_a_new_claim(scene: Scene):
     """A delete with a lapsed claim is refused if a new claim holds the message (L2)."""
     [id] = scene.post()
     late = scene.take(ttl=60)
@@ -133,7 +133,7 @@ def test_a_claim_of_another_queue_deletes_nothing(scene: Scene):
     assert scene.held(claim.id) == [id]
 
 
-def test_many_are_deleted_claimed_or_not(scene: Scene):
+def test_a_bulk_delete_by_the_owner_ignores_claims(scene: Scene):
     """The owner's bulk delete ignores claims, missing ids and repeated ids, and ends claims that become empty."""
     posted = scene.post(4) + scene.post(1, delay=60)
     claim = scene.take(2)
@@ -147,7 +147,7 @@ def test_many_are_deleted_claimed_or_not(scene: Scene):
     assert scene.claimable() == [posted[3]]
 
 
-def test_many_leave_other_queues_alone(scene: Scene):
+def test_a_bulk_delete_ignores_ids_of_other_queues(scene: Scene):
     """Ids of another queue are treated as missing."""
     kept = scene.post(2)
     other = scene.at("other")
@@ -157,7 +157,7 @@ def test_many_leave_other_queues_alone(scene: Scene):
     assert scene.page() == kept
 
 
-def test_many_with_claims_go_when_each_is_held(scene: Scene):
+def test_a_bulk_delete_with_claims_removes_messages_that_they_hold(scene: Scene):
     """The claims together hold all messages; repeated ids, repeated claims and a spare claim do no harm."""
     posted = scene.post(4)
     one, two, spare = scene.take(2), scene.take(1), scene.take(1)
@@ -168,7 +168,7 @@ def test_many_with_claims_go_when_each_is_held(scene: Scene):
         scene.held(one.id)
 
 
-def test_many_with_claims_stay_when_one_is_not_held(scene: Scene):
+def test_a_bulk_delete_with_claims_is_refused_if_one_message_is_not_held(scene: Scene):
     """One free message, or one of another claim, refuses the whole call.
 
     The error is that of the first such message, and nothing is deleted.
@@ -197,7 +197,7 @@ def test_many_with_claims_stay_when_one_is_not_held(scene: Scene):
     assert scene.held(other.id) == posted[1:2]
 
 
-def test_many_go_without_claims_when_nobody_holds_them(scene: Scene):
+def test_a_bulk_delete_without_claims_removes_unclaimed_messages(scene: Scene):
     """A caller without claims deletes ready, delayed and lapsed messages; missing ids do no harm."""
     posted = scene.post(2) + scene.post(1, delay=60) + scene.post(1)
     scene.take(1, ttl=60)
@@ -206,7 +206,7 @@ def test_many_go_without_claims_when_nobody_holds_them(scene: Scene):
     assert ids_of(scene.walk()) == posted[3:]
 
 
-def test_many_with_a_lapsed_claim_stay(scene: Scene):
+def test_a_bulk_delete_with_a_lapsed_claim_is_refused(scene: Scene):
     """A lapsed or released claim permits no delete."""
     posted = scene.post(2)
     lapsed = scene.take(1, ttl=60)
@@ -219,7 +219,7 @@ def test_many_with_a_lapsed_claim_stay(scene: Scene):
     assert ids_of(scene.walk()) == posted
 
 
-def test_many_missing_with_claims_are_fine(scene: Scene):
+def test_a_bulk_delete_with_claims_ignores_missing_ids(scene: Scene):
     """Missing ids need no claim: the claimed messages are deleted."""
     posted = scene.post(2)
     claim = scene.take()
@@ -227,7 +227,7 @@ def test_many_missing_with_claims_are_fine(scene: Scene):
     assert scene.held(claim.id) == posted[1:]
 
 
-def test_a_thousand_are_deleted_at_once(scene: Scene):
+def test_a_bulk_delete_removes_a_thousand_messages(scene: Scene):
     """Bulk delete accepts any number of ids."""
     posted = scene.post(1100)
     claim = scene.take(600)

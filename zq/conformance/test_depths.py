@@ -33,7 +33,7 @@ def test_a_store_without_queues_has_no_depths(scene: Scene):
     assert list(scene.storage.depths(scene.now, 10, 10)) == []
 
 
-def test_an_empty_queue_is_told_with_zeros(scene: Scene):
+def test_an_empty_queue_is_listed_with_zeros(scene: Scene):
     """Queues that were created, popped empty or purged are listed; a deleted one is not."""
     scene.storage.queues.create(scene.queue, b"{}")
     assert scene.depth() == Depth()
@@ -170,7 +170,7 @@ def test_expired_messages_count_until_they_are_removed(scene: Scene):
     assert states(scene) == (5, 0, 0, 0)
 
 
-def test_every_queue_of_every_project_is_told(scene: Scene):
+def test_every_queue_of_every_project_is_listed(scene: Scene):
     """Names like parts of a path, an empty project and other alphabets each have their own count."""
     names = [("acme", "a/b"), ("acme/a", "b"), ("", "jobs"), ("Ünïcode ☃", "jobs"), ("acme", "jobs.2"), ("*", "[a-z]?")]
     places = [scene.at(name, project) for project, name in names if project]

@@ -60,7 +60,7 @@ def shelf(storage: Storage) -> Shelf:
     return Shelf(storage)
 
 
-def test_a_record_comes_back_as_it_was_put(shelf: Shelf):
+def test_a_document_comes_back_as_it_was_put(shelf: Shelf):
     """Documents of any bytes and size come back, with an expiry or without one."""
     for at, value in enumerate([b"", b"{}", b"\x00\xff", bytes(range(256)) * 2000]):
         assert shelf.get(ref(f"n{at}")) is None
@@ -70,7 +70,7 @@ def test_a_record_comes_back_as_it_was_put(shelf: Shelf):
         assert found.version != ""
 
 
-def test_a_record_is_put_only_if_it_is_the_expected_one(shelf: Shelf):
+def test_a_document_is_put_only_if_it_is_the_expected_one(shelf: Shelf):
     """The expected version "" means no document, ``None`` any; a refused put changes nothing."""
     assert not shelf.put(ref(), b"0", expected="no-such-version")
     assert shelf.get(ref()) is None
@@ -87,7 +87,7 @@ def test_a_record_is_put_only_if_it_is_the_expected_one(shelf: Shelf):
     assert (shelf.one(ref()).value, shelf.one(ref()).expires) == (b"3", None)
 
 
-def test_no_version_comes_again(shelf: Shelf):
+def test_a_version_never_repeats(shelf: Shelf):
     """A new state has a new version, even with the same value or after a deletion or expiry."""
     versions = []
     for at in range(30):
@@ -103,7 +103,7 @@ def test_no_version_comes_again(shelf: Shelf):
         assert not shelf.delete(ref(), expected=version)
 
 
-def test_a_record_is_deleted_only_if_it_is_the_expected_one(shelf: Shelf):
+def test_a_document_is_deleted_only_if_it_is_the_expected_one(shelf: Shelf):
     """The document is deleted once, and the result says whether it existed."""
     assert not shelf.delete(ref())
     assert shelf.put(ref())
@@ -117,7 +117,7 @@ def test_a_record_is_deleted_only_if_it_is_the_expected_one(shelf: Shelf):
     assert shelf.delete(ref())
 
 
-def test_an_expired_record_exists_for_no_verb(shelf: Shelf):
+def test_an_expired_document_exists_for_no_verb(shelf: Shelf):
     """From its expiry on the document can be created again; maintenance keeps the new one."""
     for name in ("a", "b", "c"):
         assert shelf.put(ref(name), b"old", ttl=60)
@@ -160,7 +160,7 @@ def test_a_listing_goes_by_bytes_from_any_name(shelf: Shelf):
     assert shelf.names(prefix="a\x00") == ["a\x00", "a\x00b"]
 
 
-def test_records_with_odd_names_do_not_meet(shelf: Shelf):
+def test_documents_with_odd_names_do_not_meet(shelf: Shelf):
     """Documents with any characters in project, kind and name are put, listed and deleted by their full name only."""
     refs = [DocumentRef(project, "topic", "b") for project in ["", *PROJECTS, "\udfff"]]
     refs += [DocumentRef("acme", kind, "b") for kind in ODD] + [DocumentRef("acme", "odd", name) for name in ODD[1:]]
@@ -178,7 +178,7 @@ def test_records_with_odd_names_do_not_meet(shelf: Shelf):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_of_many_who_change_one_state_one_succeeds(shelf: Shelf):
+def test_one_of_many_concurrent_changes_of_a_document_succeeds(shelf: Shelf):
     """Concurrent creations, changes and deletions have one winner in each of thirty rounds, and its value is kept."""
 
     for at in range(15):
@@ -193,7 +193,7 @@ def test_of_many_who_change_one_state_one_succeeds(shelf: Shelf):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_no_change_of_many_is_lost(shelf: Shelf):
+def test_concurrent_changes_of_a_document_are_all_kept(shelf: Shelf):
     """Four writers that count by compare-and-set with retries lose no step."""
     assert shelf.put(ref(), b"0")
 
@@ -216,7 +216,7 @@ def reopened(open_store: OpenStore) -> Iterator[Shelf]:
 
 
 @pytest.mark.durable
-def test_records_survive_a_restart(open_store: OpenStore, reopened: Shelf):
+def test_documents_survive_a_restart(open_store: OpenStore, reopened: Shelf):
     """Value, version and expiry survive; deleted documents stay deleted, and closed stores expire documents too."""
     shelf = reopened
     for at in range(50):

@@ -8,7 +8,7 @@ from zq.model import Move, Release
 AFTER_30 = Redelivery(30, cap=600)
 
 
-def test_ready_counts_what_can_be_claimed_now(scene: Scene):
+def test_ready_counts_claimable_messages(scene: Scene):
     """Claimed, delayed and expired messages do not count; lapsed and released ones do."""
     assert scene.ready() == 0
     scene.post(2, ttl=60)

@@ -18,7 +18,7 @@ def post(scene: Scene, expected: bytes | None, count: int = 2) -> bytes | None:
     return scene.storage.messages.post(scene.queue, drafts(count, scene.now), scene.now, expected)
 
 
-def test_a_post_that_finds_what_it_expects_is_stored(scene: Scene):
+def test_a_post_with_matching_expected_metadata_is_stored(scene: Scene):
     """The post is stored in a queue with metadata, in one without and in a missing one, which has none."""
     assert post(scene, NONE) is None
     assert scene.exists()
@@ -35,7 +35,7 @@ def test_a_post_that_expects_nothing_is_stored(scene: Scene):
     assert len(scene.walk()) == 2
 
 
-def test_a_post_that_expects_other_metadata_is_told_and_not_stored(scene: Scene):
+def test_a_post_that_expects_other_metadata_returns_them_and_is_not_stored(scene: Scene):
     """The post returns the current metadata; a second attempt that expects them is stored."""
     scene.storage.queues.create(scene.queue, SOME)
     for wrong in (NONE, SOME + b" "):
@@ -45,7 +45,7 @@ def test_a_post_that_expects_other_metadata_is_told_and_not_stored(scene: Scene)
     assert len(scene.walk()) == 2
 
 
-def test_a_post_to_a_missing_queue_that_expects_metadata_is_told_that_there_are_none(scene: Scene):
+def test_a_post_to_a_missing_queue_that_expects_metadata_returns_none(scene: Scene):
     """A deleted queue that was not created again has no metadata."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.storage.queues.delete(scene.queue)
@@ -84,7 +84,7 @@ def test_a_post_need_not_create_the_queue(scene: Scene):
     assert refused(NONE)
 
 
-def test_posts_beside_updates_are_stored_under_what_they_expect_only(scene: Scene):
+def test_posts_racing_updates_are_stored_only_under_expected_metadata(scene: Scene):
     """No message that was posted under an older version of the metadata arrives behind one of a newer version."""
     versions = [b'{"version": %d}' % number for number in range(20)]
     stored = Semaphore(0)

@@ -166,7 +166,7 @@ def test_an_expired_message_is_no_dead_letter(scene: Scene):
     assert not grave.exists()
 
 
-def test_maintenance_gives_back_what_expired(scene: Scene):
+def test_maintenance_removes_each_expired_message_once(scene: Scene):
     """Rounds remove each expired message once, and nothing after that."""
     scene.post(30, ttl=60)
     scene.at("other", project="rival").post(12, ttl=60, delay=900)
@@ -219,7 +219,7 @@ def test_maintenance_takes_nothing_alive(scene: Scene):
     assert scene.claimable() == free + ids_of(lapsed.messages)
 
 
-def test_maintenance_does_not_take_what_a_dead_letter_became(scene: Scene):
+def test_maintenance_keeps_a_dead_letter_past_its_first_expiry(scene: Scene):
     """The expiry of the message's first life does not remove the dead letter."""
     posted = scene.post(1, ttl=600)
     scene.release(scene.take(ttl=60).id)

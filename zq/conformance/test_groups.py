@@ -81,7 +81,7 @@ def test_groups_take_turns(ordered: Scene):
     assert [ids_of(ordered.take(1).messages) for _ in range(3)] == [[b1], [c1], [a2]]
 
 
-def test_what_comes_behind_a_busy_group_waits(ordered: Scene):
+def test_messages_behind_a_busy_group_are_not_ready(ordered: Scene):
     [a1] = send(ordered, "a")
     claim = ordered.take()
     [a2] = send(ordered, "a")
@@ -105,7 +105,7 @@ def test_hiding_the_second_of_three_leaves_the_first(ordered: Scene):
 
 
 @pytest.mark.parametrize("way", ["release", "lapse"])
-def test_what_comes_back_has_its_former_place(ordered: Scene, way: str):
+def test_a_returned_message_has_its_former_place_in_its_group(ordered: Scene, way: str):
     """The message returns to its place in its group, not to the end."""
     a1, a2 = send(ordered, "a", "a")
     claim = ordered.take(1, ttl=60)
@@ -169,7 +169,7 @@ def test_removal_of_expired_heads_places_the_next(ordered: Scene):
 
 
 @pytest.mark.parametrize("way", ["delete", "move", "pop", "settle", "bury"])
-def test_whatever_takes_the_first_lets_the_next_come(ordered: Scene, way: str):
+def test_removing_the_head_of_a_group_frees_the_next_message(ordered: Scene, way: str):
     """Deletes by id, moves, pops, settlements and dead letters free the next message."""
     a1, a2 = send(ordered, "a", "a")
     if way == "delete":
@@ -243,7 +243,7 @@ def test_staged_messages_join_their_groups(ordered: Scene):
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10])
-def test_what_is_claimable_is_ready(grouped: Scene, limit: int):
+def test_ready_counts_agree_with_claims_of_groups(grouped: Scene, limit: int):
     """The count of ready messages and the next ready time agree with a claim."""
     send(grouped, "a", "a", "b", "c", "c", "c")
     send(grouped, "d", delay=45)
@@ -260,7 +260,7 @@ def test_what_is_claimable_is_ready(grouped: Scene, limit: int):
 
 
 @pytest.mark.fresh_store
-def test_what_waits_behind_a_busy_group_is_counted(ordered: Scene):
+def test_messages_behind_a_busy_group_count_as_free(ordered: Scene):
     """The messages count as free, not as claimed or delayed, and are listed."""
     a1, a2, a3 = send(ordered, "a", "a", "a")
     ordered.take(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handling single messages by receipt: delete them or change the end of their hold."""
+"""Handling single messages by receipt (a ``Grip``): delete them or change the end of their hold."""
 
 from collections.abc import Callable
 from functools import partial
@@ -80,7 +80,7 @@ FATES: list[tuple[Callable[[Scene, Claim], None], Handled, Handled]] = [
 
 
 @pytest.mark.parametrize(("happens", "soon", "late"), FATES, ids=[fate[0].__name__ for fate in FATES])
-def test_a_grip_is_good_for_what_its_claim_handed_out(scene: Scene, happens, soon: Handled, late: Handled):
+def test_a_receipt_works_until_another_claim_takes_the_message(scene: Scene, happens, soon: Handled, late: Handled):
     """A receipt works until another claim takes the message; afterwards it changes nothing."""
     scene.post(1)
     taken = scene.take(1, ttl=60)
@@ -97,7 +97,7 @@ def test_a_grip_is_good_for_what_its_claim_handed_out(scene: Scene, happens, soo
     assert scene.walk() == ([] if late is DONE else before)
 
 
-def test_a_claim_holds_no_message_for_longer_than_a_grip_allows(scene: Scene):
+def test_a_receipt_is_refused_after_its_longest_hold(scene: Scene):
     """The limit counts from the creation or last renewal of the claim, also after its end, and for any claim id."""
     scene.post(1)
     [message] = scene.take(1, ttl=60).messages
@@ -142,7 +142,7 @@ def test_each_message_of_a_claim_goes_by_itself(scene: Scene):
         scene.held("a")
 
 
-def test_a_hold_of_no_time_makes_a_message_ready_and_leaves_the_grip(scene: Scene):
+def test_a_hold_of_zero_seconds_makes_a_message_ready_and_keeps_its_receipt(scene: Scene):
     """The message is ready behind earlier ready messages, in every verb; its last holder may delete it."""
     scene.post(2)
     [one, other] = scene.take(2, name="a", ttl=600).messages
@@ -190,7 +190,7 @@ def test_a_hold_lengthens_no_life(scene: Scene):
     assert (scene.handle([taken], late=True), scene.walk(EVERYTHING)) == ([GONE], [])
 
 
-def test_what_dies_while_it_is_held_is_held_by_nobody(scene: Scene):
+def test_a_message_that_expires_while_held_leaves_its_claim(scene: Scene):
     """A message that expires while it is held leaves its claim, whether the hold or the claim would end later."""
     scene.post(2, ttl=100)
     longer = scene.take(1, name="a", ttl=60)
@@ -225,7 +225,7 @@ def states(scene: Scene) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("commit", [Scene.commit, Scene.decide])
-def test_a_commit_takes_what_its_claim_still_holds(scene: Scene, commit: Callable[..., Committed]):
+def test_a_commit_leaves_messages_whose_hold_has_ended(scene: Scene, commit: Callable[..., Committed]):
     """Small and large commits settle the messages that the claim still holds.
 
     Messages whose hold has ended may belong to other claims: the commit leaves them alone, and expired ones too.
@@ -246,7 +246,7 @@ def dying(scene: Scene, limit: int) -> ClaimRequest:
     return ClaimRequest(Lease("a", 60, 0, prolong=False), limit)
 
 
-def test_what_is_held_again_is_shown_as_claimed(scene: Scene):
+def test_a_message_held_again_is_listed_as_claimed(scene: Scene):
     """A listing of claimed messages that was empty during the redelivery delay shows the message afterwards."""
     scene.post(70)
     taken = scene.storage.claims.create(scene.queue, waiting(scene, 70), scene.now).claim.messages
@@ -260,7 +260,7 @@ def test_what_is_held_again_is_shown_as_claimed(scene: Scene):
 
 
 @pytest.mark.every_server
-def test_what_is_deleted_leaves_a_record(scene: Scene):
+def test_a_deletion_by_receipt_leaves_a_history_entry(scene: Scene):
     """Early and late deletions leave a history entry where history is kept."""
     scene.post(2)
     [one, other] = scene.take(2, ttl=60).messages
@@ -270,7 +270,7 @@ def test_what_is_deleted_leaves_a_record(scene: Scene):
     assert scene.finished() == [(one.id, Outcome.DELETED), (other.id, Outcome.DELETED)]
 
 
-def test_a_record_tells_how_long_a_message_was_held_last(scene: Scene):
+def test_a_history_entry_has_the_last_hold(scene: Scene):
     """The entry has the last hold, even if the next receipt of the same call deletes the message."""
     scene.post(1)
     [taken] = scene.take(1, ttl=60).messages
@@ -281,7 +281,7 @@ def test_a_record_tells_how_long_a_message_was_held_last(scene: Scene):
 
 
 @pytest.mark.every_server
-def test_grips_are_taken_in_order(scene: Scene):
+def test_receipts_are_handled_in_order(scene: Scene):
     """Results have the order of the receipts, also for two receipts of one message."""
     scene.post(2)
     [one, other] = scene.take(2, ttl=60).messages

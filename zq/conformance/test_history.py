@@ -80,7 +80,7 @@ WAYS: dict[Callable[[Scene, str, int], None], Outcome] = {
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_each_way_out_leaves_a_record(scene: Scene, way: Callable[[Scene, str, int], None]):
+def test_each_way_to_finish_leaves_a_history_entry(scene: Scene, way: Callable[[Scene, str, int], None]):
     """The entry has the message's last state without its claim id; a queue without history keeps no entry."""
     [id] = scene.post(1, ttl=600, client="bob")
     scene.release(scene.take(ttl=60).id)
@@ -103,7 +103,7 @@ def test_each_way_out_leaves_a_record(scene: Scene, way: Callable[[Scene, str, i
 
 
 @pytest.mark.fresh_store
-def test_only_finishing_leaves_a_record(scene: Scene):
+def test_only_finishing_leaves_a_history_entry(scene: Scene):
     """Posts, claims, renewals, releases, lapses, expiry, purge and refused or missing deletes leave none."""
     posted = scene.post(3, ttl=600)
     claim = scene.take(2)
@@ -128,7 +128,7 @@ def test_only_finishing_leaves_a_record(scene: Scene):
     assert scene.tail() == []
 
 
-def test_the_target_of_a_move_has_no_record_of_it(scene: Scene):
+def test_the_target_of_a_move_has_no_history_entry_of_it(scene: Scene):
     """The message lives in the target queue; its history entry belongs to the source."""
     posted = scene.post(2)
     scene.move(posted, "next", history=KEPT)
@@ -139,7 +139,7 @@ def test_the_target_of_a_move_has_no_record_of_it(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_a_record_lives_as_long_as_it_was_kept(scene: Scene):
+def test_a_history_entry_lives_as_long_as_it_was_kept(scene: Scene):
     """The entry lives to the last millisecond after finishing, independent of the message's own life."""
     short, long = scene.post(1, ttl=60)[0], scene.post(1, ttl=9999)[0]
     scene.delete_many([short], history=KEPT)
@@ -161,7 +161,7 @@ def test_a_record_lives_as_long_as_it_was_kept(scene: Scene):
     assert (scene.history(), scene.tail()) == ([], [])
 
 
-def test_records_are_no_messages(scene: Scene):
+def test_history_entries_are_not_messages(scene: Scene):
     """Other verbs do not show, count, claim, pop, move, delete or extend history entries (L3, L10)."""
     posted = scene.post(3)
     scene.pop(history=KEPT)
@@ -176,7 +176,7 @@ def test_records_are_no_messages(scene: Scene):
     assert scene.finished() == [(id, "popped") for id in posted]
 
 
-def test_a_claim_among_many_records_finds_the_living(scene: Scene):
+def test_a_claim_among_many_history_entries_finds_the_living(scene: Scene):
     """History entries do not hide living messages from claims."""
     scene.post(1500)
     assert len(scene.pop(1500, KEPT)) == 1500
@@ -187,7 +187,7 @@ def test_a_claim_among_many_records_finds_the_living(scene: Scene):
     assert scene.pop(10) == living[2:]
 
 
-def test_the_latest_record_of_a_message_is_the_one_to_get(scene: Scene):
+def test_the_latest_history_entry_of_a_message_is_the_one_to_get(scene: Scene):
     """Entries come in the requested order, each once, of this queue only; the latest entry of an id is returned."""
     posted = scene.post(3)
     scene.move(posted[:1], "next", history=KEPT)
@@ -205,7 +205,7 @@ def test_the_latest_record_of_a_message_is_the_one_to_get(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_purge_keeps_records_and_deletion_drops_them(scene: Scene):
+def test_purge_keeps_history_entries_and_deletion_drops_them(scene: Scene):
     """A queue that is created again has no history, also after maintenance."""
     posted = scene.post(3)
     scene.delete(posted[0], history=KEPT)
@@ -223,7 +223,7 @@ def test_purge_keeps_records_and_deletion_drops_them(scene: Scene):
     assert scene.finished() == [(new[0], "deleted")]
 
 
-def test_a_living_message_in_the_tail_is_what_get_shows(scene: Scene):
+def test_the_tail_shows_living_messages_like_get(scene: Scene):
     """Ready, claimed, lapsed, waiting and delayed ones, with neither outcome nor position."""
     posted = scene.post(4) + scene.post(1, delay=900)
     scene.take(1, ttl=60)

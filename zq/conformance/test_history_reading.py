@@ -26,7 +26,7 @@ def finish_each(scene: Scene, ids: list[str]) -> None:
         scene.delete(id, history=KEPT)
 
 
-def test_records_stand_in_the_order_of_finishing(scene: Scene):
+def test_history_entries_are_in_the_order_of_finishing(scene: Scene):
     """Entries follow the order of finishing, not of posting; positions rise and finish times never fall."""
     posted = scene.post(6)
     claim = scene.take(2)
@@ -60,7 +60,7 @@ def test_a_slower_clock_finishes_no_earlier(scene: Scene):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
-def test_pages_of_history_show_every_record_once(scene: Scene, limit: int):
+def test_pages_of_history_show_every_entry_once(scene: Scene, limit: int):
     """Pages are full while there are enough entries, next is the last position, and an empty page has none."""
     posted = scene.post(7)
     finish_each(scene, posted[::-1])
@@ -92,7 +92,7 @@ def test_a_span_of_time_includes_its_beginning_and_not_its_end(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_a_marker_outlives_its_record(scene: Scene):
+def test_a_marker_outlives_its_history_entry(scene: Scene):
     """An expired entry does not move the marker; new entries come after every issued marker."""
     posted = scene.post(3)
     scene.delete(posted[0], history=60)
@@ -110,7 +110,7 @@ def test_a_marker_outlives_its_record(scene: Scene):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-def test_the_living_and_the_finished_stand_together_in_sequence(scene: Scene, limit: int):
+def test_living_and_finished_messages_are_listed_together_in_sequence(scene: Scene, limit: int):
     """Each message is listed once in sequence, with its outcome or without one."""
     posted = scene.post(4) + scene.post(2, delay=900) + scene.post(3)
     claim = scene.take(3)
@@ -138,7 +138,7 @@ def test_a_message_that_moved_into_its_own_queue_stands_at_both_places(scene: Sc
     ]
 
 
-def test_messages_and_records_that_expired_are_not_in_the_tail(scene: Scene):
+def test_messages_and_history_entries_that_expired_are_not_in_the_tail(scene: Scene):
     """A thousand expired messages and entries make no page short."""
     scene.post(1000, ttl=60)
     scene.pop(500, history=60)
@@ -201,7 +201,7 @@ def test_readers_miss_nothing_while_messages_come_and_finish(scene: Scene):
     assert [one.finished for one in results[0]] == sorted(one.finished for one in results[0])
 
 
-def test_whoever_finishes_a_message_leaves_the_only_record(scene: Scene):
+def test_concurrent_finishes_of_a_message_leave_one_history_entry(scene: Scene):
     """Pops, holders and owners race for the same messages: each message has one history entry."""
     posted = scene.post(60)
 

@@ -50,7 +50,7 @@ def test_no_verb_of_a_claim_knows_the_message_that_expired_with_it(scene: Scene)
     assert scene.is_empty()
 
 
-def test_a_settlement_reaches_what_only_the_claim_keeps_alive(scene: Scene):
+def test_a_settlement_applies_to_messages_that_only_the_claim_keeps_alive(scene: Scene):
     """After their first expiry, claimed messages can be deleted, released and kept."""
     first, second, third = scene.post(3, ttl=60)
     claim = scene.take(ttl=600, grace=60)

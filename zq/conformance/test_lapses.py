@@ -46,7 +46,7 @@ def test_messages_of_a_claim_that_ended_have_lapsed(scene: Scene, lapsed):
     assert lapsed(100) == (7, 7)
 
 
-def test_the_lapse_is_told_after_a_redelivery_wait_too(scene: Scene, lapsed):
+def test_a_lapse_counts_after_a_redelivery_delay(scene: Scene, lapsed):
     """The lapse counts after a redelivery delay of any length."""
     scene.post(2)
     assert lapsed(ttl=60, redelivery=Redelivery(30, cap=60)) == (2, 0)
@@ -87,7 +87,7 @@ def test_a_claim_under_the_same_name_took_over_too(scene: Scene, lapsed):
     assert lapsed(name="first", ttl=60) == (2, 2)
 
 
-def test_a_claim_that_is_found_again_tells_nothing(scene: Scene):
+def test_a_repeated_named_claim_reports_no_lapses(scene: Scene):
     """A repeat of a named claim does not report the count again."""
     scene.post(2)
     scene.take(ttl=60)

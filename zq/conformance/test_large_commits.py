@@ -74,7 +74,7 @@ def test_a_large_commit_is_decided_and_then_carried_out(job: Job):
     job.assert_done()
 
 
-def test_a_list_of_claims_leaves_out_what_a_decided_commit_holds(job: Job):
+def test_claims_of_a_decided_commit_are_not_listed(job: Job):
     """The commit has taken over two claims; the list has the third claim of the queue only."""
     other = job.source.take(1)
     job.decide()
@@ -108,7 +108,7 @@ def test_each_slice_is_bounded_and_goes_in_order(job: Job):
     job.assert_done()
 
 
-def test_what_a_decided_commit_holds_is_nobodys(job: Job):
+def test_messages_of_a_decided_commit_are_in_no_claim(job: Job):
     """Its claims are unknown to their holder, and their messages stay claimed and never lapse."""
     job.decide()
     source = job.source
@@ -197,7 +197,7 @@ def test_the_next_batch_finishes_the_one_before_it(job: Job):
     assert job.other.page() == job.there
 
 
-def test_what_is_unfinished_is_listed_and_told_by_its_progress(job: Job):
+def test_open_commits_are_listed_with_their_progress(job: Job):
     """The listing covers all projects, shows another progress after each slice, and is empty in the end."""
     transactions = job.scene.storage.transactions
     assert transactions.unfinished(job.scene.now) == []
@@ -224,7 +224,7 @@ def test_many_may_carry_one_commit_out(job: Job):
     job.assert_done()
 
 
-def test_others_use_the_queues_between_two_slices(job: Job):
+def test_posts_and_claims_run_between_slices(job: Job):
     """Posts come between published messages, claims take them, and nothing is lost or duplicated."""
     job.decide()
     mine, taken = [], []
@@ -271,7 +271,7 @@ def test_a_commit_beyond_the_most_is_refused_before_anything_changed(job: Job):
 
 
 @pytest.mark.parametrize("step", [1, 1000])
-def test_a_commit_whose_stages_hold_something_else_is_refused(job: Job, step: int):
+def test_a_commit_with_another_staged_count_is_refused(job: Job, step: int):
     """A.9: a commit that expects fewer or more messages changes nothing and can be repeated with the right number."""
     bounds = Bounds(step, 1000)
     for expected in ({"s1": 3}, {"s1": 4, "s2": 5}):
@@ -308,7 +308,7 @@ def test_a_large_commit_of_large_messages_is_carried_out_too(scene: Scene):
     assert scene.page(limit=50) == ids_of(new)
 
 
-def test_what_nobody_carries_on_is_finished_by_whoever_looks_twice(job: Job):
+def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
     """A round leaves a commit that progressed since the last round to others, and carries on one that did not."""
     looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
@@ -324,7 +324,7 @@ def test_what_nobody_carries_on_is_finished_by_whoever_looks_twice(job: Job):
     job.assert_done()
 
 
-def test_who_carries_on_what_was_left_does_not_wait_for_itself(job: Job, monkeypatch: pytest.MonkeyPatch):
+def test_a_round_does_not_wait_for_its_own_progress(job: Job, monkeypatch: pytest.MonkeyPatch):
     """A round's own progress does not count as another server's: every round after the second carries on."""
     monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice a look
     looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)

@@ -190,20 +190,20 @@ def check(listening: Storage, acting: Storage) -> None:
         assert ids_of(found.take(1).messages) != []
 
 
-def test_a_listener_hears_what_its_own_process_does(prepared: Storage):
+def test_a_listener_is_notified_by_its_own_connection(prepared: Storage):
     """Post, release, settlement, move, burial and publishing notify, each in a queue of its own."""
     check(prepared, prepared)
 
 
 @pytest.mark.shared
-def test_a_listener_hears_what_another_process_does(open_store: OpenStore, prepared: Storage):
+def test_a_listener_is_notified_by_another_connection(open_store: OpenStore, prepared: Storage):
     """A listener on one connection is notified of actions on another one."""
     acting = open_store()
     check(prepared, acting)
     acting.close()
 
 
-def test_a_listener_hears_of_a_groups_next_head_once_a_claimed_one_has_expired(storage: Storage, scene: Scene):
+def test_a_listener_is_notified_of_a_next_head_after_a_claimed_one_expired(storage: Storage, scene: Scene):
     """Either the listener is notified, or the store reports the time, so that a timer wakes the waiters."""
     assert storage.queues.create(scene.queue, b"{}", Grouping.ORDERED)
     for ttl in (60, 3600):

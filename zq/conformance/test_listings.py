@@ -206,7 +206,7 @@ def test_a_longer_renewal_keeps_a_hidden_block_hidden(scene: Scene):
     assert scene.page(ListFilter(), 5) == front[:5]
 
 
-def test_a_view_that_skips_does_not_blind_another_view(scene: Scene):
+def test_messages_skipped_by_one_view_are_visible_in_another(scene: Scene):
     """Messages that one filter skipped are still visible to the other filters."""
     claimed = scene.post(2200)
     for _ in range(3):

@@ -49,7 +49,7 @@ def figure(scene: Scene, name: str) -> float:
     return sum(measure.value for measure in scene.storage.measures(scene.now) if measure.name == name)
 
 
-def test_every_measure_is_a_known_one_and_told_once(scene: Scene):
+def test_every_metric_is_known_and_reported_once(scene: Scene):
     """Names are those of dashboards and alerts; no name and labels occur twice; no value is negative."""
     scene.post(3)
     told = list(scene.storage.measures(scene.now))
@@ -73,7 +73,7 @@ def test_an_empty_store_has_nothing_to_remove(scene: Scene):
     assert (figure(scene, "expired_waiting"), figure(scene, "sweep_lag_seconds")) == (0, 0)
 
 
-def test_what_waits_for_removal_is_told_with_its_lag(scene: Scene):
+def test_expired_messages_are_reported_with_their_lag(scene: Scene):
     """The lag grows with the clock from the first expiry on; a round ends it and counts the removed messages."""
     scene.post(10, ttl=60)
     scene.post(4, ttl=90)
@@ -90,7 +90,7 @@ def test_what_waits_for_removal_is_told_with_its_lag(scene: Scene):
     assert figure(scene, "expired_removed_total") == removed + 14
 
 
-def test_a_store_that_does_not_sweep_tells_how_far_it_is_behind(scene: Scene):
+def test_a_store_that_does_not_sweep_reports_a_growing_lag(scene: Scene):
     """The metrics that alerts watch grow while sweeping is off."""
     configure(scene.storage, Expiry(sweep=False, delete_on_read=False))
     scene.post(6, ttl=60)
@@ -100,7 +100,7 @@ def test_a_store_that_does_not_sweep_tells_how_far_it_is_behind(scene: Scene):
     assert 539.9 <= figure(scene, "sweep_lag_seconds") <= 540.1
 
 
-def test_what_was_deleted_purged_or_popped_is_not_counted_as_expired(scene: Scene):
+def test_deleted_purged_and_popped_messages_do_not_count_as_expired(scene: Scene):
     """Only messages whose time ran out count as expired."""
     removed = figure(scene, "expired_removed_total")
     posted = scene.post(9)

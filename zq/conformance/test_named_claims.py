@@ -27,7 +27,7 @@ def test_a_name_makes_a_claim_the_first_time(scene: Scene):
     assert scene.get(posted[:3]) == claim.messages
 
 
-def test_a_repeat_gets_what_the_claim_still_holds(scene: Scene):
+def test_a_repeat_returns_only_messages_that_the_claim_still_holds(scene: Scene):
     """The repeat returns no further messages for any limit and changes neither end, count nor terms."""
     posted = scene.post(6)
     assert scene.named(NAME, 4, ttl=300) == (posted[:4], False)
@@ -84,7 +84,7 @@ def test_a_name_is_free_again_after_its_claim(scene: Scene, end: str):
     assert taken[0] in scene.page()
 
 
-def test_what_lapsed_under_a_name_is_not_held_by_its_next_claim(scene: Scene):
+def test_messages_that_lapsed_under_a_name_are_not_held_by_its_next_claim(scene: Scene):
     """The new claim deletes, renews and releases only messages that it took."""
     posted = scene.post(3)
     scene.named(NAME, 3, ttl=60)
@@ -119,7 +119,7 @@ def test_a_name_belongs_to_a_queue(scene: Scene):
     assert [room.held(NAME) for room in rooms[1:]] == [sorted(ids) for ids in posted[1:]]
 
 
-def test_names_are_told_apart(scene: Scene):
+def test_claim_names_that_differ_in_a_character_are_distinct(scene: Scene):
     """Names that differ in one character are different claims."""
     names = ["a.b", "a.B", "a..b", "a.b.", ".a.b", "a.bb", "a-b.", "a_b.", "x" * 127 + "."]
     posted = scene.post(len(names))
@@ -173,7 +173,7 @@ def test_attempts_under_many_names_share_no_message(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_a_name_that_is_settled_meanwhile_is_taken_again_as_a_whole(scene: Scene):
+def test_a_repeat_racing_its_settlement_gets_the_old_claim_or_a_new_one(scene: Scene):
     """An attempt next to the settlement of its claim gets the old claim's messages or creates a new claim."""
     for turn in range(10):
         room = scene.at(f"q{turn}")

@@ -38,7 +38,7 @@ def test_a_repeated_post_stores_nothing_and_gets_the_first_ids(scene: Scene):
     assert scene.counts() == (0, 3)
 
 
-def test_a_repeat_is_told_the_last_sequence(scene: Scene):
+def test_a_repeat_returns_the_last_sequence(scene: Scene):
     """The sequence is that of the last message of the first request, delayed or not, also after it was removed."""
     scene.post(2)
     posted = scene.post(3, delay=60, once=once())
@@ -201,7 +201,7 @@ def test_a_key_is_forgotten_after_its_window(scene: Scene):
     assert len(scene.post(1, once=once())) == 1
 
 
-def test_keys_are_told_apart(scene: Scene):
+def test_keys_that_differ_in_a_character_are_distinct(scene: Scene):
     """Keys that differ in a character, in the queue or in the project are different."""
     keys = ["post:a", "post:A", "post:a ", "post:", "settle:a", "post:" + "x" * 255, "post:a/b", "post:a:", "a"]
     rooms = [scene, scene.at("other"), scene.rival]
@@ -222,7 +222,7 @@ def test_a_post_that_was_not_stored_is_not_remembered(scene: Scene):
     assert scene.page() == ids_of(new)
 
 
-def test_a_repeat_goes_before_what_is_expected(scene: Scene):
+def test_a_repeat_is_recognized_before_expected_metadata(scene: Scene):
     """A repeat is recognized even if the metadata have changed since the first attempt."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     posted = scene.post(1, once=once())

@@ -64,7 +64,7 @@ def test_a_reason_is_kept_as_it_was_given(scene: Scene, way: str):
 
 
 @WAYS
-def test_the_last_death_is_remembered(scene: Scene, way: str):
+def test_a_dead_letter_buried_again_has_its_last_origin(scene: Scene, way: str):
     """A dead letter that is buried again has its last queue as origin and keeps its first age."""
     [id] = scene.post(1)
     born = scene.now
@@ -97,7 +97,7 @@ def test_a_dead_letter_that_moves_back_forgets_its_death(scene: Scene, way: str)
     assert scene.claimable() == [id]
 
 
-def test_plain_messages_have_no_story(scene: Scene):
+def test_plain_messages_have_no_origin(scene: Scene):
     """Fresh, claimed, released and lapsed messages have neither origin nor reason."""
     posted = scene.post(3)
     scene.release(scene.take(1).id)
@@ -106,7 +106,7 @@ def test_plain_messages_have_no_story(scene: Scene):
     assert [story(message) for message in scene.get(posted)] == [("", 0, "")] * 3
 
 
-def test_claims_keep_the_story(scene: Scene):
+def test_claims_keep_origin_and_reason(scene: Scene):
     """Claims, renewals, releases and lapses keep origin and reason."""
     [id] = scene.post(1)
     bury(scene, id, "owner")

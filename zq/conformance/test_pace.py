@@ -102,7 +102,7 @@ def test_a_pace_that_allows_nothing_ends_the_round_at_once(scene: Scene):
     assert scene.reclaimed() == 5
 
 
-def test_each_queue_is_told_with_what_it_lost(scene: Scene):
+def test_each_queue_is_reported_with_its_number_of_removed_messages(scene: Scene):
     """The report has each queue's own number, also of queues without expired messages, and the result is the sum."""
     lost = {scene: 30, scene.at("b"): 5, scene.at("jobs", project="acme/"): 12, scene.at("a/b", project=""): 1}
     for place, count in lost.items():
@@ -148,7 +148,7 @@ def test_a_released_message_keeps_the_life_that_the_claim_gave_it(scene: Scene):
     assert scene.claimable() == posted
 
 
-def test_what_is_no_message_is_told_without_a_queue(scene: Scene):
+def test_removed_history_and_keys_are_reported_without_a_queue(scene: Scene):
     """Rounds remove history entries and idempotency keys too, and do not count them as expired messages."""
     scene.post(9, ttl=3600)
     scene.pop(9, history=60)
@@ -200,7 +200,7 @@ def test_a_queue_that_goes_while_the_round_rests_is_left_alone(scene: Scene):
     assert scene.counts() == (0, 5)
 
 
-def test_a_store_that_does_not_sweep_hides_what_has_expired_all_the_same(scene: Scene):
+def test_a_store_that_does_not_sweep_hides_expired_messages(scene: Scene):
     """While sweeping is off, expired messages are invisible and stay; when it is on again, they are removed."""
     configure(scene.storage, UNSWEPT)
     kept = scene.post(4)
@@ -217,7 +217,7 @@ def test_a_store_that_does_not_sweep_hides_what_has_expired_all_the_same(scene: 
     assert scene.pop() == kept
 
 
-def test_a_store_that_does_not_sweep_gives_back_what_was_purged(scene: Scene):
+def test_a_store_that_does_not_sweep_reclaims_purged_queues(scene: Scene):
     """Purged and deleted queues are reclaimed, with their expired messages, whether sweeping is on or off."""
     configure(scene.storage, UNSWEPT)
     other = scene.at("other")

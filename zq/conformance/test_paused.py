@@ -27,7 +27,7 @@ def hand_out_nothing(scene: Scene, claim: str, expected: bytes | None = None, fe
     return scene.storage.claims.create(scene.queue, request, scene.now)
 
 
-def test_a_pop_that_finds_what_it_expects_takes(scene: Scene):
+def test_a_pop_with_matching_expected_metadata_takes_messages(scene: Scene):
     """The pop takes messages in a queue with metadata, in one without, and without an expectation in both."""
     scene.post(4)
     assert len(pop(scene, NONE)) == 1
@@ -38,7 +38,7 @@ def test_a_pop_that_finds_what_it_expects_takes(scene: Scene):
 
 
 @pytest.mark.parametrize("history", [0, 600])
-def test_a_pop_that_expects_other_metadata_is_told_and_takes_nothing(scene: Scene, history: int):
+def test_a_pop_that_expects_other_metadata_returns_them_and_takes_nothing(scene: Scene, history: int):
     """The pop returns the current metadata; a second attempt that expects them gets the first message."""
     scene.storage.queues.create(scene.queue, SOME)
     posted = scene.post(2)
@@ -77,7 +77,7 @@ def test_pops_with_different_expectations_beside_each_other(scene: Scene):
     assert len(scene.walk()) == 20
 
 
-def test_pops_beside_updates_take_under_what_they_expect_only(scene: Scene):
+def test_pops_racing_updates_take_only_under_expected_metadata(scene: Scene):
     """A pop that begins after a pause was acknowledged takes nothing."""
     free, paused = b'{"_paused": null}', b'{"_paused": "claims"}'
     scene.storage.queues.create(scene.queue, free)
@@ -110,7 +110,7 @@ def test_pops_beside_updates_take_under_what_they_expect_only(scene: Scene):
 
 
 @pytest.mark.parametrize("claim", ["c1", "job.1"])
-def test_a_claim_that_may_hand_out_nothing_leaves_all_as_it_is(scene: Scene, claim: str):
+def test_a_claim_that_returns_no_messages_changes_nothing(scene: Scene, claim: str):
     """After any number of such claims the messages are ready, in order, and with their claim count."""
     posted = scene.post(3)
     for _ in range(3):
@@ -122,14 +122,14 @@ def test_a_claim_that_may_hand_out_nothing_leaves_all_as_it_is(scene: Scene, cla
 
 
 @pytest.mark.parametrize("claim", ["c1", "job.1"])
-def test_it_is_told_of_other_metadata(scene: Scene, claim: str):
+def test_a_claim_that_returns_no_messages_returns_other_metadata(scene: Scene, claim: str):
     """A caller that expects a paused queue gets the metadata of the resumed one."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.post(1)
     assert hand_out_nothing(scene, claim, NONE).metadata == SOME
 
 
-def test_it_finds_the_claim_of_the_name(scene: Scene):
+def test_a_claim_that_returns_no_messages_finds_the_named_claim(scene: Scene):
     """The claim returns the messages that the named claim holds, and no more."""
     posted = scene.post(3)
     lease = Lease("job.1", 60, 60)
@@ -139,7 +139,7 @@ def test_it_finds_the_claim_of_the_name(scene: Scene):
     assert ids_of(again.claim.messages) == ids_of(first.claim.messages) == posted[:2]
 
 
-def test_it_is_fenced_like_any_other(scene: Scene):
+def test_a_claim_that_returns_no_messages_refuses_an_old_epoch(scene: Scene):
     """A paused queue refuses an old epoch too."""
     scene.post(1)
     former, last = scene.fence(), scene.fence()

@@ -31,7 +31,7 @@ def test_a_queue_is_created_once_and_keeps_its_first_metadata(scene: Scene):
     assert metadata(scene) == b'{"a": 1}'
 
 
-def test_a_queue_that_nobody_made_is_not_there(scene: Scene):
+def test_a_missing_queue_has_no_metadata(scene: Scene):
     """Get returns None, not an empty queue."""
     assert scene.storage.queues.get(scene.queue) is None
     assert scene.storage.queues.count(scene.queue.project) == 0
@@ -56,21 +56,21 @@ def test_metadata_come_back_byte_for_byte(scene: Scene, document: bytes):
     assert (listed.ref, listed.metadata) == (scene.queue, document)
 
 
-def test_an_update_replaces_what_the_caller_has_read(scene: Scene):
+def test_an_update_of_the_current_metadata_succeeds(scene: Scene):
     """Compare-and-set succeeds on the current bytes."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     assert scene.storage.queues.update(scene.queue, b'{"a": 1}', b'{"a": 2}') is True
     assert metadata(scene) == b'{"a": 2}'
 
 
-def test_an_update_of_something_else_changes_nothing(scene: Scene):
+def test_an_update_of_other_metadata_changes_nothing(scene: Scene):
     """Compare-and-set fails on stale bytes, also on equal JSON with another spelling."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     assert scene.storage.queues.update(scene.queue, b'{"a":1}', b'{"a": 2}') is False
     assert metadata(scene) == b'{"a": 1}'
 
 
-def test_an_update_makes_no_queue(scene: Scene):
+def test_an_update_does_not_create_a_queue(scene: Scene):
     """A missing queue has no metadata to replace, whatever the caller expects."""
     assert scene.storage.queues.update(scene.queue, b"{}", b'{"a": 2}') is False
     assert scene.storage.queues.update(scene.queue, b"", b'{"a": 2}') is False
@@ -346,7 +346,7 @@ def test_an_emptied_queue_has_no_landmarks_whatever_its_neighbours_hold(scene: S
         assert neighbour.counts() == (0, 3)
 
 
-def test_a_queue_says_what_it_was_made_as(scene: Scene, storage: Storage):
+def test_a_queue_keeps_the_grouping_it_was_created_with(scene: Scene, storage: Storage):
     """Purges and metadata updates keep the grouping; a queue that a post created has no groups."""
     for kind in Grouping:
         ref = QueueRef(scene.queue.project, f"made-{kind or 'plain'}")

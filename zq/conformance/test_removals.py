@@ -99,7 +99,7 @@ def test_a_consumer_beside_a_removal_gets_the_front_of_the_queue_and_then_new_me
 
 @WAYS
 @pytest.mark.parametrize("grouping", [Grouping.NONE, Grouping.ORDERED])
-def test_no_verb_meets_a_removed_message(scene: Scene, way: str, grouping: Grouping):
+def test_no_verb_shows_a_removed_message(scene: Scene, way: str, grouping: Grouping):
     """Before any maintenance, claims and ids are unknown, and names and groups are free."""
     scene.storage.queues.create(scene.queue, b"{}", grouping)
     posted = scene.post(8)

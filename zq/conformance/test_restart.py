@@ -174,7 +174,7 @@ def test_the_last_moment_of_a_queue_survives(scene: Restarting):
     assert scene.claimable() == first + second
 
 
-def test_the_gone_stay_gone(scene: Restarting):
+def test_removed_messages_do_not_return_after_a_restart(scene: Restarting):
     """Deleted, popped, purged, expired messages and ended claims do not return (L3)."""
     posted = scene.post(4) + scene.post(2, ttl=60)
     claim = scene.take(1)
@@ -277,7 +277,7 @@ def test_an_open_commit_survives(scene: Restarting):
     assert scene.last() == Committed(1, 5, 3)
 
 
-def test_what_came_into_a_queue_is_counted(scene: Restarting):
+def test_messages_entering_a_queue_are_counted(scene: Restarting):
     """Messages count whichever way they entered, through restarts and purges; returned messages do not count again."""
     assert scene.entered() is None
     ids = scene.post(3)

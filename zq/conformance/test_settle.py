@@ -15,7 +15,7 @@ from zq.model import ListFilter, Move, Release, Settled
 pytestmark = pytest.mark.every_server
 
 
-def test_a_settlement_does_what_it_says_to_each_message(scene: Scene):
+def test_a_settlement_applies_each_action_to_its_messages(scene: Scene):
     """One settlement deletes, releases, delays, moves and buries; two messages that it does not name stay claimed."""
     posted = scene.post(7)
     claim = scene.take(7)
@@ -77,7 +77,7 @@ def test_a_thousand_messages_are_settled_at_once(scene: Scene):
     assert scene.counts() == (0, 700)
 
 
-def test_what_the_claim_does_not_hold_is_lost_and_not_touched(scene: Scene):
+def test_messages_outside_the_claim_are_returned_as_lost_and_unchanged(scene: Scene):
     """Removed, free, delayed, foreign and unknown messages are returned as lost, in the order of naming."""
     posted = scene.post(6)
     elsewhere = scene.at("elsewhere").post(1)

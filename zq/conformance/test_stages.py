@@ -14,7 +14,7 @@ from zq.model import Bounds, Draft, ListFilter, Stats, new_ids
 pytestmark = [pytest.mark.every_server, pytest.mark.pools]
 
 
-def test_nobody_sees_what_is_staged(scene: Scene):
+def test_staged_messages_are_invisible_to_every_verb(scene: Scene):
     """Staging creates no queue, and no verb shows, counts, claims, pops, moves or deletes the messages."""
     staged = scene.stage("s1", 3)
     assert not scene.exists()
@@ -180,7 +180,7 @@ def test_a_stage_of_many_messages_takes_nothing_more(scene: Scene):
     assert (scene.page(), other.page()) == (staged, others)
 
 
-def test_names_of_stages_are_told_apart(scene: Scene):
+def test_stage_names_that_differ_in_a_character_are_distinct(scene: Scene):
     """Names that differ in a character or in the project are different stages."""
     names = ["s", "S", "s.1", "s.", "s.10", "s-1", "x" * 128]
     staged = {name: scene.stage(name, 1) for name in names}
@@ -255,8 +255,8 @@ def test_staging_beside_a_commit_loses_and_doubles_nothing(scene: Scene):
 
 
 @pytest.mark.parametrize("step", [1000, 1])
-def test_stages_beside_are_published_and_counted_nowhere(scene: Scene, step: int):
-    """In the same step, or by the same open commit; one that is not there is fine."""
+def test_side_stages_are_published_but_not_counted(scene: Scene, step: int):
+    """Side stages are published in the same step or by the same open commit; a missing one is accepted."""
     other = scene.at("copies")
     main, copies = [scene.stage(name, 3) for name in ("s1", "s2")], other.stage("~s1", 5)
     committed = scene.commit(1, ["s1", "s2"], beside=["~s1", "~s2"], expected={"s1": 3}, bounds=Bounds(step, 1_000_000))

@@ -178,7 +178,7 @@ def test_pages_of_delayed_ones_beside_others_that_come(scene: Scene):
     assert met == posted
 
 
-def test_pages_while_workers_are_at_it(scene: Scene):
+def test_pages_next_to_workers_show_untouched_messages_once(scene: Scene):
     """Messages that no worker touches are listed exactly once while others are claimed, released and posted."""
     scene.post(20)
     scene.tick(1)
@@ -231,7 +231,7 @@ def test_a_lapsed_claim_gives_its_messages_back(scene: Scene):
     assert scene.claimable() == [posted[2], *posted[:2]]
 
 
-def test_a_clock_that_is_behind_sees_what_is_ahead_as_delayed(scene: Scene):
+def test_a_message_from_a_faster_clock_is_delayed_for_a_slower_one(scene: Scene):
     """A message posted by a server with a faster clock is in one state for each clock."""
     early = scene.post(4)
     scene.tick(2)
@@ -246,7 +246,7 @@ def test_a_clock_that_is_behind_sees_what_is_ahead_as_delayed(scene: Scene):
 
 
 @pytest.mark.parametrize("count", [4, MANY])
-def test_what_a_commit_is_going_to_delete_is_not_ready(scene: Scene, count: int):
+def test_messages_of_a_decided_commit_are_not_ready(scene: Scene, count: int):
     """The message is not ready, although its claim would have ended."""
     posted = scene.post(count + 1)
     claim = scene.take(count, ttl=60)
@@ -278,7 +278,7 @@ def test_a_page_ends_before_it_has_too_many_bytes(scene: Scene):
         assert len(page(scene, state, most_bytes=0).items) == 1
 
 
-def test_places_far_away_are_the_end(scene: Scene):
+def test_positions_beyond_the_end_give_an_empty_page(scene: Scene):
     """Any position beyond the end gives an empty page."""
     scene.post(2)
     scene.post(2, delay=60)
@@ -288,7 +288,7 @@ def test_places_far_away_are_the_end(scene: Scene):
             assert page(scene, state, Position(far, far, far)) == Browsed([], None)
 
 
-def test_looking_changes_nothing(scene: Scene):
+def test_browsing_changes_nothing(scene: Scene):
     """Reading changes neither claim counts nor the order."""
     mixed(scene)
     before = {message.id: message for message in scene.walk()}
@@ -329,7 +329,7 @@ def test_ids_are_a_projects_own(scene: Scene):
         assert located(scene, unknown) is None
 
 
-def test_what_expired_or_went_without_a_record_is_nowhere(scene: Scene):
+def test_a_removed_message_without_history_is_not_located(scene: Scene):
     """Purged, deleted and expired messages are not found."""
     [short], [deleted], [purged] = scene.post(1, ttl=60), scene.post(1), scene.post(1)
     scene.delete(deleted)

@@ -59,7 +59,7 @@ LOOKALIKES = [
 
 
 @pytest.mark.parametrize("pair", LOOKALIKES, ids=repr)
-def test_lookalike_names_do_not_meet(scene: Scene, pair: tuple[QueueRef, QueueRef]):
+def test_lookalike_queue_names_are_distinct(scene: Scene, pair: tuple[QueueRef, QueueRef]):
     """Two queues with confusable full names share nothing, whatever is done to one of them."""
     for mine, theirs in (pair, pair[::-1]):
         here = scene.at(mine.name, project=mine.project)

@@ -45,7 +45,7 @@ def publish_and_check(log: Log, keep: Retention, shapes: list[tuple[int, int]], 
 SHAPES = [(1 + at * 5 % 7, 10 + at * 11 % 40) for at in range(24)]
 
 
-def test_batches_fall_off_by_number_and_by_bytes(log: Log):
+def test_batches_are_trimmed_by_number_and_by_bytes(log: Log):
     """Nothing is trimmed within the limit; everything older is trimmed at an eighth more; the newest batch stays."""
     keeps = [
         (Retention(10**9, 40), SHAPES),
@@ -57,7 +57,7 @@ def test_batches_fall_off_by_number_and_by_bytes(log: Log):
         publish_and_check(log.of(f"p{at}"), keep, shapes, min(keep))
 
 
-def test_a_batch_larger_than_all_that_is_kept_stays_until_the_next(log: Log):
+def test_a_batch_larger_than_the_retention_stays_until_the_next(log: Log):
     """The batch alone is kept, whole, by number or by bytes, until the next one."""
     for keep in (Retention(10**9, 10), Retention(1000, 10**9)):
         old = log.publish("a", 2, size=40, keep=keep)
@@ -70,7 +70,7 @@ def test_a_batch_larger_than_all_that_is_kept_stays_until_the_next(log: Log):
 
 
 @pytest.mark.fresh_store
-def test_what_fell_off_is_read_by_nobody_and_counted_nowhere(log: Log):
+def test_trimmed_batches_are_neither_read_nor_counted(log: Log):
     """Reads by name, by glob and from any marker and statistics leave trimmed messages out; readers get the gap."""
     made = [log.publish(f"t{at % 2}", 2, keep=Retention(10**9, 8)) for at in range(20)]
     dropped = log.read().dropped
@@ -129,7 +129,7 @@ def test_logs_of_other_projects_keep_their_own(log: Log):
         assert (room.sequences(), room.read().dropped, room.figures()[0]) == (numbers, 0, 3)
 
 
-def test_a_repeat_is_known_when_its_batch_has_fallen_off(log: Log):
+def test_a_repeat_is_recognized_after_its_batch_was_trimmed(log: Log):
     """Keys live for their window, independent of their messages."""
     [first] = log.publish(once=once())
     for _ in range(5):

@@ -29,7 +29,7 @@ def logs(request: pytest.FixtureRequest, open_store: OpenStore) -> Iterator[tupl
         listening.close()
 
 
-def test_what_is_published_is_told_as_it_is_read(logs: tuple[Log, Log]):
+def test_notified_batches_equal_read_ones(logs: tuple[Log, Log]):
     """Small and large batches of every topic arrive soon and in order, also in a project that was new when followed."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme")
@@ -41,7 +41,7 @@ def test_what_is_published_is_told_as_it_is_read(logs: tuple[Log, Log]):
     assert told == reading.walk()
 
 
-def test_it_is_told_within_a_second_however_long_nothing_was_published(logs: tuple[Log, Log]):
+def test_a_batch_is_notified_within_a_second_after_any_silence(logs: tuple[Log, Log]):
     """Each batch arrives without a later batch or a round.
 
     Batches are published one at a time. One of three notifications may be lost, and later ones count on a busy machine.
@@ -57,7 +57,7 @@ def test_it_is_told_within_a_second_however_long_nothing_was_published(logs: tup
     assert sorted(waits[-3:])[1] < 1.0
 
 
-def test_projects_that_are_not_followed_are_not_told(logs: tuple[Log, Log]):
+def test_projects_that_are_not_followed_are_not_notified(logs: tuple[Log, Log]):
     """A listener gets batches of the projects that it follows and of no others, whatever their names."""
     reading, acting = logs
     others = ["", "acme/", "acm", "acme\x00", "ACME", "*", "\ud800"]
@@ -72,7 +72,7 @@ def test_projects_that_are_not_followed_are_not_told(logs: tuple[Log, Log]):
     assert {project for project, _ in follower.told} == set(followed)
 
 
-def test_a_project_that_is_followed_no_more_is_told_no_more(logs: tuple[Log, Log]):
+def test_a_project_that_is_unfollowed_is_not_notified(logs: tuple[Log, Log]):
     """A listener that follows the project again is notified again; batches in between are in the log only."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme", "other")
@@ -90,7 +90,7 @@ def test_a_project_that_is_followed_no_more_is_told_no_more(logs: tuple[Log, Log
     assert [batch.sequence for batch in reading.walk()] == [first, between, last]
 
 
-def test_each_of_two_listeners_is_told(logs: tuple[Log, Log]):
+def test_each_of_two_listeners_is_notified(logs: tuple[Log, Log]):
     """One listener is notified after another one has ended."""
     reading, acting = logs
     first, second = Follower(reading.storage, "acme"), Follower(reading.storage, "acme")
@@ -103,7 +103,7 @@ def test_each_of_two_listeners_is_told(logs: tuple[Log, Log]):
     assert number not in [batch.sequence for batch in first.batches()]
 
 
-def test_a_purge_is_told_as_a_loss(logs: tuple[Log, Log]):
+def test_a_purge_notifies_a_loss(logs: tuple[Log, Log]):
     """The listener must discard its state of the project; later batches arrive."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme", "other")
@@ -115,7 +115,7 @@ def test_a_purge_is_told_as_a_loss(logs: tuple[Log, Log]):
     assert ("other", None) not in follower.told
 
 
-def test_many_publishers_are_told_in_order(logs: tuple[Log, Log]):
+def test_batches_of_many_publishers_are_notified_in_order(logs: tuple[Log, Log]):
     """Six publishers: every batch that is not trimmed yet arrives, in the order of sequence."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme")
@@ -132,7 +132,7 @@ def test_many_publishers_are_told_in_order(logs: tuple[Log, Log]):
     assert {batch.sequence for batch in reading.walk()} <= set(told)
 
 
-def test_a_repeat_and_a_refusal_are_not_told(logs: tuple[Log, Log]):
+def test_a_repeat_and_a_refusal_are_not_notified(logs: tuple[Log, Log]):
     """Only batches of the log are notified."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme")
@@ -145,7 +145,7 @@ def test_a_repeat_and_a_refusal_are_not_told(logs: tuple[Log, Log]):
     assert [batch.sequence for batch in follower.batches()] == [first, last]
 
 
-def test_a_reader_goes_over_from_the_log_to_what_is_told(logs: tuple[Log, Log]):
+def test_a_reader_switches_from_the_log_to_notifications_without_loss(logs: tuple[Log, Log]):
     """Like a server, follow, read to the end, then use notifications: each message arrives once."""
     reading, acting = logs
     seen = acting.publish("a", 3)

@@ -156,7 +156,7 @@ def test_logs_that_overflow_stay_whole(logs: list[Log]):
     assert 60 <= len(left) <= 67
 
 
-def test_one_connection_reads_what_another_published_purged_and_dropped(logs: list[Log]):
+def test_one_connection_sees_publishes_purges_and_trims_of_another(logs: list[Log]):
     """No process caches the contents of a log."""
     mine, yours = logs
     first = mine.publish("a", 3)

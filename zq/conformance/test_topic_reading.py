@@ -37,7 +37,7 @@ def expected(made: dict[str, list[int]], match: str, after: int = 0) -> list[int
     return sorted(number for numbers in topics for number in numbers if number > after)
 
 
-def test_a_reader_by_position_meets_each_batch_once(log: Log, mixed: dict[str, list[int]]):
+def test_a_reader_by_position_gets_each_batch_once(log: Log, mixed: dict[str, list[int]]):
     """A name, a glob and everything return each batch once, for any limit."""
     for match in PATTERNS:
         for limit in (1, 4, 1000):
@@ -56,7 +56,7 @@ def test_any_number_is_a_marker(log: Log, mixed: dict[str, list[int]]):
             assert (told.batches, told.position, told.more, told.last) == ([], after, False, last)
 
 
-def test_what_was_given_is_known_beyond_what_is_there(log: Log, mixed: dict[str, list[int]]):
+def test_issued_sequences_are_known_beyond_the_end_of_the_log(log: Log, mixed: dict[str, list[int]]):
     """A sequence an hour ahead, or beyond a driver's numbers, was never issued, even if the log has lost messages."""
     last = log.read().last
     for beyond in (last + 3600 * 512_000, 2**62):
@@ -73,7 +73,7 @@ def test_a_marker_within_a_batch_brings_the_whole_batch(log: Log):
     assert log.read("news", first + 4).batches == log.read("**", first + 4).batches == []
 
 
-def test_a_look_ends_soon_after_its_limit(log: Log):
+def test_a_read_ends_soon_after_its_limit(log: Log):
     """A read has at most one batch more than the limit needs; it reports whether there is more, and its marker."""
     numbers = [number for _ in range(12) for number in log.publish("news", 3)]
     for match, limit in itertools.product(["news", "n*", "**"], [1, 2, 3, 4, 10, 33]):
@@ -88,7 +88,7 @@ def test_a_look_ends_soon_after_its_limit(log: Log):
         assert (len(told.batches), told.more, told.position) == (12, False, numbers[-1])
 
 
-def test_a_look_that_finds_nothing_moves_on(log: Log):
+def test_an_empty_read_advances_the_marker(log: Log):
     """Batches of other topics are skipped once: a reader of a silent topic reaches the end of the log."""
     [own] = log.publish("mine")
     for _ in range(30):
@@ -100,7 +100,7 @@ def test_a_look_that_finds_nothing_moves_on(log: Log):
     assert log.sequences("mine", last) == log.sequences("m*", last) == [new]
 
 
-def test_a_look_carries_about_a_megabyte(log: Log):
+def test_a_read_has_at_most_about_a_megabyte(log: Log):
     """A read has at least one batch, however large, so that memory is bounded and every reader progresses."""
     large = log.put("news", [Entry(b"1" * LOOK, 60)] * 2)
     for _ in range(10):
@@ -129,7 +129,7 @@ def test_a_reader_behind_thousands_of_batches_of_others_moves_on(log: Log):
     assert [batch.sequence for batch in log.read("mine.a", limit=10).batches] == own
 
 
-def test_what_a_topic_reads_of_itself_does_not_depend_on_purges_of_others(log: Log, mixed: dict[str, list[int]]):
+def test_reads_of_a_topic_skip_purged_batches_of_others(log: Log, mixed: dict[str, list[int]]):
     """Reads by name and by glob skip purged batches like those of other topics."""
     log.purge("a")
     log.purge("b")

@@ -37,7 +37,7 @@ def test_a_batch_comes_back_whole(log: Log):
     assert log.stats() == Stats(0, 5, Edge(str(first), log.now, first), Edge(str(first + 4), log.now, first + 4))
 
 
-def test_topics_of_a_project_stand_in_one_order(log: Log):
+def test_topics_of_a_project_share_one_order(log: Log):
     """Every batch comes after all earlier ones of any topic, in the project and in its topic."""
     posted = [(topic, log.publish(topic, 1 + at % 3)) for at, topic in enumerate(["a", "b", "a.c", "b", "a"] * 4)]
     numbers = [number for _, batch in posted for number in batch]
@@ -122,7 +122,7 @@ def test_expired_messages_are_left_out_by_their_own_ttl(log: Log):
 
 
 @pytest.mark.fresh_store
-def test_a_purge_hides_what_was_published_before_it(log: Log):
+def test_a_purge_hides_earlier_batches_only(log: Log):
     """A purge covers exactly one topic; later messages are readable until the next purge."""
     old, other = log.publish("news", 3), log.publish("news.a", 2)
     log.purge()
@@ -221,7 +221,7 @@ def test_a_repeated_publish_stores_nothing_and_gets_the_first_sequence(log: Log)
     assert rival.publish(once=once()) == rival.sequences()
 
 
-def test_of_many_publishers_with_one_key_one_publishes(log: Log):
+def test_one_of_many_publishers_with_one_key_publishes(log: Log):
     """The key is stored in the same step: the other publishers get its sequence."""
 
     def publisher(key: str) -> tuple[bool, object]:

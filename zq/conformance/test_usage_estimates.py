@@ -45,7 +45,7 @@ def test_many_messages_are_estimated(scene: Scene):
     assert close(reckoned(scene), MANY, stored)
 
 
-def test_what_is_posted_after_a_count_counts_at_once(scene: Scene):
+def test_messages_posted_after_a_count_count_at_once(scene: Scene):
     fill(scene)
     messages, stored = reckoned(scene)
     post(scene, 10, 500)
@@ -57,7 +57,7 @@ def test_what_is_posted_after_a_count_counts_at_once(scene: Scene):
     assert figures(scene) == (messages + more[0], stored + more[1])
 
 
-def test_a_move_makes_it_no_more(scene: Scene):
+def test_a_move_does_not_change_estimated_usage(scene: Scene):
     fill(scene)
     messages, stored = reckoned(scene)
     [one] = post(scene, 10)
@@ -65,7 +65,7 @@ def test_a_move_makes_it_no_more(scene: Scene):
     assert figures(scene) == (messages + 1, stored + size(100)[1])
 
 
-def test_what_is_removed_is_gone_after_the_next_count(scene: Scene):
+def test_removed_messages_are_subtracted_by_the_next_count(scene: Scene):
     """The estimate is right while many messages are left."""
     fill(scene)
     reckoned(scene)
@@ -100,5 +100,5 @@ def test_servers_share_a_count_and_see_each_others_posts(open_store: OpenStore, 
         other.close()
 
 
-def test_after_any_verbs_it_is_nearly_what_a_count_of_the_store_says(scene: Scene):
+def test_estimated_usage_is_near_a_full_count_after_random_verbs(scene: Scene):
     Estimated(scene, random.Random(18)).run(VERBS)
