@@ -14,7 +14,7 @@ from zq.client import Client, Queue
 
 pytest.importorskip("pyspark")
 
-FAILURE = "A body of type binary must hold JSON"
+FAILURE = "A body of type binary must contain JSON"
 
 
 def bodies(queue: Queue) -> list[Any]:
@@ -108,7 +108,7 @@ def test_moments_before_standard_time_are_written_in_utc(spark, client, options,
 def test_numbers_that_json_cannot_hold_fail_the_job(spark, client, options, body: str) -> None:
     """None becomes null, and nothing of the job is stored."""
     frame = spark.sql(f"select {body} body").coalesce(1)
-    with pytest.raises(Exception, match=r"which JSON cannot represent|must hold JSON"):
+    with pytest.raises(Exception, match=r"which JSON cannot represent|must contain JSON"):
         frame.write.format("zq").options(**options, queue="out").mode("append").save()
     assert bodies(client.queue("out")) == []
 
