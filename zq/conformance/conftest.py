@@ -62,7 +62,7 @@ def _skipping() -> Iterator[None]:
         if str(error) not in {missing.sentence for missing in MISSING}:
             raise
         pytest.skip(str(error))
-    except PoolsApart as error:  # of a store that is several: what they cannot do together
+    except PoolsApart as error:  # operations that need both of two stores
         pytest.skip(str(error))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``most_bytes``: verbs that return bodies end before there are too many bytes of them, and lose or skip nothing."""
+"""Verbs that return bodies keep to ``most_bytes`` and neither lose nor skip messages."""
 
 from collections.abc import Callable, Sequence
 

@@ -90,7 +90,7 @@ def test_messages_of_one_post_are_adjacent(scene: Scene):
 
 
 def test_moments_rise_with_sequences_whatever_the_clocks_say(scene: Scene):
-    """Undelayed posts by servers 50 ms apart never become available out of their sequence (L5)."""
+    """Posts without delay by servers whose clocks differ by 50 ms become available in sequence (L5)."""
     works = (partial(produce, scene, f"producer-{at}", POSTS, (at % 4) * 0.0166) for at in range(PRODUCERS))
     made = together(*works)
     scene.tick(0.05)
@@ -200,7 +200,7 @@ def test_release_and_delete_race_to_one_outcome(scene: Scene):
 
 
 def test_a_lapsed_message_goes_to_one_new_holder(scene: Scene):
-    """When a claim runs out, renewal by the old holder and eight claims race: one holder at most, never two."""
+    """When a claim lapses, a renewal by its holder and eight claims race: at most one of them holds the message."""
     for _ in range(10):
         posted = scene.post(4)
         late = scene.take(4, ttl=60)
@@ -310,7 +310,7 @@ def test_maintenance_beside_work_takes_nothing_alive(scene: Scene):
 
 
 def test_queues_of_many_tenants_are_made_at_once(storage: Storage, clock: ManualClock, project: str):
-    """Concurrent first posts to different queues and projects all arrive, and the counts are right."""
+    """Concurrent first posts to different queues and projects are all stored, and the counts are right."""
     rooms = [Scene(storage, clock, QueueRef(f"{project}.{at % 4}", f"q{at}")) for at in range(24)]
     together(*(partial(room.post, 2) for room in rooms))
     assert [room.counts() for room in rooms] == [(0, 2)] * 24

@@ -114,7 +114,7 @@ def test_messages_that_lapsed_are_not_counted(scene: Scene) -> None:
 
 
 def test_messages_that_expired_under_their_claim_are_not_counted(scene: Scene) -> None:
-    """If a claim does not prolong lives, the list counts its living messages only, and drops the claim without any."""
+    """A claim that does not prolong lives counts its living messages only, and without any it is not listed."""
     scene.post(2, ttl=60)
     scene.post(1, ttl=120)
     scene.storage.claims.create(scene.queue, ClaimRequest(Lease("a", 300, 60, prolong=False), 3), scene.now)

@@ -26,7 +26,7 @@ def test_a_claim_that_lasts_no_time_has_the_id_that_was_requested(scene: Scene, 
 
 
 def test_a_claim_returns_the_oldest_messages_in_order(scene: Scene):
-    """The claim, its messages in order, whole, with claim id, count and the claim's end as their next moment."""
+    """The messages are whole and have the claim's id, their claim count and the claim's end as available time."""
     posted = scene.post(5)
     scene.tick(7)
     claim = scene.take(3, ttl=300, name="c1")
@@ -65,7 +65,7 @@ def test_nothing_to_claim_makes_no_claim(scene: Scene):
 
 
 def test_claims_share_no_message(scene: Scene):
-    """51 messages make five claims of ten, one of one, and then none."""
+    """Claims of ten empty a queue of 51 messages: five return ten, one returns one, and the next returns none."""
     posted = scene.post(51)
     claims = [scene.take(10) for _ in range(6)]
     assert [len(claim.messages) for claim in claims] == [10, 10, 10, 10, 10, 1]
@@ -80,7 +80,7 @@ def test_a_claim_takes_own_messages_too(scene: Scene):
 
 
 def test_a_thousand_messages_are_claimed_at_once(scene: Scene):
-    """A large claim is one claim: get, renewal, release and end work for all of it."""
+    """Get, renewal, release and lapse apply to all messages of a large claim."""
     posted = scene.post(1500)
     claim = scene.take(1000, ttl=60)
     assert ids_of(claim.messages) == posted[:1000]
@@ -153,7 +153,7 @@ def test_a_renewal_extends_lives_too(scene: Scene):
 
 
 def test_a_renewal_restarts_the_claim(scene: Scene):
-    """Age, ttl and end run from the renewal; the messages stay the holder's past the first end."""
+    """Age, ttl and end start at the renewal; the holder keeps the messages beyond the first end."""
     posted = scene.post(2)
     claim = scene.take(ttl=60)
     scene.tick(59)
@@ -325,7 +325,7 @@ def test_an_ended_name_claims_anew_and_holds_nothing_old(scene: Scene, end: str)
 
 
 def test_a_count_rises_with_each_hand_out_only(scene: Scene):
-    """Claims count; renewals and reads do not; release and lapse keep the count."""
+    """Claims raise the count, renewals and reads do not; a release and a lapse keep it."""
     [id] = scene.post()
     claim = scene.take(ttl=60)
     scene.renew(claim.id, ttl=60)

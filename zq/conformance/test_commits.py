@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits: stages published and claims settled as one decision, once per batch (extensions 9)."""
+"""Commits publish stages and settle claims in one step, once per batch (extensions 9)."""
 
 from functools import partial
 

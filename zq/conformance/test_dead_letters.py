@@ -103,7 +103,7 @@ def test_an_existing_dead_letter_queue_keeps_metadata_and_messages(scene: Scene,
 
 
 def test_a_dead_letter_comes_after_every_issued_marker(scene: Scene, grave: Scene):
-    """It takes its sequence in its new queue with the move, so a reader of that queue does not miss it (L6)."""
+    """The move gives it a new sequence, so that a reader of the dead-letter queue does not miss it (L6)."""
     moved = scene.post(1)
     seen = grave.post(5)
     marker = grave.one(seen[-1]).sequence
@@ -113,7 +113,7 @@ def test_a_dead_letter_comes_after_every_issued_marker(scene: Scene, grave: Scen
 
 
 def test_the_source_cannot_reach_a_moved_message(scene: Scene, grave: Scene):
-    """Its id belongs to the dead letter queue now; the owner of the source deletes nothing there."""
+    """The dead-letter queue has the message; a delete in the source queue does not remove it."""
     [id] = scene.post(1)
     handed_out(scene, 1)
     assert scene.claim(dead_letters=after(grave, 1)) is None
@@ -185,7 +185,7 @@ def test_counts_from_before_the_rule_count(scene: Scene, grave: Scene):
 
 
 def test_no_claim_allowed_moves_at_once(scene: Scene, grave: Scene):
-    """With a maximum of 0 every message is a dead letter at the first attempt."""
+    """If no claims are allowed, the first attempt buries every message."""
     posted = scene.post(2)
     assert scene.claim(dead_letters=after(grave, 0)) is None
     assert grave.page() == posted
@@ -208,7 +208,7 @@ def test_a_pop_takes_messages_that_a_claim_would_bury(scene: Scene, grave: Scene
 
 
 def test_only_ready_messages_move(scene: Scene, grave: Scene):
-    """Held and delayed messages stay where they are, whatever their count."""
+    """Claimed and delayed messages with any claim count stay in their queue."""
     held = scene.post(1)
     handed_out(scene, 1)
     claim = scene.take()
@@ -221,7 +221,7 @@ def test_only_ready_messages_move(scene: Scene, grave: Scene):
 
 
 def test_a_dead_letter_can_die_again(scene: Scene, grave: Scene):
-    """The dead letter queue may have one of its own, and back: the message is in exactly one queue each time."""
+    """Two queues may be each other's dead-letter queue: the message is in exactly one of them each time."""
     posted = scene.post(1)
     places = [scene, grave, scene]
     for here, there in pairwise(places):

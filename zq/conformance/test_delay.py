@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed messages: not before their time (law L4, contract 7.8). A draft's delay is already decided."""
+"""Delayed messages: no claim or pop before their time (law L4, contract 7.8)."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_a_delayed_message_waits_for_its_moment(scene: Scene, delay: int):
 
 
 def test_the_three_ways_to_a_delay_live_side_by_side(scene: Scene):
-    """The queue's delay, the message's own and none at all: each becomes claimable at its own moment."""
+    """Messages with the queue's delay, with their own and with none become claimable at their own times."""
     ids = new_ids(3, scene.now)
     terms = zip(ids, [30, 5, 0], strict=True)
     scene.storage.messages.post(scene.queue, [Draft(id, b"1", 3600, delay, "alice") for id, delay in terms], scene.now)
@@ -61,7 +61,7 @@ def test_a_delayed_message_does_not_ride_along_after_a_lapse(scene: Scene):
 
 
 def test_waiting_messages_do_not_block_ready_ones(scene: Scene):
-    """A thousand delayed ones in front leave the ready one claimable."""
+    """A claim returns the ready message behind a thousand delayed ones."""
     scene.post(1000, delay=900)
     ready = scene.post(1)
     assert scene.claimable(10) == ready
@@ -80,7 +80,7 @@ def test_a_delayed_message_is_shown_by_id_and_by_the_delayed_view(scene: Scene):
 
 
 def test_a_life_shorter_than_the_delay_ends_unclaimed(scene: Scene):
-    """With ttl < delay, and with ttl = delay, the message expires without ever being claimable."""
+    """If the ttl is at most the delay, the message expires without becoming claimable."""
     scene.post(1, ttl=60, delay=90)
     scene.post(1, ttl=60, delay=60)
     scene.tick(59.999)

@@ -119,7 +119,7 @@ def test_a_lapsed_claim_cannot_delete_a_message_of_a_new_claim(scene: Scene):
 
 
 def test_a_claim_of_another_queue_deletes_nothing(scene: Scene):
-    """A live claim counts in its own queue only."""
+    """A live claim of one queue is refused in another one."""
     [id] = scene.post()
     other = scene.at("other")
     other.post()

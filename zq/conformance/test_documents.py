@@ -19,7 +19,7 @@ ODD = ["", "a", "a/b", "a:b", "a\x00", "a\x00b", "a\x01", "\x7f", "\xe9", "e\u03
 
 
 class Shelf:
-    """Documents of one store, at one clock."""
+    """The documents of a store, with a clock."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.fresh_store
 
 
 def test_a_message_lives_to_the_last_millisecond(scene: Scene):
-    """Just before created + ttl every reading verb still has it."""
+    """Every reading verb shows the message until just before created + ttl."""
     posted = scene.post(1, ttl=60)
     scene.tick(59.999)
     assert ids_of(scene.get(posted)) == posted
@@ -126,7 +126,7 @@ def test_without_grace_message_and_claim_end_together(scene: Scene):
 
 
 def test_expired_messages_in_front_do_not_block_the_living(scene: Scene):
-    """Behind a thousand expired ones a claim and a pop get what they ask for."""
+    """A claim and a pop return living messages behind a thousand expired ones."""
     scene.post(1000, ttl=60)
     living = scene.post(4)
     scene.tick(60)
@@ -146,7 +146,7 @@ def test_ten_thousand_expired_messages_are_passed_in_a_few_calls(scene: Scene, v
 
 
 def test_expired_messages_among_the_living_are_stepped_over(scene: Scene):
-    """A claim is full when enough living messages wait between the expired ones."""
+    """A claim is full if there are enough living messages between expired ones."""
     living: list[str] = []
     for _ in range(20):
         scene.post(2, ttl=60)
@@ -204,7 +204,7 @@ def test_maintenance_gives_back_thousands(scene: Scene):
 
 
 def test_maintenance_takes_nothing_alive(scene: Scene):
-    """Ready, delayed, claimed, lapsed and released messages and their claims outlast any number of rounds."""
+    """Ready, delayed, claimed, lapsed and released messages and their claims survive any number of rounds."""
     posted = scene.post(6)
     delayed = scene.post(2, delay=900)
     lapsed = scene.take(1, ttl=60)

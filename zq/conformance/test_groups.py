@@ -237,7 +237,7 @@ def test_staged_messages_join_their_groups(ordered: Scene):
     ordered.commit(1, ["s"])
     claim = ordered.take(1)
     assert ids_of(claim.messages) == [a1]
-    assert len(ordered.claimable()) == 2  # those without a group are one
+    assert len(ordered.claimable()) == 2  # messages without a group form one group
     ordered.delete(a1, claim.id)
     assert ordered.claimable() == [a2]
 

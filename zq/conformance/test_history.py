@@ -224,7 +224,7 @@ def test_purge_keeps_history_entries_and_deletion_drops_them(scene: Scene):
 
 
 def test_the_tail_shows_living_messages_like_get(scene: Scene):
-    """Ready, claimed, lapsed, waiting and delayed ones, with neither outcome nor position."""
+    """Ready, claimed, lapsed and delayed messages have neither outcome nor position."""
     posted = scene.post(4) + scene.post(1, delay=900)
     scene.take(1, ttl=60)
     scene.release(scene.take(1).id, 900)

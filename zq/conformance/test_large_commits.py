@@ -31,7 +31,7 @@ FIGURES = Committed(1, 8, 6)
 
 
 class Job:
-    """Two claims of three messages each, and two stages of four messages each for two queues."""
+    """A commit of two claims of three messages and two stages of four messages for two queues."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.other, self.source = scene, scene.at("other"), scene.at(SOURCE.name)
@@ -237,7 +237,7 @@ def test_posts_and_claims_run_between_slices(job: Job):
 
 
 def test_purge_and_deletion_beside_an_open_commit(job: Job):
-    """Messages of the commit are deleted with their queue; messages published later create the queue again."""
+    """A purge deletes the claimed messages; after the deletion of a target queue, later slices create it again."""
     job.decide()
     job.source.storage.queues.purge(SOURCE)
     assert job.source.counts() == (0, 0)
@@ -326,7 +326,7 @@ def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
 
 def test_a_round_does_not_wait_for_its_own_progress(job: Job, monkeypatch: pytest.MonkeyPatch):
     """A round's own progress does not count as another server's: every round after the second carries on."""
-    monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice a look
+    monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice per round
     looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     looking.resume()

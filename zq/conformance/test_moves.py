@@ -163,7 +163,7 @@ def test_a_move_by_a_slower_clock_keeps_its_place(scene: Scene, way: str):
 
 
 def test_a_moved_message_comes_after_every_issued_marker(scene: Scene, way: str):
-    """It takes its sequence in its new queue with the move (L6)."""
+    """The move gives the message a new sequence in its new queue (L6)."""
     posted = scene.post(2)
     there = scene.at("next")
     seen = there.post(5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named claims: the caller chooses the name, and any number of attempts under it make one claim (extensions 9)."""
+"""Named claims: any number of attempts under the caller's name create one claim (extensions 9)."""
 
 from functools import partial
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idempotent requests: a repeat within the window gets the first answer and does nothing (extensions 6)."""
+"""Idempotent requests: a repeat within the window returns the first result and does nothing (extensions 6)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -185,7 +185,7 @@ def test_a_key_for_another_request_is_refused(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_key_is_forgotten_after_its_window(scene: Scene):
-    """Known to the last millisecond; then a new request, whatever its digest, with a window of its own."""
+    """After its last millisecond the key is free for any digest, with a new window."""
     first = scene.post(1, once=once(window=60))
     scene.tick(59.999)
     scene.reclaimed()

@@ -8,7 +8,7 @@ from zq.model import ListFilter
 
 
 def test_fresh_posts_are_claimed_in_posting_order(scene: Scene):
-    """Across posts, within a post, at one moment and at several."""
+    """The order holds within a post and across posts, at one time and at several."""
     posted = scene.post(3) + scene.post(2)
     scene.tick(0.001)
     posted += scene.post(3)
@@ -26,7 +26,7 @@ def test_a_pop_follows_the_order_of_claims(scene: Scene):
 
 
 def test_a_delay_orders_by_its_moment(scene: Scene):
-    """Available = post time + delay; at equal moments the lower sequence comes first."""
+    """Available = post time + delay; at equal times the lower sequence comes first."""
     delayed = scene.post(1, delay=10)
     longer = scene.post(1, delay=11)
     scene.tick(5)
@@ -39,7 +39,7 @@ def test_a_delay_orders_by_its_moment(scene: Scene):
 
 
 def test_a_post_by_a_slower_clock_keeps_its_place(scene: Scene):
-    """A fresh post is available no earlier than the post before it, though its server's clock is behind."""
+    """If its server's clock is behind, a fresh post is available no earlier than the post before it."""
     ahead = drafts(2, scene.now)
     behind = drafts(2, scene.now)
     scene.storage.messages.post(scene.queue, ahead, scene.now + 0.05)
@@ -51,7 +51,7 @@ def test_a_post_by_a_slower_clock_keeps_its_place(scene: Scene):
 
 
 def test_a_delayed_post_does_not_hold_up_the_next_one(scene: Scene):
-    """Only undelayed posts raise the moment that the next one may not fall below."""
+    """Only posts without a delay raise the earliest available time of the next one."""
     delayed = scene.post(1, delay=600)
     fresh = scene.post(1)
     assert scene.one(fresh[0]).available == pytest.approx(scene.now, abs=0.0005)
@@ -86,7 +86,7 @@ def test_releases_in_any_order_restore_the_whole_queue(scene: Scene):
 
 
 def test_a_delayed_message_returns_to_its_due_moment(scene: Scene):
-    """The former place of a message that was delayed is the moment when it became due."""
+    """A released message that was delayed is ordered by the time at which it became due."""
     delayed = scene.post(1, delay=10)
     before = scene.post(1)
     scene.tick(15)
@@ -111,7 +111,7 @@ def test_a_lapsed_message_queues_at_the_end_of_its_claim(scene: Scene):
 
 
 def test_lapsed_messages_follow_the_ends_of_their_claims(scene: Scene):
-    """The claim that ended first is redelivered first, though it was made last."""
+    """Messages of the claim that ended first are redelivered first, even if it was made last."""
     first, second, third = scene.post(3)
     scene.take(1, ttl=180)
     scene.take(1, ttl=120)
@@ -121,7 +121,7 @@ def test_lapsed_messages_follow_the_ends_of_their_claims(scene: Scene):
 
 
 def test_a_renewed_claim_lapses_at_its_new_end(scene: Scene):
-    """The place after a lapse is that of the last renewal, longer or shorter."""
+    """A lapsed message is ordered by the end that the last renewal set, longer or shorter."""
     first, second, third = scene.post(3)
     longer, kept, shorter = scene.take(1, ttl=60), scene.take(1, ttl=90), scene.take(1, ttl=120)
     scene.renew(longer.id, ttl=120)
@@ -132,7 +132,7 @@ def test_a_renewed_claim_lapses_at_its_new_end(scene: Scene):
 
 
 def test_a_release_after_a_lapse_returns_to_the_lapse(scene: Scene):
-    """The former place of a redelivered message is where its lapse had put it."""
+    """A released message that had lapsed before is ordered by its lapse."""
     lapsed, other = scene.post(2)
     scene.take(1, ttl=60)
     scene.tick(60)

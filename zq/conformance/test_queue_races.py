@@ -62,7 +62,7 @@ def test_one_of_many_creators_creates(scene: Scene):
 
 
 def stop_after(count: int, left: threading.Semaphore, stop: threading.Event) -> list[Any]:
-    """Set ``stop`` after ``count`` workers have finished; return nothing."""
+    """Set ``stop`` after ``count`` workers have finished; return an empty list."""
     for _ in range(count):
         left.acquire(timeout=DEADLINE)
     stop.set()

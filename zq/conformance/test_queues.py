@@ -25,7 +25,7 @@ def metadata(scene: Scene) -> bytes:
 
 
 def test_a_queue_is_created_once_and_keeps_its_first_metadata(scene: Scene):
-    """Create says whether it created, and never overwrites."""
+    """Create returns whether it created the queue, and never overwrites metadata."""
     assert scene.storage.queues.create(scene.queue, b'{"a": 1}') is True
     assert scene.storage.queues.create(scene.queue, b'{"b": 2}') is False
     assert metadata(scene) == b'{"a": 1}'
@@ -209,7 +209,7 @@ def test_a_late_holder_finds_nothing_and_breaks_nothing(scene: Scene, way: str):
 
 
 def test_a_purge_keeps_the_metadata_and_nothing_else(scene: Scene):
-    """Ready, delayed, claimed and lapsed messages go; the queue and its metadata stay."""
+    """Ready, delayed, claimed and lapsed messages are removed; the queue and its metadata stay."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     scene.post(2)
     scene.take(1, ttl=60)

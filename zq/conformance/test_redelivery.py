@@ -96,7 +96,7 @@ def test_a_wait_grows_with_the_claim_count(scene: Scene):
 
 
 def test_each_message_of_a_claim_waits_by_its_own_count(scene: Scene):
-    """One claim with messages of three counts gives them back at three moments."""
+    """Messages of one claim with three different counts become ready at three times."""
     posted = scene.post(1)
     for _ in range(2):
         scene.release(scene.take(redelivery=Redelivery()).id)

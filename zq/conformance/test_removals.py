@@ -134,7 +134,7 @@ def test_no_verb_shows_a_removed_message(scene: Scene, way: str, grouping: Group
 
 
 def test_a_deletion_removes_history_and_keys_and_a_purge_keeps_them(scene: Scene):
-    """The queue's history entries and idempotency keys are gone at once; a queue created again has its own."""
+    """A deletion removes both in one step, and a queue that is created again has its own."""
     scene.post(2, once=once())
     assert len(scene.pop(1, history=600)) == 1
     scene.storage.queues.purge(scene.queue)

@@ -63,7 +63,7 @@ def test_queues_and_metadata_survive(scene: Restarting):
 
 
 def test_messages_survive_whole_and_in_order(scene: Restarting):
-    """Every field of every message, ready, delayed, released and lapsed, and the order of claims."""
+    """Ready, delayed, released and lapsed messages keep every field and the order of claims."""
     scene.post(3, client="bob")
     scene.post(2, delay=60)
     scene.post(3, ttl=600)
@@ -129,7 +129,7 @@ def test_extended_lives_survive(scene: Restarting):
 
 
 def test_delays_survive(scene: Restarting):
-    """A delayed message is neither early nor late after a restart."""
+    """A delayed message becomes ready exactly at its time after a restart."""
     posted = scene.post(2, delay=60)
     scene.restart()
     scene.tick(59.999)
@@ -236,7 +236,7 @@ def test_maintenance_goes_on_after_a_restart(scene: Restarting):
 
 
 def test_thousands_of_messages_in_many_queues_survive(scene: Restarting):
-    """Volume: 20 queues of 200 messages, half of them claimed or popped."""
+    """Half of the messages of 20 queues with 200 messages each are claimed or popped."""
     rooms = [scene.at(f"q{at}") for at in range(20)]
     expected = {}
     for room in rooms:

@@ -58,7 +58,7 @@ def test_history_survives(scene: Restarting):
 
 
 def test_keys_of_requests_survive(scene: Restarting):
-    """A repeat after a restart gets the first answer."""
+    """A repeat after a restart returns the first result."""
     posted = scene.post(2, once=once("post:k"))
     claim = scene.take()
     told = scene.settle(claim.id, delete=[posted[0], "unknown"], once=once("settle:k"))

@@ -87,7 +87,7 @@ def test_lookalike_queue_names_are_distinct(scene: Scene, pair: tuple[QueueRef, 
 
 
 def test_every_project_sees_its_own_queues_only(scene: Scene):
-    """Lists and counts of 25 hostile project names are exactly their own, in order, through deletions too."""
+    """Each of 25 projects with hostile names lists and counts exactly its own queues, also after deletions."""
     assert len(set(PROJECTS)) == len(PROJECTS)
     for at, project in enumerate(PROJECTS):
         for name in NAMES[: 1 + at % len(NAMES)]:
@@ -108,7 +108,7 @@ def test_every_project_sees_its_own_queues_only(scene: Scene):
 
 
 def test_a_listing_of_queues_stops_at_the_project(scene: Scene):
-    """Neither a full page nor a marker beyond the last name runs into a neighbour."""
+    """Neither a full page nor a marker beyond the last name lists queues of another project."""
     for project, name in itertools.product(["a", "a\x00", "a/", "b", "aa"], ["q1", "q2"]):
         scene.storage.queues.create(QueueRef(project, name), b"{}")
     for after, expected in [("", ["q1", "q2"]), ("q1", ["q2"]), ("q2", []), ("~", []), ("\U0010ffff", [])]:

@@ -56,7 +56,7 @@ def test_any_number_is_a_marker(log: Log, mixed: dict[str, list[int]]):
             assert (told.batches, told.position, told.more, told.last) == ([], after, False, last)
 
 
-def test_issued_sequences_are_known_beyond_the_end_of_the_log(log: Log, mixed: dict[str, list[int]]):
+def test_sequences_far_beyond_the_end_were_never_issued(log: Log, mixed: dict[str, list[int]]):
     """A sequence an hour ahead, or beyond a driver's numbers, was never issued, even if the log has lost messages."""
     last = log.read().last
     for beyond in (last + 3600 * 512_000, 2**62):

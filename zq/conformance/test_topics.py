@@ -26,7 +26,7 @@ def log(storage: Storage, clock: ManualClock, project: str) -> Log:
 
 
 def test_a_batch_comes_back_whole(log: Log):
-    """Topic, moment, every body to the last byte, ttl and checksum; its sequences follow each other."""
+    """Topic, time, bodies, ttl and checksum are unchanged; the sequences are consecutive."""
     bodies = [b"null", b'"\\u0000\\ud800"', '"é\U0001f600"'.encode(), b" " * 70_000 + b"1", b"\x00\xff"]
     batch = [Entry(body, 60 + at, "SHA256:ab" if at % 2 else "") for at, body in enumerate(bodies)]
     first = log.put("news", batch)
