@@ -89,7 +89,7 @@ def test_messages_of_one_post_are_adjacent(scene: Scene):
         assert [place[id] - place[batch[0]] for id in batch] == list(range(len(batch)))
 
 
-def test_moments_rise_with_sequences_whatever_the_clocks_say(scene: Scene):
+def test_available_times_rise_with_sequences_under_any_clocks(scene: Scene):
     """Posts without delay by servers whose clocks differ by 50 ms become available in sequence (L5)."""
     works = (partial(produce, scene, f"producer-{at}", POSTS, (at % 4) * 0.0166) for at in range(PRODUCERS))
     made = together(*works)

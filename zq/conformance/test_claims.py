@@ -11,7 +11,7 @@ pytestmark = pytest.mark.pools
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_claim_that_lasts_no_time_has_the_id_that_was_requested(scene: Scene, named: bool):
+def test_a_claim_of_zero_seconds_has_the_requested_id(scene: Scene, named: bool):
     """The holder can still delete or hide a message that has not been claimed since."""
     first, second = scene.post(2)
     taken = scene.take(2, ttl=0, name="c1", named=named)
@@ -51,7 +51,7 @@ def test_messages_of_a_claim_equal_those_of_other_verbs(scene: Scene):
     assert scene.walk(ListFilter(claimed=True))[:2] == claim.messages
 
 
-def test_nothing_to_claim_makes_no_claim(scene: Scene):
+def test_an_empty_claim_is_not_created(scene: Scene):
     """A missing queue, an empty one and one whose messages are all claimed return None, and no claim is created."""
     assert scene.claim(name="c1") is None
     assert not scene.exists()
@@ -114,7 +114,7 @@ def test_a_claim_extends_a_life_that_would_end_before_it(
     assert scene.is_empty()
 
 
-def test_a_life_is_extended_from_the_claim_on(scene: Scene):
+def test_a_claim_extends_a_life_from_the_time_of_the_claim(scene: Scene):
     """The extension starts at the time of claiming: an old message gets claim ttl + grace from then on."""
     [id] = scene.post(1, ttl=120)
     scene.tick(100)
@@ -199,7 +199,7 @@ def test_a_renewal_after_deletes_renews_the_rest(scene: Scene):
     assert scene.claimable() == [posted[0], posted[2]]
 
 
-def test_a_release_gives_everything_back_at_once(scene: Scene):
+def test_a_release_returns_all_messages_at_once(scene: Scene):
     """Released messages are listed, claimable and unclaimed; the claim is unknown."""
     posted = scene.post(3)
     claim = scene.take(2)
@@ -214,7 +214,7 @@ def test_a_release_gives_everything_back_at_once(scene: Scene):
     assert scene.claimable() == posted
 
 
-def test_releasing_an_unknown_claim_is_fine(scene: Scene):
+def test_releasing_an_unknown_claim_succeeds(scene: Scene):
     """Releasing an unknown claim in a missing queue, in an existing one or of another queue changes nothing."""
     scene.release("unknown")
     posted = scene.post(2)
@@ -324,7 +324,7 @@ def test_an_ended_name_claims_anew_and_holds_nothing_old(scene: Scene, end: str)
     assert ids_of(scene.walk()) == left + new
 
 
-def test_a_count_rises_with_each_hand_out_only(scene: Scene):
+def test_a_claim_count_rises_with_claims_only(scene: Scene):
     """Claims raise the count, renewals and reads do not; a release and a lapse keep it."""
     [id] = scene.post()
     claim = scene.take(ttl=60)

@@ -72,7 +72,7 @@ def test_a_commit_settles_only_messages_that_its_claims_still_hold(scene: Scene,
     assert other.claimable() == more[1:]
 
 
-def test_a_commit_leaves_history_where_it_is_kept(scene: Scene, source: Scene):
+def test_a_commit_leaves_history_entries_of_settled_messages(scene: Scene, source: Scene):
     """Each message of a claim whose queue keeps history has an entry; published messages have none."""
     other = scene.at("in2")
     posted, silent = source.post(2), other.post(2)
@@ -126,7 +126,7 @@ def test_batches_begin_anywhere_and_may_skip(scene: Scene):
         assert scene.commit(batch) == Committed(batch, 0, 0, replayed=True)
 
 
-def test_producers_know_nothing_of_each_other(scene: Scene):
+def test_producers_are_independent(scene: Scene):
     """Producers with different names or projects are independent."""
     with pytest.raises(ProducerNotFound):
         scene.last()

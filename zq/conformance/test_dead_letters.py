@@ -127,7 +127,7 @@ def test_the_source_cannot_reach_a_moved_message(scene: Scene, grave: Scene):
     assert grave.is_empty()
 
 
-def test_the_fresh_ones_of_a_mixed_claim_are_handed_out(scene: Scene, grave: Scene):
+def test_a_claim_returns_fresh_messages_and_buries_used_up_ones(scene: Scene, grave: Scene):
     """Used-up messages move; the claim returns the other ones in order."""
     old = scene.post(2)
     handed_out(scene, 1)
@@ -176,7 +176,7 @@ def test_renewal_and_lapse_do_not_save_a_message(scene: Scene, grave: Scene):
     assert grave.page() == posted
 
 
-def test_counts_from_before_the_rule_count(scene: Scene, grave: Scene):
+def test_claims_from_before_the_rule_count(scene: Scene, grave: Scene):
     """A message that was delivered more often than a new rule allows moves too."""
     posted = scene.post(1)
     handed_out(scene, 5)
@@ -184,7 +184,7 @@ def test_counts_from_before_the_rule_count(scene: Scene, grave: Scene):
     assert grave.page() == posted
 
 
-def test_no_claim_allowed_moves_at_once(scene: Scene, grave: Scene):
+def test_a_maximum_of_zero_claims_buries_at_the_first_attempt(scene: Scene, grave: Scene):
     """If no claims are allowed, the first attempt buries every message."""
     posted = scene.post(2)
     assert scene.claim(dead_letters=after(grave, 0)) is None
@@ -220,7 +220,7 @@ def test_only_ready_messages_move(scene: Scene, grave: Scene):
     assert not grave.exists()
 
 
-def test_a_dead_letter_can_die_again(scene: Scene, grave: Scene):
+def test_a_dead_letter_can_be_buried_again(scene: Scene, grave: Scene):
     """Two queues may be each other's dead-letter queue: the message is in exactly one of them each time."""
     posted = scene.post(1)
     places = [scene, grave, scene]

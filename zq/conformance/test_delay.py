@@ -10,7 +10,7 @@ pytestmark = pytest.mark.objects
 
 
 @pytest.mark.parametrize("delay", [1, 5, 30, 900])
-def test_a_delayed_message_waits_for_its_moment(scene: Scene, delay: int):
+def test_a_delayed_message_is_hidden_until_its_available_time(scene: Scene, delay: int):
     """Claims, pops and default listings hide the message to the last millisecond and return it from its time on."""
     posted = scene.post(2, delay=delay)
     scene.tick(delay - 0.001)
@@ -37,7 +37,7 @@ def test_the_three_ways_to_a_delay_live_side_by_side(scene: Scene):
     assert scene.claimable() == [ids[0]]
 
 
-def test_a_delayed_message_behind_a_ready_one_does_not_ride_along(scene: Scene):
+def test_a_claim_of_a_ready_message_leaves_a_delayed_one_behind_it(scene: Scene):
     """A claim or pop that takes the ready message never takes the delayed one, whichever was posted first."""
     first = scene.post(1)
     delayed = scene.post(1, delay=60)
@@ -49,7 +49,7 @@ def test_a_delayed_message_behind_a_ready_one_does_not_ride_along(scene: Scene):
     assert scene.claimable(10) == delayed
 
 
-def test_a_delayed_message_does_not_ride_along_after_a_lapse(scene: Scene):
+def test_a_claim_of_a_lapsed_message_leaves_a_delayed_one_behind_it(scene: Scene):
     """A claim that takes a lapsed message does not take the delayed one behind it."""
     lapsed = scene.post(1)
     delayed = scene.post(1, delay=900)
@@ -93,7 +93,7 @@ def test_a_life_shorter_than_the_delay_ends_unclaimed(scene: Scene):
     assert scene.is_empty()
 
 
-def test_a_life_runs_from_the_post_not_from_the_moment(scene: Scene):
+def test_a_ttl_starts_at_the_post_and_not_after_the_delay(scene: Scene):
     """A delay uses up part of the ttl; a claim extends the life like any other message's."""
     [id] = scene.post(1, ttl=100, delay=60)
     scene.tick(60)
@@ -102,7 +102,7 @@ def test_a_life_runs_from_the_post_not_from_the_moment(scene: Scene):
     assert (message.ttl, message.expires) == (65, pytest.approx(scene.now + 65, abs=0.0005))
 
 
-def test_a_message_keeps_its_moment_when_the_queue_changes(scene: Scene):
+def test_a_message_keeps_its_available_time_when_the_default_delay_changes(scene: Scene):
     """Changing the default delay does not change messages that are already stored."""
     scene.storage.queues.create(scene.queue, b'{"_default_message_delay": 60}')
     delayed = scene.post(1, delay=60)
@@ -115,7 +115,7 @@ def test_a_message_keeps_its_moment_when_the_queue_changes(scene: Scene):
     assert scene.claimable() == delayed
 
 
-def test_a_due_message_is_a_plain_message(scene: Scene):
+def test_a_delayed_message_is_ready_like_others_after_its_time(scene: Scene):
     """After its time the message is like a fresh one: a lapse or a release makes it ready, not delayed."""
     [id] = scene.post(1, delay=60)
     scene.tick(60)

@@ -19,7 +19,7 @@ def test_a_deleted_message_is_gone_for_every_verb(scene: Scene):
 
 @pytest.mark.parametrize("claim", ["", "unknown"])
 @pytest.mark.parametrize("message", ["missing", "", "x" * 32])
-def test_deleting_a_missing_message_is_fine_whatever_the_claim(scene: Scene, message: str, claim: str):
+def test_deleting_a_missing_message_with_any_claim_succeeds(scene: Scene, message: str, claim: str):
     """Deleting a message that does not exist succeeds, in a missing queue and in an existing one."""
     scene.delete(message, claim)
     assert not scene.exists()
@@ -28,7 +28,7 @@ def test_deleting_a_missing_message_is_fine_whatever_the_claim(scene: Scene, mes
     assert ids_of(scene.walk()) == posted
 
 
-def test_deleting_a_missing_message_with_a_live_claim_is_fine(scene: Scene):
+def test_deleting_a_message_twice_with_a_live_claim_succeeds(scene: Scene):
     """A second delete by the holder succeeds and keeps the rest of the claim."""
     a, b = scene.post(2)
     claim = scene.take()

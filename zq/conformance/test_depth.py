@@ -48,7 +48,7 @@ def test_expired_messages_are_in_no_state(scene: Scene):
     assert (depth.ready, depth.delayed, depth.claimed) == (2, 0, 0)
 
 
-def test_beyond_the_bound_no_more_need_be_counted(scene: Scene):
+def test_a_depth_reaches_its_bound(scene: Scene):
     """The count reaches the bound if there are enough messages."""
     scene.post(20)
     scene.take(8)

@@ -60,7 +60,7 @@ def test_each_message_is_in_one_state(scene: Scene):
     assert scene.counts() == (3, 6)
 
 
-def test_a_claimed_message_is_no_expired_one(scene: Scene):
+def test_a_claimed_message_does_not_count_as_expired(scene: Scene):
     """A claimed message expires with its claim, not with its own life."""
     scene.post(2, ttl=60)
     scene.take(ttl=120, grace=0)
@@ -87,7 +87,7 @@ def test_states_change_at_the_millisecond(scene: Scene):
     assert oldest(scene) is None
 
 
-def test_a_message_that_expires_before_its_moment_is_never_ready(scene: Scene):
+def test_a_message_that_expires_before_its_available_time_is_never_ready(scene: Scene):
     """The message is delayed, then expired."""
     scene.post(1, ttl=60, delay=100)
     scene.tick(59)
@@ -197,7 +197,7 @@ def test_the_same_queues_come_first_each_time(scene: Scene):
 
 
 @pytest.mark.parametrize("most", [1, 10, 24])
-def test_a_count_is_exact_below_its_bound_and_no_less_than_it_above(scene: Scene, most: int):
+def test_a_depth_is_exact_below_its_bound_and_at_least_the_bound_above(scene: Scene, most: int):
     """The count is never more than the true number, and never less than the bound or the true number."""
     ready, delayed, claimed, expired, few = (scene.at(name) for name in ("ready", "delayed", "claimed", "old", "few"))
     claimed.post(26)

@@ -140,7 +140,7 @@ def test_an_expired_document_exists_for_no_verb(shelf: Shelf):
     assert shelf.names() == ["a"]
 
 
-def test_a_listing_goes_by_bytes_from_any_name(shelf: Shelf):
+def test_documents_are_listed_in_byte_order_from_any_marker(shelf: Shelf):
     """Prefix, marker and limit combine; a marker need not exist; other kinds and projects are not listed."""
     names = sorted(
         {*ODD, "b", "b.a", "b.b", "b.", "ba", "B"} - {""}, key=lambda name: name.encode("utf-8", "surrogatepass")
@@ -160,7 +160,7 @@ def test_a_listing_goes_by_bytes_from_any_name(shelf: Shelf):
     assert shelf.names(prefix="a\x00") == ["a\x00", "a\x00b"]
 
 
-def test_documents_with_odd_names_do_not_meet(shelf: Shelf):
+def test_documents_with_odd_names_are_distinct(shelf: Shelf):
     """Documents with any characters in project, kind and name are put, listed and deleted by their full name only."""
     refs = [DocumentRef(project, "topic", "b") for project in ["", *PROJECTS, "\udfff"]]
     refs += [DocumentRef("acme", kind, "b") for kind in ODD] + [DocumentRef("acme", "odd", name) for name in ODD[1:]]

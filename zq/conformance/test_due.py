@@ -30,7 +30,7 @@ def test_ready_counts_claimable_messages(scene: Scene):
     assert scene.ready() == 5
 
 
-def test_ready_counts_no_further_than_asked(scene: Scene):
+def test_ready_counts_up_to_its_bound(scene: Scene):
     """The count is exact up to the given bound, and equals the bound beyond it."""
     scene.post(30)
     assert [scene.ready(most) for most in (1, 29, 30, 31, 10000)] == [1, 29, 30, 30, 30]
@@ -116,7 +116,7 @@ def test_ready_messages_do_not_hide_the_next_moment(scene: Scene):
     assert scene.at("next").due() == near(scene.now + 90)
 
 
-def test_other_queues_are_not_asked(scene: Scene):
+def test_the_next_moment_ignores_other_queues(scene: Scene):
     """A queue with a similar name and a queue of another project have their own times."""
     for room in (scene.at("jobs2"), scene.rival):
         room.post(2)

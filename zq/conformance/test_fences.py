@@ -27,7 +27,7 @@ def test_epochs_of_a_fence_rise_from_one(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_epochs_that_are_given_out_at_once_differ(scene: Scene):
+def test_concurrently_issued_epochs_are_distinct(scene: Scene):
     """Eight threads get different epochs, and none is skipped."""
     advance = scene.storage.transactions.advance_fence
 
@@ -39,7 +39,7 @@ def test_epochs_that_are_given_out_at_once_differ(scene: Scene):
     assert all(epochs == sorted(epochs) for epochs in given)
 
 
-def test_the_last_epoch_passes(scene: Scene):
+def test_the_latest_epoch_is_accepted(scene: Scene):
     """Every verb that takes a fence accepts the latest epoch any number of times."""
     posted = scene.post(3)
     fence = scene.fence()
@@ -53,7 +53,7 @@ def test_the_last_epoch_passes(scene: Scene):
 
 
 @pytest.mark.parametrize("epoch", [1, 3, 2**31])
-def test_no_other_epoch_passes(scene: Scene, epoch: int):
+def test_other_epochs_are_refused(scene: Scene, epoch: int):
     """An older epoch and one that was never issued are refused, and nothing changes."""
     posted = scene.post(3)
     scene.named(NAME, 2, ttl=60)
@@ -78,7 +78,7 @@ def test_no_other_epoch_passes(scene: Scene, epoch: int):
     assert scene.commit(1, ["s1"]).published == 2
 
 
-def test_a_fence_of_another_name_or_project_does_not_pass(scene: Scene):
+def test_a_fence_of_another_name_or_project_is_refused(scene: Scene):
     """An epoch is good for its own fence only, and a fence for its own project."""
     scene.post(2)
     scene.named(NAME, 2)

@@ -41,7 +41,7 @@ def send(scene: Scene, *groups: str, ttl: int = 3600, delay: int = 0) -> list[st
     return ids_of(new)
 
 
-def test_without_groups_a_message_keeps_its_own(scene: Scene):
+def test_a_group_in_a_queue_without_groups_is_returned_without_effect(scene: Scene):
     """The group is returned and has no effect; messages posted without a group have none."""
     [first, second, third] = send(scene, "a", "a", "")
     assert [message.group for message in scene.take(1).messages] == ["a"]
@@ -63,7 +63,7 @@ def test_a_group_is_busy_while_its_first_message_is_held(ordered: Scene):
     assert ordered.claimable() == [a3]
 
 
-def test_one_group_is_filled_up_from_before_the_next(ordered: Scene):
+def test_a_claim_takes_one_group_before_the_next(ordered: Scene):
     """Groups are claimed in the order in which they became free, and messages of a group in the order of posts."""
     a1, b1, a2, c1, b2 = send(ordered, "a", "b", "a", "c", "b")
     assert ids_of(ordered.take(3).messages) == [a1, a2, b1]
@@ -143,7 +143,7 @@ def test_a_delayed_message_holds_up_its_group(ordered: Scene):
 
 
 @pytest.mark.fresh_store
-def test_an_expired_head_gives_way(ordered: Scene):
+def test_an_expired_head_of_a_group_frees_the_next_message(ordered: Scene):
     """The next message becomes ready, whether the expired head is removed yet or not, also if it was claimed."""
     [_a1] = send(ordered, "a", ttl=60)
     [a2] = send(ordered, "a", ttl=120)
@@ -303,7 +303,7 @@ def test_a_fair_group_goes_on_while_its_messages_are_held(fair: Scene):
     assert fair.claimable() == [a1]
 
 
-def test_a_fair_group_has_a_held_message_back_when_its_hold_ends(fair: Scene):
+def test_a_fair_group_gets_a_held_message_back_at_the_end_of_its_hold(fair: Scene):
     """The message returns at its latest end, also if one request changes it and deletes another message or itself."""
     a1, a2 = send(fair, "a", "a")
     [first, second] = fair.take(2).messages

@@ -121,7 +121,7 @@ def test_a_receipt_is_refused_after_its_longest_hold(scene: Scene):
     assert held(1000) is GONE
 
 
-def test_each_message_of_a_claim_goes_by_itself(scene: Scene):
+def test_messages_of_a_claim_are_handled_separately(scene: Scene):
     """Some are deleted, some are held longer or shorter, and the claim holds the rest until none is left."""
     scene.post(5)
     taken = scene.take(5, name="a", ttl=60)
@@ -321,7 +321,7 @@ def taken(scene: Scene, limit: int) -> list[str]:
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_two_holds_of_one_message_leave_one_of_them(scene: Scene):
+def test_concurrent_holds_of_one_message_leave_one_hold(scene: Scene):
     """Two concurrent changes of one hold leave the index entries of one of them."""
     scene.post(4)
     held: list[Message] = scene.take(4, ttl=60).messages
@@ -333,7 +333,7 @@ def test_two_holds_of_one_message_leave_one_of_them(scene: Scene):
     assert sorted(scene.claimable()) == sorted(ids_of(held))
 
 
-def test_a_claim_of_no_time_keeps_nothing(scene: Scene):
+def test_a_claim_of_zero_seconds_keeps_no_message(scene: Scene):
     """The messages are ready again at the time of the claim, each time."""
     ids = scene.post(3)
     for count in range(1, 5):

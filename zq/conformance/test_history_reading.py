@@ -46,7 +46,7 @@ def test_history_entries_are_in_the_order_of_finishing(scene: Scene):
     assert [record.finished - scene.now for record in records] == [near(at) for at in (-2, -1, -1, 0, 0, 0)]
 
 
-def test_a_slower_clock_finishes_no_earlier(scene: Scene):
+def test_finish_times_never_fall_under_a_slower_clock(scene: Scene):
     """Finish times never fall: a server whose clock is behind uses the last finish time."""
     posted = scene.post(3)
     delete = scene.storage.messages.delete

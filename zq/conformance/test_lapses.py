@@ -79,7 +79,7 @@ def test_a_renewed_claim_lapses_once(scene: Scene, lapsed):
     assert lapsed() == (2, 2)
 
 
-def test_a_claim_under_the_same_name_took_over_too(scene: Scene, lapsed):
+def test_a_new_claim_of_a_lapsed_name_counts_the_lapse(scene: Scene, lapsed):
     """A claim that reuses the name of a lapsed one counts the lapse."""
     scene.post(2)
     assert lapsed(name="first", ttl=60) == (2, 0)

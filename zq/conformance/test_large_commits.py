@@ -83,7 +83,7 @@ def test_claims_of_a_decided_commit_are_not_listed(job: Job):
 
 
 @pytest.mark.parametrize("most", [1, 3, 4, 100])
-def test_slices_of_any_size_come_to_the_same(job: Job, most: int):
+def test_slices_of_any_size_have_the_same_result(job: Job, most: int):
     """Slices of one message, across stages and of everything have the same result."""
     job.decide()
     job.finish(most)
@@ -217,7 +217,7 @@ def test_open_commits_are_listed_with_their_progress(job: Job):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_many_may_carry_one_commit_out(job: Job):
+def test_concurrent_slices_of_a_commit_publish_each_message_once(job: Job):
     """Concurrent slices publish each message once and in order."""
     job.decide()
     together(*[partial(job.finish, 1)] * 4)
@@ -250,7 +250,7 @@ def test_purge_and_deletion_beside_an_open_commit(job: Job):
     assert job.scene.last() == FIGURES
 
 
-def test_messages_that_were_deleted_meanwhile_are_no_hindrance(job: Job):
+def test_messages_deleted_during_an_open_commit_do_not_block_it(job: Job):
     """Bulk deletion ignores claims."""
     job.decide()
     job.source.delete_many(job.posted[1:5])
@@ -259,7 +259,7 @@ def test_messages_that_were_deleted_meanwhile_are_no_hindrance(job: Job):
     assert job.scene.last() == FIGURES
 
 
-def test_a_commit_beyond_the_most_is_refused_before_anything_changed(job: Job):
+def test_a_commit_beyond_its_limits_is_refused_without_changes(job: Job):
     """The error has both numbers; claims, stages and producer are unchanged."""
     with pytest.raises(CommitTooLarge, match="13 messages in total, not 14"):
         job.scene.commit(1, STAGES, HELD, bounds=Bounds(2, 13))

@@ -14,7 +14,7 @@ from zq.model import ClaimRequest, Lease
 NAME = "etl-orders.17.0"
 
 
-def test_a_name_makes_a_claim_the_first_time(scene: Scene):
+def test_the_first_attempt_of_a_name_creates_a_claim(scene: Scene):
     """The claim holds whole messages in order, with count and end, and did not exist before."""
     posted = scene.post(5)
     made = scene.storage.claims.create(scene.queue, ClaimRequest(Lease(NAME, 300, 60), 3, named=True), scene.now)
@@ -46,7 +46,7 @@ def test_a_repeat_returns_only_messages_that_the_claim_still_holds(scene: Scene)
     assert scene.claimable() == [posted[4], posted[5], posted[0], *posted[2:4]]
 
 
-def test_with_nothing_to_take_no_claim_is_made(scene: Scene):
+def test_an_empty_named_claim_is_not_created(scene: Scene):
     """A missing queue is not created; a queue whose messages are claimed or delayed keeps the name free."""
     assert scene.named(NAME) == ([], False)
     assert not scene.exists()
@@ -110,7 +110,7 @@ def test_get_shows_all_that_a_named_claim_holds(scene: Scene):
     assert scene.claimable(300) == posted[1000:1100] + posted[1100:]
 
 
-def test_a_name_belongs_to_a_queue(scene: Scene):
+def test_equal_claim_names_in_two_queues_are_two_claims(scene: Scene):
     """Equal names in two queues or projects are two claims."""
     rooms = [scene, scene.at("other"), scene.rival]
     posted = [room.post(2) for room in rooms]

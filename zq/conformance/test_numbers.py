@@ -78,7 +78,7 @@ def test_a_marker_may_be_any_number(scene: Scene, storage: Storage, number: int)
 
 
 @pytest.mark.parametrize("number", LARGE)
-def test_an_epoch_that_no_fence_gave_passes_nowhere(scene: Scene, number: int):
+def test_an_epoch_that_was_never_issued_is_refused(scene: Scene, number: int):
     """An epoch of any size that was never issued is refused; issued epochs are plain numbers."""
     fence = scene.fence()
     assert plain(fence.epoch) == 1

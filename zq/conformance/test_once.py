@@ -70,7 +70,7 @@ def repeats(scene: Scene, some: list[Draft], **more: object) -> dict[str, tuple[
     return {id: (one.answer, one.last) for id, one in told.value.first.items()}
 
 
-def test_drafts_that_are_repeated_keep_the_others_out(scene: Scene):
+def test_a_repeated_draft_refuses_the_whole_post(scene: Scene):
     """Nothing is stored; the error names the repeated drafts, and the caller posts the other ones."""
     first = keyed(scene, "a", "", "b")
     scene.storage.messages.post(scene.queue, first, scene.now)
@@ -88,7 +88,7 @@ def test_drafts_that_are_repeated_keep_the_others_out(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_keys_of_drafts_end_by_themselves(scene: Scene):
+def test_keys_of_drafts_have_separate_windows(scene: Scene):
     """Each key ends after its own window; then one of the key's drafts is stored again."""
     some = keyed(scene, "a", "b")
     some[1] = structs.replace(some[1], once=once("b", window=60))
@@ -105,7 +105,7 @@ def test_keys_of_drafts_end_by_themselves(scene: Scene):
     assert scene.page() == ids_of(anew)
 
 
-def test_keys_of_drafts_beside_all_else(scene: Scene):
+def test_keys_of_drafts_combine_with_copies_and_other_keys(scene: Scene):
     """Keys of drafts combine with copies, the key of the post and expected metadata.
 
     Copies are not stored either; the key of the post is checked first and expected metadata last. Another digest
@@ -232,7 +232,7 @@ def test_a_repeat_is_recognized_before_expected_metadata(scene: Scene):
         post(scene.queue, drafts(1, scene.now), scene.now, b"{}", once(digest=b"other"))
 
 
-def test_keys_go_with_their_queue(scene: Scene):
+def test_keys_are_deleted_with_their_queue(scene: Scene):
     """A queue that is deleted and created again has no keys; another queue keeps its own."""
     scene.post(1, once=once())
     other = scene.at("jobs2")

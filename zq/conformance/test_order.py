@@ -25,7 +25,7 @@ def test_a_pop_follows_the_order_of_claims(scene: Scene):
     assert scene.pop() == early + late + fresh
 
 
-def test_a_delay_orders_by_its_moment(scene: Scene):
+def test_delayed_messages_are_ordered_by_their_available_time(scene: Scene):
     """Available = post time + delay; at equal times the lower sequence comes first."""
     delayed = scene.post(1, delay=10)
     longer = scene.post(1, delay=11)
@@ -153,7 +153,7 @@ def test_a_late_release_does_not_restore_the_place(scene: Scene):
     assert scene.claimable() == [other, lapsed]
 
 
-def test_a_listing_goes_by_sequence_not_by_moment(scene: Scene):
+def test_a_listing_is_in_sequence_and_not_by_available_time(scene: Scene):
     """Delay, release and lapse change the order of claims, never that of listings."""
     posted = scene.post(1, delay=10) + scene.post(3)
     scene.take(1, ttl=20)

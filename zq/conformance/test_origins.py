@@ -80,7 +80,7 @@ def test_a_dead_letter_buried_again_has_its_last_origin(scene: Scene, way: str):
 
 
 @pytest.mark.parametrize("way", ["owner", "holder"])
-def test_a_dead_letter_that_moves_back_forgets_its_death(scene: Scene, way: str):
+def test_a_dead_letter_that_moves_back_has_no_origin(scene: Scene, way: str):
     """A move without a reason restarts the age and clears origin and reason."""
     [id] = scene.post(1)
     scene.tick(10)

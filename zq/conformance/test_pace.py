@@ -82,7 +82,7 @@ def test_a_round_stops_when_there_is_nothing_more(scene: Scene):
     assert len(scene.walk()) == 500
 
 
-def test_a_zero_ends_the_round_and_the_next_goes_on(scene: Scene):
+def test_a_round_stops_at_its_bound_and_the_next_one_continues(scene: Scene):
     """The round removes exactly what the bound allows; the rest is invisible and left for later rounds."""
     expire(scene, 50)
     kept = scene.post(3)
@@ -93,7 +93,7 @@ def test_a_zero_ends_the_round_and_the_next_goes_on(scene: Scene):
     assert gone == [20, 20, 10, 0]
 
 
-def test_a_pace_that_allows_nothing_ends_the_round_at_once(scene: Scene):
+def test_a_pace_of_zero_ends_the_round_at_once(scene: Scene):
     """The round removes nothing, and the next round does."""
     expire(scene, 5)
     account = Account(0)
@@ -161,7 +161,7 @@ def test_removed_history_and_keys_are_reported_without_a_queue(scene: Scene):
     assert scene.history() == []
 
 
-def test_nothing_is_held_while_the_pace_rests(scene: Scene):
+def test_no_verb_waits_while_the_round_pauses(scene: Scene):
     """Verbs of the queue do not wait for a paused round, and the round then continues."""
     living = scene.post(100)
     expire(scene, 40)
@@ -182,7 +182,7 @@ def test_nothing_is_held_while_the_pace_rests(scene: Scene):
     assert ids_of(scene.walk()) == living
 
 
-def test_a_queue_that_goes_while_the_round_rests_is_left_alone(scene: Scene):
+def test_a_queue_deleted_while_the_round_pauses_is_skipped(scene: Scene):
     """A queue that is deleted and created again between two steps keeps its new messages."""
     expire(scene, 40)
     posted: list[str] = []
@@ -281,7 +281,7 @@ def test_options_change_while_verbs_and_rounds_run(scene: Scene):
     assert sorted(ids_of(scene.walk())) == sorted(living)
 
 
-def test_a_known_key_ends_by_its_window_and_not_by_a_round(scene: Scene):
+def test_a_round_keeps_a_key_until_its_window_ends(scene: Scene):
     """Rounds at any pace keep a key until its window ends."""
     key = once(window=600)
     scene.post(1, once=key)

@@ -306,7 +306,7 @@ def test_stats_name_the_oldest_and_the_newest(scene: Scene):
     assert scene.stats() == Stats(1, 0, two, two)
 
 
-def test_stats_skip_expired_landmarks(scene: Scene):
+def test_stats_skip_expired_messages_as_oldest_and_newest(scene: Scene):
     """Neither the oldest nor the newest message is expired."""
     scene.post(2, ttl=60)
     kept = scene.post(1, ttl=600)[0]
@@ -319,7 +319,7 @@ def test_stats_skip_expired_landmarks(scene: Scene):
 
 
 @pytest.mark.parametrize("way", ["pop", "delete", "purge", "expire"])
-def test_an_emptied_queue_has_no_landmarks_whatever_its_neighbours_hold(scene: Scene, way: str):
+def test_an_empty_queue_next_to_others_has_neither_oldest_nor_newest(scene: Scene, way: str):
     """Neighbouring queues of the same or another project do not provide its oldest or newest message."""
     project = scene.queue.project
     neighbours = [

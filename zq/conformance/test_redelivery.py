@@ -52,7 +52,7 @@ def test_a_release_without_a_delay_waits_from_now_on(scene: Scene, way: str):
 
 @pytest.mark.parametrize("redelivery", [Redelivery(), AFTER_30])
 @pytest.mark.parametrize("delay", [0, 5, 900])
-def test_the_delay_of_a_release_counts_alone(scene: Scene, delay: int, redelivery: Redelivery):
+def test_the_delay_of_a_release_replaces_the_redelivery_delay(scene: Scene, delay: int, redelivery: Redelivery):
     """The message is available at release time + delay, whatever the redelivery delay; 0 means now."""
     posted = scene.post(3)
     claim = scene.take(2, ttl=60, redelivery=redelivery)
@@ -79,7 +79,7 @@ def test_a_release_without_any_delay_restores_the_place(scene: Scene):
     assert scene.claimable() == posted + later
 
 
-def test_a_wait_grows_with_the_claim_count(scene: Scene):
+def test_a_redelivery_delay_grows_with_the_claim_count(scene: Scene):
     """The exponential delay doubles up to its cap, by lapse and by release."""
     [id] = scene.post(1, ttl=100000)
     for turn, wait in enumerate([10, 20, 40, 60, 60]):
@@ -127,7 +127,7 @@ def test_a_renewal_keeps_the_wait(scene: Scene, ttl: int):
     assert scene.claimable() == posted
 
 
-def test_a_message_keeps_the_moment_it_was_given(scene: Scene):
+def test_a_message_keeps_its_redelivery_time_under_a_later_rule(scene: Scene):
     """Later claims with another rule do not change an earlier redelivery time (L4)."""
     waiting = scene.post(1)
     scene.release(scene.take(redelivery=AFTER_30).id)
@@ -141,7 +141,7 @@ def test_a_message_keeps_the_moment_it_was_given(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_a_life_is_extended_to_the_claim_and_not_to_the_wait(scene: Scene):
+def test_a_claim_extends_a_life_to_its_end_and_not_to_the_redelivery(scene: Scene):
     """The extension covers claim end + grace: a message may expire during its redelivery delay."""
     [id] = scene.post(1, ttl=60)
     scene.take(ttl=100, grace=20, redelivery=AFTER_30)
@@ -157,7 +157,7 @@ def test_a_life_is_extended_to_the_claim_and_not_to_the_wait(scene: Scene):
     assert scene.is_empty()
 
 
-def test_a_wait_beyond_a_life_extends_nothing(scene: Scene):
+def test_a_redelivery_delay_beyond_a_life_does_not_extend_it(scene: Scene):
     """If the claim ends within the message's life, ttl and expiry stay, even if the redelivery delay ends later."""
     [id] = scene.post(1, ttl=600)
     scene.take(ttl=590, redelivery=AFTER_30)
@@ -218,7 +218,7 @@ def test_messages_behind_thousands_that_wait_are_found(scene: Scene):
     assert scene.counts() == (0, 2506)
 
 
-def test_a_thousand_messages_are_put_back_for_later(scene: Scene):
+def test_a_thousand_messages_are_released_with_a_delay(scene: Scene):
     """A large claim is released as a whole and becomes ready as a whole, in order."""
     posted = scene.post(1200)
     claim = scene.take(1200)

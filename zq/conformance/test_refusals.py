@@ -73,7 +73,7 @@ REFUSALS: list[tuple[Refused, errors.ZqError]] = [
 @pytest.mark.parametrize(
     ("refused", "error"), REFUSALS, ids=[f"{at}-{type(error).__name__}" for at, (_, error) in enumerate(REFUSALS)]
 )
-def test_a_refusal_has_the_words_of_its_class(scene: Scene, refused: Refused, error: errors.ZqError):
+def test_a_refusal_has_the_message_of_its_class(scene: Scene, refused: Refused, error: errors.ZqError):
     """The class is exactly this one, and its ``str`` is the same on every driver."""
     with pytest.raises(type(error)) as raised:
         refused(scene)

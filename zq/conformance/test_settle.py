@@ -54,7 +54,7 @@ def test_a_settlement_of_all_ends_the_claim(scene: Scene):
         assert room.counts() == (0, 1 if way == "release" else 0)
 
 
-def test_the_rest_is_whatever_the_claim_holds_besides(scene: Scene):
+def test_the_rest_is_every_unnamed_message_of_the_claim(scene: Scene):
     """Named messages have their own action; messages of other claims and delayed ones stay."""
     posted = scene.post(8)
     claim, other = scene.take(5), scene.take(1)

@@ -146,7 +146,7 @@ def test_a_stage_is_gone_a_while_after_its_first_messages(scene: Scene):
         scene.commit(3, ["s3"])
 
 
-def test_a_full_stage_takes_nothing_more(scene: Scene):
+def test_a_full_stage_refuses_messages(scene: Scene):
     """Bodies for all its queues count; a post that does not fit is refused as a whole, and the stage is unchanged."""
     staged = scene.stage("s1", 4, most_bytes=10)
     other = scene.at("other")
@@ -165,7 +165,7 @@ def test_a_full_stage_takes_nothing_more(scene: Scene):
     assert (scene.page(), other.page()) == (staged, others)
 
 
-def test_a_stage_of_many_messages_takes_nothing_more(scene: Scene):
+def test_a_stage_with_the_largest_number_of_messages_refuses_more(scene: Scene):
     """S4: messages for all its queues count; a post that does not fit is refused and leaves the stage unchanged."""
     staged = scene.stage("s1", 4, most_messages=5)
     other = scene.at("other")
@@ -208,7 +208,7 @@ def test_thousands_of_messages_are_published_in_their_order(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_many_stage_at_once(scene: Scene):
+def test_concurrent_staging_keeps_every_message(scene: Scene):
     """Eight threads stage for two queues: every message exists once, and messages of one call follow each other."""
     rooms = [scene, scene.at("other")]
 
@@ -269,7 +269,7 @@ def test_side_stages_are_published_but_not_counted(scene: Scene, step: int):
         scene.commit(2, ["~s1"])
 
 
-def test_a_refused_commit_publishes_nothing_beside(scene: Scene):
+def test_a_refused_commit_publishes_no_side_stages(scene: Scene):
     """A missing or different named stage refuses the commit; a side stage is left for the next one."""
     other = scene.at("copies")
     copies = other.stage("~s1", 2)

@@ -203,7 +203,7 @@ def test_dead_letters_stay_in_their_project(scene: Scene):
 
 
 @pytest.mark.parametrize("neighbour", ["a", "z"])
-def test_an_emptied_queue_says_nothing_of_another_project(scene: Scene, neighbour: str):
+def test_statistics_of_an_empty_queue_have_nothing_of_other_projects(scene: Scene, neighbour: str):
     """Statistics of an empty queue have no id and no time of other projects."""
     rival = scene.at("jobs", project=neighbour)
     rival.post(5)

@@ -70,7 +70,7 @@ def test_every_project_has_a_log_of_its_own(log: Log):
     assert [room.sequences() for room in rooms] == [numbers * (at % 2) for at, numbers in enumerate(made)]
 
 
-def test_topics_with_odd_names_do_not_meet(log: Log):
+def test_topics_with_odd_names_are_distinct(log: Log):
     """Each topic is read, counted and purged by its own name only, next to similar names in similar projects."""
     rooms = [log, *(log.of(log.project + end) for end in ("/b", "b", ":", "\x00"))]
     made = {(room.project, topic): room.publish(topic, 2) for room in rooms for topic in TOPICS if "*" not in topic}
@@ -92,7 +92,7 @@ def test_a_name_with_a_star_is_a_name_to_verbs_without_patterns(log: Log):
     assert log.sequences() == kept
 
 
-def test_a_log_without_messages_answers(log: Log):
+def test_a_missing_log_reads_as_empty(log: Log):
     """Reads of a missing project or topic are empty, do not fail and create nothing."""
     for after in (0, 7, 2**62):
         told = log.read("news", after)

@@ -170,7 +170,7 @@ def test_an_unknown_fence_in_a_claim_is_not_listed(scene: Scene):
     assert names(scene, Work.FENCE) == []
 
 
-def test_a_listing_is_of_any_length(scene: Scene):
+def test_work_is_listed_page_by_page(scene: Scene):
     """Pages together list each name once."""
     made = sorted(f"fence-{number}" for number in range(450))
     for name in made:
